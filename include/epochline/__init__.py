@@ -1,0 +1,9 @@
+"""Epochline: exactly-once epochs from Kafka to PostgreSQL, run by Airflow and Spark.
+
+What a pipeline's author imports is here; nothing here imports Airflow, Spark or Kafka.
+"""
+
+from epochline.parsing import Bytes, Json, Regex, Text
+from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+
+__all__ = ["Bytes", "Json", "KafkaSource", "Pipeline", "PostgresTable", "Regex", "Text"]

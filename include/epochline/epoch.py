@@ -1,0 +1,161 @@
+"""The epoch and its attempts, as values, and the one table of state transitions. Pure: no server is known here."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import datetime
+
+from epochline.errors import EpochStateError
+
+
+class EpochState(enum.StrEnum):
+    """Where an epoch is on its way (design: protocol, "States")."""
+
+    PLANNED = "PLANNED"
+    PRE_COMMITTED = "PRE_COMMITTED"
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+NEXT: dict[EpochState, frozenset[EpochState]] = {
+    EpochState.PLANNED: frozenset({EpochState.PRE_COMMITTED, EpochState.ABORTED}),
+    EpochState.PRE_COMMITTED: frozenset({EpochState.COMMITTED, EpochState.ABORTED}),
+    EpochState.ABORTED: frozenset({EpochState.PLANNED}),
+    EpochState.COMMITTED: frozenset(),
+}
+"""Every transition there is. A committed epoch changes no more; an aborted one may be re-opened by its own run."""
+
+UNFINISHED = frozenset({EpochState.PLANNED, EpochState.PRE_COMMITTED})
+
+
+class AttemptState(enum.StrEnum):
+    """What became of one try at staging an epoch."""
+
+    RUNNING = "RUNNING"
+    SEALED = "SEALED"
+    FENCED = "FENCED"
+    COMMITTED = "COMMITTED"
+
+
+class EpochKind(enum.StrEnum):
+    """Why the epoch exists."""
+
+    REGULAR = "regular"
+    BACKFILL = "backfill"
+
+
+class CommitOutcome(enum.StrEnum):
+    """What a commit found and did."""
+
+    COMMITTED = "committed"
+    ALREADY_COMMITTED = "already_committed"
+
+
+class AbortOutcome(enum.StrEnum):
+    """What an abort found and did."""
+
+    ABORTED = "aborted"
+    ALREADY_ABORTED = "already_aborted"
+    ALREADY_COMMITTED = "already_committed"
+    LEFT_FOR_RECOVERY = "left_for_recovery"
+    NOTHING_TO_ABORT = "nothing_to_abort"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Who asks: one Airflow DAG run, or one run of the command line."""
+
+    dag_id: str
+    run_id: str
+    host: str
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} of {self.dag_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Records of an epoch, as the seal counted them (INV-9): read = passed + skipped + quarantined."""
+
+    read: int = 0
+    passed: int = 0
+    skipped: int = 0
+    quarantined: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            read=self.read + other.read,
+            passed=self.passed + other.passed,
+            skipped=self.skipped + other.skipped,
+            quarantined=self.quarantined + other.quarantined,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One row of the ledger's epochs, as last read.
+
+    ``epoch_id`` counts per pipeline, increases and is never used again. ``attempt`` is the number of the newest
+    attempt, 0 before the first. ``lease_expired`` was judged by the database's clock (trap 19).
+    """
+
+    pipeline: str
+    epoch_id: int
+    generation: int
+    state: EpochState
+    attempt: int
+    kind: EpochKind
+    run: Run
+    declaration_hash: str
+    lease_expired: bool
+    planned_at: datetime
+    approval: str | None = None
+    note: str | None = None
+    error: str | None = None
+    pre_committed_at: datetime | None = None
+    committed_at: datetime | None = None
+    aborted_at: datetime | None = None
+    counts: Counts = Counts()
+    rows_written: int | None = None
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch_id} of {self.pipeline}"
+
+    def to(self, state: EpochState) -> EpochState:
+        """Check a transition against the table.
+
+        Raises:
+            EpochStateError: the table has no such transition.
+        """
+        if state not in NEXT[self.state]:
+            raise EpochStateError(f"{self}: is {self.state} and cannot become {state}; nothing was changed.")
+        return state
+
+    def belongs_to(self, run: Run) -> bool:
+        """Whether the epoch was planned by this run; hosts do not count, a cleared run may move."""
+        return (self.run.dag_id, self.run.run_id) == (run.dag_id, run.run_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at staging an epoch: its number, its token and the mark its sessions carry."""
+
+    attempt_id: int
+    pipeline: str
+    epoch_id: int
+    number: int
+    token: str
+    state: AttemptState
+    sealed: bool = False
+    fenced: bool = False
+    ended: bool = False
+    """Whether the job wrote its end mark: without one the attempt failed, whatever the exit code."""
+
+    @property
+    def application_name(self) -> str:
+        """``application_name`` of every session that writes for this attempt, so that fencing finds them."""
+        return f"epochline:{self.attempt_id}:{self.token[:8]}"
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of epoch {self.epoch_id} of {self.pipeline}"

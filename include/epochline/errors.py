@@ -1,0 +1,124 @@
+"""One error tree. The class says whether a retry helps; the message says which epoch, what happened, what to do.
+
+Airflow's retry policy, the command line's exit codes and the coordinator's callers all read ``retryable``
+and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class EpochlineError(Exception):
+    """Base of every error that Epochline raises on purpose."""
+
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+
+class DeclarationError(EpochlineError):
+    """A pipeline's declaration cannot work; the message names the field and the fix."""
+
+    exit_code = 2
+
+
+class StackError(EpochlineError):
+    """A part of the embedded stack could not be started, stopped or reached."""
+
+
+class ConfigurationError(EpochlineError):
+    """A setting, connection or file that a command needs is missing or unusable."""
+
+
+class SourceError(EpochlineError):
+    """Kafka answered with something that no epoch may be planned on."""
+
+
+class SourceUnavailableError(SourceError):
+    """Kafka did not answer, or a partition has no leader now: trying again helps."""
+
+    retryable = True
+
+
+class DataLossError(SourceError):
+    """Records between the head and the log are gone, or the log is another one (traps 9, 10, 11)."""
+
+
+class LedgerError(EpochlineError):
+    """The ledger refuses: it is missing, of another version, or holds something impossible."""
+
+
+class LedgerUnavailableError(LedgerError):
+    """The connection to PostgreSQL was lost or refused; whatever was in flight is settled by asking again."""
+
+    retryable = True
+
+
+class LockTimeoutError(LedgerError):
+    """Another transaction held a row or table longer than the lock time-out."""
+
+    retryable = True
+
+
+class TargetError(EpochlineError):
+    """A target table cannot take this pipeline's rows: another owner, other columns, missing key."""
+
+
+class EpochError(EpochlineError):
+    """Something about one epoch."""
+
+
+class EpochBusyError(EpochError):
+    """Another run holds the pipeline's unfinished epoch with a live lease."""
+
+    retryable = True
+
+
+class PlanChangedError(EpochError):
+    """Heads or the unfinished epoch moved between asking Kafka and planning: plan again."""
+
+    retryable = True
+
+
+class EpochFencedError(EpochError):
+    """This attempt was fenced: a newer attempt, an abort or a recovery took its place. Nothing it wrote counts."""
+
+
+class EpochStateError(EpochError):
+    """The epoch is in a state in which this step is refused."""
+
+
+class EpochNotFoundError(EpochError):
+    """The ledger has no such pipeline or epoch."""
+
+
+class EpochAwaitsApprovalError(EpochError):
+    """The unfinished epoch is pre-committed and waits for somebody's decision."""
+
+
+class EpochNotCommittedError(EpochError):
+    """The run ends without its epoch being committed; the message says what will finish it."""
+
+
+class SealRefusedError(EpochError):
+    """Staging is not complete or does not balance; the attempt failed (INV-9)."""
+
+    retryable = True
+
+
+class HeadMovedError(EpochError):
+    """A range no longer starts at its head: the compare-and-swap of the commit refused (INV-1)."""
+
+
+class StagingLostError(EpochError):
+    """A sealed epoch's staging is missing or holds other rows than its manifest (trap 21)."""
+
+
+class NonDeterministicPartError(EpochError):
+    """A second try of the same part gave other rows (trap 20)."""
+
+    retryable = True
+
+
+class BadRecordError(EpochError):
+    """A record could not be parsed or does not fit the target, and the policy is ``fail``."""

@@ -1,0 +1,75 @@
+"""Bring the ledger to this version of the code. Forward only; safe to run at any time and from several places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.pool import NullPool
+
+from epochline.errors import LedgerError
+
+_MIGRATIONS = Path(__file__).with_name("migrations")
+
+# Any fixed number does: it only has to be the same in every process that migrates one database.
+_MIGRATION_LOCK = 0x6570_6F63_68
+
+
+def _config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def head_revision() -> str:
+    """The revision that this code was written for."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    if head is None:
+        raise LedgerError("this installation of epochline holds no migrations")
+    return head
+
+
+def upgrade(url: str) -> str:
+    """Run the missing migrations and return the revision reached.
+
+    Two processes that migrate at once take turns (a transaction-scoped advisory lock, which also holds behind a
+    transaction pooler). A ledger that is newer than this code is refused.
+
+    Args:
+        url: SQLAlchemy URL of the target database, ``postgresql+psycopg2://…``.
+
+    Raises:
+        LedgerError: the ledger was migrated by a newer version of epochline.
+    """
+    engine = create_engine(url, poolclass=NullPool)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            connection.execute(text("CREATE SCHEMA IF NOT EXISTS epochline"))
+            _refuse_a_newer_ledger(connection)
+            command.upgrade(_config(connection), "head")
+    finally:
+        engine.dispose()
+    return head_revision()
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The revision of the ledger in this database, None where there is no ledger."""
+    if connection.scalar(text("SELECT to_regclass('epochline.alembic_version')")) is None:
+        return None
+    revision: str | None = connection.scalar(text("SELECT version_num FROM epochline.alembic_version"))
+    return revision
+
+
+def _refuse_a_newer_ledger(connection: Connection) -> None:
+    current = current_revision(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if current is not None and current not in known:
+        raise LedgerError(
+            f"The ledger is at revision {current}, which this version of epochline does not know (its newest is"
+            f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a newer one."
+        )

@@ -1,0 +1,124 @@
+"""Where a stack keeps everything it owns, and the lock that lets one command at a time change it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from epochline.errors import StackError
+
+MARKER = "epochline-home"
+_LOCK_PATIENCE = 600.0
+
+
+def project_root() -> Path:
+    """The checkout this package was imported from (the folder that holds `include/`)."""
+    return Path(__file__).resolve().parents[3]
+
+
+def default_home() -> Path:
+    """`$EPOCHLINE_HOME`, or `.epochline/` in the checkout; always absolute."""
+    chosen = os.environ.get("EPOCHLINE_HOME")
+    return Path(chosen).expanduser().absolute() if chosen else project_root() / ".epochline"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file in one step; it is never, not for a moment, readable by others than its owner."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(path)
+
+
+class Home:
+    """The folders of one stack. Nothing is created before `create`."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = (root or default_home()).absolute()
+        self.logs = self.root / "logs"
+        self.run = self.root / "run"
+        self.secrets = self.root / "secrets.json"
+        self.ports = self.root / "ports.json"
+
+    def __str__(self) -> str:
+        return str(self.root)
+
+    def path(self, *parts: str) -> Path:
+        """A path under this home."""
+        return self.root.joinpath(*parts)
+
+    def create(self) -> None:
+        """Make the folders; a repeat changes nothing.
+
+        A folder that holds other things and is not a home is refused: `down --wipe` would delete them.
+        """
+        if self.root.is_dir() and not self._is_home() and any(self.root.iterdir()):
+            raise StackError(
+                f"{self.root} is not empty and was not made by epochline; choose another EPOCHLINE_HOME, "
+                "so that `down --wipe` can never delete files of yours"
+            )
+        try:
+            if not self._is_home():
+                self.root.mkdir(parents=True, exist_ok=True)
+                # Root's PostgreSQL runs as another account, which must be able to pass (not to list) the home.
+                self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
+                (self.root / MARKER).touch()
+            self.logs.mkdir(mode=0o700, exist_ok=True)
+            self.run.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StackError(
+                f"cannot write the home {self.root}: {error.strerror}; set EPOCHLINE_HOME to a folder you own"
+            ) from error
+
+    def exists(self) -> bool:
+        """Whether a stack was ever started here."""
+        return self._is_home()
+
+    def wipe(self) -> None:
+        """Delete the home and all data in it. Only a folder made by `create` is ever deleted."""
+        if self._is_home():
+            shutil.rmtree(self.root)
+
+    @contextmanager
+    def lock(self, report: Callable[[str], None] = print) -> Iterator[None]:
+        """Hold the home for one command. The kernel frees it when the holder dies, however it dies."""
+        handle = self._acquire(report)
+        try:
+            yield
+        finally:
+            os.close(handle)
+
+    def _acquire(self, report: Callable[[str], None]) -> int:
+        deadline = time.monotonic() + _LOCK_PATIENCE
+        told = False
+        while time.monotonic() < deadline:
+            self.create()
+            # The folder itself is locked: a wipe deletes it, and a waiter then sees that it holds a dead one.
+            handle = os.open(self.root, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.root.exists() and os.path.samestat(os.fstat(handle), self.root.stat()):
+                    return handle
+            except BlockingIOError:
+                if not told:
+                    report(f"waiting for another epochline command that holds {self.root}")
+                    told = True
+            except FileNotFoundError:
+                pass  # wiped between the two looks
+            os.close(handle)
+            time.sleep(0.2)
+        raise StackError(
+            f"another epochline command has held {self.root} for ten minutes; end it and try again"
+        )
+
+    def _is_home(self) -> bool:
+        return (self.root / MARKER).is_file()

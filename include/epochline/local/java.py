@@ -1,0 +1,56 @@
+"""The Java that Kafka, Ivy and Spark run on: 17 or 21, taken from the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from epochline.errors import StackError
+
+SUPPORTED = (17, 21)
+_HINT = (
+    "Kafka 4.2 and Spark 4.2 need Java 17 or 21: install it (Debian, Ubuntu: `apt-get install "
+    "openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install openjdk@21`) "
+    "or set JAVA_HOME to one that is installed"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """A Java that was asked for its version."""
+
+    executable: Path
+    version: str
+    major: int
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The Java of `$JAVA_HOME`, else of `$PATH`.
+
+    Raises:
+        StackError: there is none, it does not run, or it is neither 17 nor 21; the message says what to install.
+    """
+    env = os.environ if environment is None else environment
+    java_home = env.get("JAVA_HOME")
+    found = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
+    if found is None:
+        raise StackError(f"no `java` was found on PATH. {_HINT}")
+    try:
+        answer = subprocess.run(
+            [found, "-version"], capture_output=True, text=True, timeout=60, check=False, env=dict(env)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StackError(f"{found} does not run ({type(error).__name__}). {_HINT}") from error
+    match = re.search(r'version "(\d+)([^"]*)"', answer.stderr + answer.stdout)
+    if match is None:
+        raise StackError(f"{found} -version gave no version (exit code {answer.returncode}). {_HINT}")
+    version = match.group(1) + match.group(2)
+    # Java 8 and older call themselves 1.8: the first number is then 1, which is refused as it should be.
+    if int(match.group(1)) not in SUPPORTED:
+        raise StackError(f"{found} is Java {version}. {_HINT}")
+    return Java(executable=Path(found), version=version, major=int(match.group(1)))

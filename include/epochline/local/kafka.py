@@ -1,0 +1,195 @@
+"""Kafka 4.2 as one KRaft node (broker and controller in one process) on loopback."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from epochline.errors import StackError
+from epochline.local import credentials
+from epochline.local.home import Home, write_private
+from epochline.local.jars import kafka_jars
+from epochline.local.java import find_java
+from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.process import Daemon
+
+_LOG_CONFIG = Path(__file__).with_name("kafka.log4j2.xml")
+_PROBE_TOPIC = "epochline-readiness-probe"  # asked for, never created
+
+_SETTINGS: Mapping[str, str] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "BROKER",
+    "controller.listener.names": "CONTROLLER",
+    # One node: what would be copied to three brokers is on this one.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # After a kill the controller waits for the dead broker's session: 8 s until it serves instead of 31.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    # A mistyped topic is an error, not an empty topic.
+    "auto.create.topics.enable": "false",
+    # A stack that was down for a week must not lose what was fed into it.
+    "log.retention.ms": "-1",
+    "message.max.bytes": str(32 * 1024 * 1024),
+}
+
+
+class Kafka:
+    """The Kafka broker of one home."""
+
+    name = "kafka"
+
+    def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
+        self._home = home
+        self._ports = ports
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self.folder = home.path("kafka")
+        self.daemon = Daemon(home, self.name, stop_signals=((signal.SIGTERM, 30), (signal.SIGKILL, 5)))
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's pid while it is alive."""
+        return self.daemon.pid
+
+    @property
+    def port(self) -> int:
+        """The broker's port on 127.0.0.1."""
+        return self._ports.get(self.name)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients are given."""
+        return f"{LOOPBACK}:{self.port}"
+
+    def version(self) -> str:
+        """The broker's version, as its jar is named."""
+        # From the lock file's jar names: starting a JVM to ask would take a second.
+        names = [path.name for path in kafka_jars() if path.name.startswith("kafka_2.13-")]
+        return names[0].removeprefix("kafka_2.13-").removesuffix(".jar")
+
+    def start(self, report: Callable[[str], None] | None = None) -> None:
+        """Start the broker if it is not running; jars are fetched and the storage is formatted at the first."""
+        if self.pid is not None:
+            return
+        java = str(find_java().executable)
+        class_path = f"{kafka_jars(report)[0].parent}/*"
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        config = self._configure()
+        # A quarter of a second would be saved by trusting meta.properties; formatting anew is refused if it is there.
+        if not (self.folder / "data" / "meta.properties").exists():
+            self._format(java, class_path, config)
+        self.daemon.start(
+            [
+                java, "-Xms256m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true",
+                f"-Dlog4j2.configurationFile={_LOG_CONFIG}", f"-Djava.io.tmpdir={self.folder}",
+                "-cp", class_path, "kafka.Kafka", str(config),
+            ],
+            environment=_environment(),
+            cwd=self.folder,
+        )  # fmt: skip
+
+    def wait(self, seconds: float = 120) -> None:
+        """Wait until records can be produced to every topic."""
+        self.daemon.wait_ready(self.health, seconds)
+
+    def health(self) -> str | None:
+        """None when this broker is unfenced, its controller answers and every partition has a leader."""
+        try:
+            with _admin(self.bootstrap_servers) as admin:
+                cluster = admin.describe_cluster()["cluster_id"]
+                if cluster != self._cluster_id():
+                    return f"port {self.port} is answered by another Kafka cluster ({cluster})"
+                # The controller refuses this while the broker is fenced: the nearest to producing that leaves no trace.
+                admin.create_topics(
+                    {_PROBE_TOPIC: {"num_partitions": 1, "replication_factor": 1}}, validate_only=True
+                )
+                waiting = [
+                    f"{topic['name']}-{partition['partition_index']}"
+                    for topic in admin.describe_topics()
+                    for partition in topic["partitions"]
+                    if partition["leader_id"] < 0
+                ]
+        except (KafkaError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return f"{len(waiting)} partitions have no leader, such as {waiting[0]}" if waiting else None
+
+    def stop(self) -> bool:
+        """End the broker; its data stays. Whether it was running."""
+        return self.daemon.stop()
+
+    def _cluster_id(self) -> str:
+        known = credentials.load(self._home)
+        if known is None:
+            raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
+        return known.kafka_cluster_id
+
+    def _configure(self) -> Path:
+        controller = self._ports.get("kafka_controller")
+        settings = {
+            **self._settings,
+            "listeners": f"BROKER://{self.bootstrap_servers},CONTROLLER://{LOOPBACK}:{controller}",
+            "advertised.listeners": f"BROKER://{self.bootstrap_servers}",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
+            "log.dirs": str(self.folder / "data"),
+        }
+        path = self.folder / "server.properties"
+        # In a properties file a backslash begins an escape.
+        lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
+        write_private(path, "".join(lines))
+        return path
+
+    def _format(self, java: str, class_path: str, config: Path) -> None:
+        # --ignore-formatted: a format that was interrupted is finished, with the same cluster id.
+        command = [
+            java, "-Xmx256m", f"-Dlog4j2.configurationFile={_LOG_CONFIG}", "-cp", class_path,
+            "kafka.tools.StorageTool", "format", "--ignore-formatted",
+            "--cluster-id", self._cluster_id(), "--config", str(config),
+        ]  # fmt: skip
+        answer = subprocess.run(
+            command, capture_output=True, text=True, env=_environment(), cwd=self.folder, check=False
+        )
+        if answer.returncode != 0:
+            raise StackError(f"Kafka's storage could not be formatted: {' '.join((answer.stderr + answer.stdout).split())}")
+
+
+def _environment() -> dict[str, str]:
+    # Only what a JVM needs: no KAFKA_* setting of the caller's shell, no secret of it either.
+    kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
+    return {name: os.environ[name] for name in kept if name in os.environ}
+
+
+@contextmanager
+def _admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
+    # A refused connection is the expected answer while waiting, not news for the caller's log.
+    logger = logging.getLogger("kafka")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        admin = KafkaAdminClient(
+            bootstrap_servers=bootstrap_servers,
+            client_id="epochline-stack",
+            request_timeout_ms=5000,
+            bootstrap_timeout_ms=2000,
+        )
+        try:
+            yield admin
+        finally:
+            admin.close()
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,109 @@
+"""Ports on loopback: the defaults where they are free, others where not, the same ones after a restart."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Mapping
+
+import psutil
+
+from epochline.errors import StackError
+from epochline.local.home import Home, write_private
+
+LOOPBACK = "127.0.0.1"
+DEFAULTS: Mapping[str, int] = {"postgres": 55432, "kafka": 59092, "kafka_controller": 59093, "airflow": 58080}
+# Below the range from which the kernel takes ports for outgoing connections, so that a stack which is
+# down does not lose its ports to a browser.
+_FALLBACK = range(20_000, 32_000)
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port of loopback now."""
+    with socket.socket() as probe:
+        # As every server does; otherwise connections in TIME_WAIT would make a port look taken.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def becomes_free(port: int, seconds: float = 5.0) -> bool:
+    """Whether the port is free now or within a moment: a server that was just stopped may linger."""
+    deadline = time.monotonic() + seconds
+    while not is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def holder(port: int) -> str:
+    """Who listens on a port, as far as this user may know."""
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        pass
+    return "another process"
+
+
+class Ports:
+    """The ports of one home, kept in its `ports.json`."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def known(self) -> dict[str, int]:
+        """The ports chosen so far; empty before the first `up`."""
+        try:
+            found = json.loads(self._home.ports.read_text())
+            return {name: int(found[name]) for name in DEFAULTS}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise StackError(f"{self._home.ports} cannot be read; delete it to have ports chosen again") from error
+
+    def get(self, name: str) -> int:
+        """The port of one server."""
+        known = self.known()
+        if name not in known:
+            raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
+        return known[name]
+
+    def settle(self, running: set[str]) -> dict[str, int]:
+        """Choose ports that are missing and replace lost ones; the servers in `running` keep theirs.
+
+        Raises:
+            StackError: a lost port cannot be replaced, because running parts were told of it.
+        """
+        known = self.known()
+        chosen: dict[str, int] = {}
+        for name, default in DEFAULTS.items():
+            kept = known.get(name)
+            if kept is not None and (name in running or becomes_free(kept)):
+                chosen[name] = kept
+            elif kept is not None and running:
+                raise StackError(
+                    f"port {kept} of {name} is now used by {holder(kept)}, and parts of this stack that still run "
+                    "were told of that port; end that process, or run `epochline down` and `epochline up`"
+                )
+            else:
+                chosen[name] = self._choose(default, set(chosen.values()) | set(known.values()))
+        if chosen != known:
+            write_private(self._home.ports, json.dumps(chosen, indent=2) + "\n")
+        return chosen
+
+    def _choose(self, default: int, taken: set[int]) -> int:
+        if default not in taken and is_free(default):
+            return default
+        for port in random.sample(_FALLBACK, 200):  # noqa: S311 - spread, not secrecy
+            if port not in taken and is_free(port):
+                return port
+        raise StackError("no free port was found on 127.0.0.1")

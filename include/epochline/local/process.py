@@ -1,0 +1,228 @@
+"""Servers that outlive the command that starts them, and are never mistaken for another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from epochline.errors import StackError
+from epochline.local.home import Home, write_private
+
+PART_VARIABLE = "EPOCHLINE_STACK_PART"
+
+# The server starts only after its pid file is written: the shell waits for a line on its standard input, and
+# ends when the starter dies before sending it. So no server can run that `down` does not know.
+_LAUNCH = 'read -r go || exit 125; exec "$@" </dev/null'
+
+# Children of this process that run on: kept so that they are reaped when they end (a zombie holds its pid),
+# and so that their handles are not collected with a warning.
+_started: dict[int, subprocess.Popen[bytes]] = {}
+
+
+def identity(pid: int) -> str | None:
+    """What tells this process from any other that ever had or will have its pid; None when it is gone.
+
+    The kernel's start tick of this boot is used where there is one, because the wall clock may be moved.
+    """
+    child = _started.get(pid)
+    if child is not None and child.poll() is not None:
+        _started.pop(pid, None)
+        return None
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists():
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+            return f"{boot}/{stat.read_text().rpartition(')')[2].split()[19]}"
+        return str(process.create_time())
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return None
+
+
+class Daemon:
+    """One server process with a pid file and a log under the home."""
+
+    def __init__(
+        self,
+        home: Home,
+        name: str,
+        *,
+        stop_signals: Sequence[tuple[signal.Signals, float]],
+        owns: Callable[[psutil.Process], bool] = lambda _process: False,
+    ) -> None:
+        """Name the server.
+
+        Args:
+            home: whose server it is.
+            name: of the pid file and the log.
+            stop_signals: what to send to end it, and how long to wait after each.
+            owns: recognises a process of this server that has left its session and hidden its environment.
+        """
+        self.name = name
+        self._owns = owns
+        self.log = home.logs / f"{name}.log"
+        self._pid_file = home.run / f"{name}.json"
+        self._mark = f"{home.root}:{name}"
+        self._stop_signals = stop_signals
+
+    @property
+    def pid(self) -> int | None:
+        """The pid while the process that was started is alive."""
+        record = self._record()
+        if record is not None and identity(int(str(record["pid"]))) == record["identity"]:
+            return int(str(record["pid"]))
+        return None
+
+    @property
+    def crashed(self) -> bool:
+        """It was started, nobody stopped it, and it is gone."""
+        return self._record() is not None and self.pid is None
+
+    @property
+    def started_at(self) -> float | None:
+        """When it was last started, in seconds since 1970; None when it is stopped."""
+        record = self._record()
+        return None if record is None else float(str(record["started_at"]))
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cwd: Path,
+    ) -> int:
+        """Start the server, detached from this terminal. What a crashed one left running is ended first."""
+        self.end_leftovers()
+        with self.log.open("ab") as log:
+            try:
+                child = subprocess.Popen(
+                    ["/bin/sh", "-c", _LAUNCH, self.name, *command],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**environment, PART_VARIABLE: self._mark},
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise StackError(f"{self.name} could not be started: {error}") from error
+        _started[child.pid] = child
+        record = {
+            "pid": child.pid,
+            "identity": identity(child.pid),
+            "command": Path(command[0]).name,
+            "started_at": time.time(),
+        }
+        write_private(self._pid_file, json.dumps(record) + "\n")
+        if child.stdin is not None:
+            try:
+                child.stdin.write(b"go\n")
+                child.stdin.close()
+            except BrokenPipeError:
+                pass  # it is dead already; the wait for readiness says so and shows the log
+        return child.pid
+
+    def stop(self) -> bool:
+        """End the server and what it started; whether it was running. Other processes are never touched."""
+        pid = self.pid
+        if pid is not None:
+            for number, patience in self._stop_signals:
+                if self._end(pid, number, patience):
+                    break
+        self.end_leftovers()
+        self._pid_file.unlink(missing_ok=True)
+        return pid is not None
+
+    def end_leftovers(self) -> None:
+        """End processes that a server left behind when it died: same session, or its mark inherited."""
+        if self.pid is not None:
+            return
+        left = self._leftovers()
+        for process in left:
+            _quietly(process.terminate)
+        _, stubborn = psutil.wait_procs(left, timeout=5)
+        for process in stubborn:
+            _quietly(process.kill)
+        psutil.wait_procs(stubborn, timeout=5)
+
+    def wait_ready(self, ready: Callable[[], str | None], seconds: float) -> None:
+        """Wait until `ready` returns None (else: what is missing).
+
+        Raises:
+            StackError: the process ended, or the time is over; the message ends with its last log lines.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            missing = ready()
+            if self.pid is None:
+                raise StackError(f"{self.name} ended while starting. {self.last_words()}")
+            if missing is None:
+                return
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"{self.name} is not ready after {seconds:.0f} s: {missing}. It is left running; "
+                    f"`epochline up` waits again. {self.last_words()}"
+                )
+            time.sleep(0.2)
+
+    def last_words(self, lines: int = 4) -> str:
+        """The end of the log, on one line, and where to read the rest."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(0, self.log.stat().st_size - 4000))
+                text = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        except OSError:
+            text = []
+        return f"The log {self.log} ends with: {' | '.join(text[-lines:]) or 'nothing'}"
+
+    def _record(self) -> dict[str, object] | None:
+        try:
+            record = json.loads(self._pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and {"pid", "identity", "started_at"} <= set(record) else None
+
+    def _end(self, pid: int, number: signal.Signals, patience: float) -> bool:
+        _quietly(lambda: os.kill(pid, number))
+        deadline = time.monotonic() + patience
+        while self.pid is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _leftovers(self) -> list[psutil.Process]:
+        record = self._record()
+        # A session keeps its number as long as one member lives, so the number cannot have a new meaning
+        # unless its leader is alive, and the leader is then another process: excluded here.
+        leader = None if record is None else int(str(record["pid"]))
+        reused = leader is not None and identity(leader) is not None
+        me = psutil.Process()
+        spared = {me.pid, *(parent.pid for parent in me.parents())}
+        found = []
+        for process in psutil.process_iter():
+            if process.pid in spared:
+                continue
+            try:
+                same_session = leader is not None and not reused and os.getsid(process.pid) == leader
+                if same_session or self._owns(process) or process.environ().get(PART_VARIABLE) == self._mark:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except (psutil.Error, ProcessLookupError):
+        pass

@@ -1,0 +1,59 @@
+"""Derived names, made and parsed in one place. PostgreSQL cuts identifiers at 63 bytes; these never get there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+MAX_IDENTIFIER_BYTES = 63
+QUARANTINE = "_quarantine"
+"""The quarantine's name where sinks are listed: it is staged, counted and committed like one."""
+
+_STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingName:
+    """What a staging table's name tells."""
+
+    digest: str
+    epoch_id: int
+    attempt: int
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def staging_table(pipeline: str, sink: str, epoch_id: int, attempt: int) -> str:
+    """Name of the table in ``epochline_staging`` into which one attempt stages the rows of one sink.
+
+    Readable where the names allow it, unique by a digest in any case, and never longer than PostgreSQL takes.
+    """
+    hint = re.sub(r"[^a-z0-9_]", "_", sink.rsplit(".", 1)[-1].lower())[:20]
+    return f"stg_{hint}_{_digest(pipeline, sink)}_e{epoch_id}_a{attempt}"
+
+
+def parse_staging_table(name: str) -> StagingName | None:
+    """The inverse of `staging_table`; None for a name that it did not make."""
+    match = _STAGING.match(name)
+    if match is None:
+        return None
+    return StagingName(digest=match["digest"], epoch_id=int(match["epoch"]), attempt=int(match["attempt"]))
+
+
+def deleted_keys_table(pipeline: str, sink: str) -> str:
+    """Name of the table in ``epochline`` that keeps the keys (and their order) deleted from an upsert target."""
+    return f"deleted_{_digest(pipeline, sink)}"
+
+
+def order_column(column: str) -> str:
+    """The target's column that keeps the value by which the newest row of a key was chosen."""
+    return f"_order_{column}"
+
+
+def split_table(table: str) -> tuple[str, str]:
+    """``schema.table`` or ``table`` (then ``public``) as (schema, table). The first dot separates."""
+    schema, dot, name = table.partition(".")
+    return (schema, name) if dot else ("public", schema)
