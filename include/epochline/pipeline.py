@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from epochline.columns import INTEGERS, LINEAGE, ColumnType, parse_type
 from epochline.errors import DeclarationError
@@ -286,6 +286,15 @@ class Pipeline(_Declared):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
             raise ValueError(f"{name!r}: up to 100 letters, digits, _ . -, beginning with a letter or digit")
         return name
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _duration_may_be_text(cls, schedule: Any) -> Any:
+        if isinstance(schedule, str) and re.match(r"^-?P[\dT]", schedule):
+            schedule = TypeAdapter(timedelta).validate_python(schedule)
+        if isinstance(schedule, timedelta) and schedule <= timedelta(0):
+            raise ValueError(f"an interval must be longer than nothing, got {schedule}")
+        return schedule
 
     @field_validator("record")
     @classmethod
