@@ -1,0 +1,54 @@
+"""Abort: discard staging, move no offset (INV-7)."""
+
+from __future__ import annotations
+
+import logging
+
+from epochline.coordinator.discard import discard, sweep
+from epochline.epoch import AbortOutcome, EpochState, Run
+from epochline.errors import EpochStateError
+from epochline.ports import Ledger
+
+log = logging.getLogger(__name__)
+
+
+def abort(
+    ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, reason: str, by_operator: bool = False
+) -> AbortOutcome:
+    """Discard what an epoch staged and mark it ABORTED. Aborting twice is aborting once.
+
+    A committed epoch is left as it is. A pre-committed one is left for recovery, because what is sealed is not lost
+    (INV-6), unless an operator says otherwise.
+
+    Args:
+        ledger: where the epoch is.
+        pipeline: its pipeline.
+        epoch_id: its id.
+        run: who asks. Only the epoch's own run may, or an operator.
+        reason: kept in the ledger.
+        by_operator: a person decided: also another run's epoch, also a pre-committed one.
+
+    Raises:
+        EpochStateError: the epoch belongs to another run.
+        EpochNotFoundError: there is no such epoch.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        if not by_operator and not epoch.belongs_to(run):
+            raise EpochStateError(f"{epoch}: belongs to {epoch.run}; {run} may not abort it. Nothing was changed.")
+        if epoch.state is EpochState.COMMITTED:
+            return AbortOutcome.ALREADY_COMMITTED
+        if epoch.state is EpochState.PRE_COMMITTED and not by_operator:
+            return AbortOutcome.LEFT_FOR_RECOVERY
+        attempt = tx.attempts.live(epoch)
+        if epoch.state is not EpochState.ABORTED:
+            if attempt is not None:
+                tx.attempts.fence(attempt, reason)
+            tx.epochs.mark_aborted(epoch, reason)
+    if epoch.state is EpochState.ABORTED:
+        sweep(ledger, pipeline)
+        return AbortOutcome.ALREADY_ABORTED
+    if attempt is not None:
+        discard(ledger, attempt)
+    log.info("epoch.aborted pipeline=%s epoch=%d reason=%s", pipeline, epoch_id, reason)
+    return AbortOutcome.ABORTED

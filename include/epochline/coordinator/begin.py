@@ -1,0 +1,65 @@
+"""Begin: a new attempt with its own token and staging; renew: keep the epoch's lease while it works."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from epochline.coordinator.discard import discard
+from epochline.epoch import EpochState, Run
+from epochline.errors import EpochFencedError, EpochStateError
+from epochline.layout import StagingTicket
+from epochline.ports import Ledger
+
+log = logging.getLogger(__name__)
+
+
+def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: timedelta) -> StagingTicket | None:
+    """Start the epoch's next attempt; the one before, if it still lives, is fenced (trap 1).
+
+    Returns:
+        What a writer must know, or None where the epoch is sealed or committed already: then there is nothing to stage.
+
+    Raises:
+        EpochStateError: the epoch is aborted, or belongs to another run.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        if not epoch.belongs_to(run):
+            raise EpochStateError(f"{epoch}: belongs to {epoch.run}; {run} may not stage it. Nothing was changed.")
+        if epoch.state in (EpochState.PRE_COMMITTED, EpochState.COMMITTED):
+            log.info("attempt.not_needed pipeline=%s epoch=%d state=%s", pipeline, epoch_id, epoch.state)
+            return None
+        if epoch.state is EpochState.ABORTED:
+            raise EpochStateError(
+                f"{epoch}: was aborted ({epoch.error or 'no reason given'}). Clear the run from plan_epoch, so that its"
+                " range is planned again."
+            )
+        previous = tx.attempts.live(epoch)
+        if previous is not None:
+            tx.attempts.fence(previous, f"attempt {epoch.attempt + 1} took its place")
+        ticket = tx.attempts.begin(epoch, run, tx.epochs.declaration(epoch), tx.epochs.targets(epoch))
+        tx.epochs.renew_lease(epoch, ticket.attempt, lease)
+    if previous is not None:
+        discard(ledger, previous)
+    log.info("attempt.begun pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, ticket.attempt)
+    return ticket
+
+
+def renew(ledger: Ledger, ticket: StagingTicket, run: Run, *, lease: timedelta) -> None:
+    """Extend the lease, for the live attempt alone.
+
+    Raises:
+        EpochFencedError: the attempt was fenced, or the epoch is no longer this run's to stage.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
+        if epoch.state is not EpochState.PLANNED and epoch.attempt == ticket.attempt and epoch.belongs_to(run):
+            if epoch.state is not EpochState.ABORTED:
+                return  # Sealed meanwhile: the lease guards PLANNED only.
+            raise EpochFencedError(f"{ticket}: the epoch was aborted ({epoch.error}). Nothing it wrote counts.")
+        if not epoch.belongs_to(run) or not tx.epochs.renew_lease(epoch, ticket.attempt, lease):
+            raise EpochFencedError(
+                f"{ticket}: was fenced; the epoch is {epoch.state}, its newest attempt is {epoch.attempt}."
+                " Nothing it wrote counts."
+            )

@@ -1,0 +1,178 @@
+"""Commit: staging into target, and the heads move, in one transaction (INV-2). Repeatable (INV-5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epochline.coordinator.discard import discard
+from epochline.epoch import CommitOutcome, Epoch, EpochState
+from epochline.errors import (
+    EpochAwaitsApprovalError,
+    EpochStateError,
+    HeadMovedError,
+    LedgerUnavailableError,
+    SourceError,
+    StagingLostError,
+    TargetError,
+)
+from epochline.names import QUARANTINE
+from epochline.ports import Ledger, OffsetSource, Transaction
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a commit shows, each time it is asked."""
+
+    epoch: Epoch
+    outcome: CommitOutcome
+
+    def __str__(self) -> str:
+        counts = self.epoch.counts
+        again = "" if self.outcome is CommitOutcome.COMMITTED else " already"
+        return (
+            f"{self.epoch} is{again} committed: {counts.read} records read, {counts.passed} passed, {counts.skipped}"
+            f" skipped, {counts.quarantined} quarantined, {self.epoch.rows_written} rows written, at"
+            f" {self.epoch.committed_at:%Y-%m-%d %H:%M:%S %Z}"
+        )
+
+
+def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Receipt:
+    """Make a sealed epoch visible, exactly once, then mirror the heads. Calling again after any crash changes nothing.
+
+    When the answer of the commit is lost, the ledger is asked under the epoch's row lock.
+
+    Raises:
+        EpochStateError: the epoch is PLANNED or ABORTED: there is nothing sealed to commit.
+        EpochAwaitsApprovalError: somebody has to approve it first.
+        HeadMovedError: a range does not start at its head; nothing was changed.
+        StagingLostError: the sealed rows are gone; the epoch was aborted, its range is read again (trap 21).
+    """
+    try:
+        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id)
+    except LedgerUnavailableError:
+        log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
+        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id)
+    mirror(ledger, source, pipeline)
+    return receipt
+
+
+def _commit_orabort_lost(ledger: Ledger, pipeline: str, epoch_id: int) -> Receipt:
+    try:
+        with ledger.transaction() as tx:
+            receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id))
+    except StagingLostError as error:
+        abort_lost(ledger, pipeline, epoch_id, str(error))
+        raise
+    log.info("epoch.%s pipeline=%s epoch=%d rows=%s", receipt.outcome, pipeline, epoch_id, receipt.epoch.rows_written)
+    return receipt
+
+
+def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
+    """The commit itself, on an epoch locked in ``tx``: every check, every row and every head, or nothing."""
+    if epoch.state is EpochState.COMMITTED:
+        return Receipt(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
+    if epoch.state is EpochState.ABORTED:
+        raise EpochStateError(
+            f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is nothing to"
+            " commit. Clear the run from plan_epoch, so that its range is staged again."
+        )
+    if epoch.state is EpochState.PLANNED:
+        raise EpochStateError(f"{epoch}: is not sealed; there is nothing to commit. Clear the run from pre_commit.")
+    if epoch.approval == "awaited":
+        raise EpochAwaitsApprovalError(f"{epoch}: is pre-committed and awaits approval; approve or abort it.")
+    later = [other for other in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id) if other.state is EpochState.COMMITTED]
+    if later:
+        raise HeadMovedError(f"{epoch}: {later[0]} is already committed; epochs commit in the order of their ids.")
+    pipeline = tx.epochs.declaration(epoch)
+    tx.targets.limit_time(pipeline.commit_statement_timeout, pipeline.lock_timeout)
+    attempt = tx.attempts.live(epoch)
+    if attempt is None or not attempt.sealed:
+        raise StagingLostError(f"{epoch}: is pre-committed, but has no sealed attempt.")
+    targets = tx.epochs.targets(epoch)
+    ticket = tx.attempts.ticket(attempt, pipeline, targets)
+    sealed = {manifest.sink: manifest.rows for manifest in tx.attempts.manifests(attempt)}
+    for staged in ticket.tables:
+        rows = tx.targets.count(staged)
+        if rows != sealed.get(staged.sink):
+            raise StagingLostError(
+                f"{epoch}: {sealed.get(staged.sink)} rows were sealed for {staged.sink}, but its staging table"
+                f" {'is gone' if rows is None else f'holds {rows}'}."
+            )
+    # Claimed by whom, and which columns: a target that changed since the plan must not be written to.
+    tx.targets.claim(pipeline)
+    _refuse_changed_targets(tx, epoch)
+    for planned in tx.epochs.ranges(epoch):
+        if not tx.chain.advance(epoch, planned):
+            raise HeadMovedError(
+                f"{epoch}: {planned} does not start at the head of its partition; another epoch moved it. Nothing was"
+                " changed. Abort the epoch, then clear its run from plan_epoch."
+            )
+    written = 0
+    for sink in pipeline.sinks:
+        staged = ticket.table(sink.table)
+        taken = tx.targets.apply(pipeline, sink, staged, epoch)
+        if taken != sealed[sink.table]:
+            raise StagingLostError(f"{epoch}: {sealed[sink.table]} rows were sealed for {sink}, {taken} were taken.")
+        written += taken
+    kept = tx.targets.keep_quarantine(ticket.table(QUARANTINE), epoch)
+    if kept != epoch.counts.quarantined:
+        raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
+    tx.attempts.drop_staging(attempt)
+    tx.attempts.finish(attempt)
+    committed = tx.epochs.mark_committed(epoch, written)
+    return Receipt(epoch=committed, outcome=CommitOutcome.COMMITTED)
+
+
+def _refuse_changed_targets(tx: Transaction, epoch: Epoch) -> None:
+    planned, now = tx.epochs.targets(epoch), tx.targets.inspect(tx.epochs.declaration(epoch))
+    for sink, columns in planned.items():
+        if dict(now[sink]) != dict(columns):
+            raise TargetError(
+                f"{epoch}: the columns of {sink} changed since the epoch was planned: then {_listed(columns)}, now"
+                f" {_listed(now[sink])}. Nothing was changed. Put the table back, or abort the epoch and clear its run"
+                " from plan_epoch."
+            )
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> None:
+    """Staging is gone: the one automatic way from PRE_COMMITTED to ABORTED."""
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(pipeline, epoch_id)
+        if epoch.state is not EpochState.PRE_COMMITTED:
+            return
+        attempt = tx.attempts.live(epoch)
+        if attempt is not None:
+            tx.attempts.fence(attempt, reason)
+        tx.epochs.mark_aborted(epoch, reason)
+    if attempt is not None:
+        discard(ledger, attempt)
+
+
+def mirror(ledger: Ledger, source: OffsetSource, pipeline: str) -> None:
+    """Write the *current* heads to the consumer group (trap 24). Losing it loses nothing: it is for monitors.
+
+    The heads are read again after writing, and written again where they moved, so that the slower of two mirrors
+    never leaves an older epoch behind; no transaction is held while Kafka is asked.
+    """
+    group, written = f"epochline.{pipeline}", None
+    while True:
+        with ledger.transaction() as tx:
+            row = tx.epochs.lock_pipeline(pipeline)
+            heads = tx.chain.heads(pipeline, row.generation)
+        if heads == written:
+            return
+        newest = max((head.epoch_id or 0 for head in heads), default=0)
+        try:
+            source.mirror(group, heads, row.generation, newest)
+        except SourceError as error:
+            log.warning("mirror.failed pipeline=%s group=%s reason=%s", pipeline, group, error)
+            return
+        written = heads

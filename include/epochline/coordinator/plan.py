@@ -1,0 +1,333 @@
+"""Plan: recover, ask Kafka, write origins and the next range to the ledger (INV-3)."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from epochline.coordinator.commit import mirror
+from epochline.coordinator.recover import recover
+from epochline.epoch import Epoch, EpochKind, EpochState, Run
+from epochline.errors import ConfigurationError, DataLossError, PlanChangedError, SourceError
+from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView, check_same_log, missing_origins, next_ranges
+from epochline.ports import Ledger, MirroredOffset, OffsetSource, PipelineRow, Transaction
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=60)
+"""How long a PLANNED epoch is its run's own without a sign of life (database clock)."""
+
+_TRIES = 5
+
+
+class PlanOutcome(enum.StrEnum):
+    """What a plan found and did."""
+
+    PLANNED = "planned"
+    REOPENED = "reopened"
+    RESUMED = "resumed"
+    PRE_COMMITTED = "pre_committed"
+    ALREADY_COMMITTED = "already_committed"
+    NOTHING_TO_READ = "nothing_to_read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The epoch that the run goes on with, if any, and what happened on the way to it."""
+
+    outcome: PlanOutcome
+    epoch: Epoch | None = None
+    ranges: tuple[PlannedRange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What was known when Kafka was asked; step 3 goes on only if it is still so."""
+
+    row: PipelineRow
+    heads: tuple[Head, ...]
+
+
+def plan(
+    ledger: Ledger,
+    source: OffsetSource,
+    pipeline: Pipeline,
+    run: Run,
+    *,
+    record_limit: int | None = None,
+    note: str | None = None,
+    writers: int | None = None,
+    lease: timedelta = LEASE,
+) -> Plan:
+    """Give the run its epoch: its own unfinished or aborted one again, or the next range.
+
+    Args:
+        ledger: where the epoch is written.
+        source: where partitions and offsets are asked for; never while a transaction is open.
+        pipeline: the declaration.
+        run: who asks.
+        record_limit: most offsets in this epoch; the declaration's by default.
+        note: kept with the epoch.
+        writers: how many sessions will write at once, checked against what PostgreSQL can take; None if unknown.
+        lease: how long the epoch is this run's own without a sign of life.
+
+    Raises:
+        EpochBusyError: another run stages an epoch now.
+        SourceUnavailableError: Kafka does not answer, or a partition has no leader.
+        DataLossError: the log is not the one that the heads belong to.
+        TargetError: a target is missing, does not fit, or belongs to another pipeline.
+        ConfigurationError: PostgreSQL has too few free connections.
+    """
+    recovered = recover(ledger, pipeline.name, run, lease=lease)
+    if recovered.notes:
+        mirror(ledger, source, pipeline.name)
+    own = recovered.own
+    going_on = {
+        EpochState.PLANNED: PlanOutcome.RESUMED,
+        EpochState.PRE_COMMITTED: PlanOutcome.PRE_COMMITTED,
+        EpochState.COMMITTED: PlanOutcome.ALREADY_COMMITTED,
+    }
+    if own is not None and own.state in going_on:
+        with ledger.transaction() as tx:
+            ranges = tuple(tx.epochs.ranges(own))
+        return Plan(outcome=going_on[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
+    for _ in range(_TRIES):
+        seen = _look_at_ledger(ledger, pipeline.name)
+        view = source.look(pipeline.source)
+        notes = [*recovered.notes, *_check_mirror(pipeline, seen, source.mirrored(pipeline.consumer_group))]
+        try:
+            return _write_plan(
+                ledger, pipeline, run, seen, view, own, notes,
+                record_limit=record_limit, note=note, writers=writers, lease=lease,
+            )  # fmt: skip
+        except PlanChangedError as error:
+            last = error
+    raise last
+
+
+def _look_at_ledger(ledger: Ledger, pipeline: str) -> _Seen:
+    with ledger.transaction() as tx:
+        row = tx.epochs.lock_pipeline(pipeline)
+        return _Seen(row=row, heads=tuple(tx.chain.heads(pipeline, row.generation)))
+
+
+def _write_plan(
+    ledger: Ledger,
+    pipeline: Pipeline,
+    run: Run,
+    seen: _Seen,
+    view: SourceView,
+    own: Epoch | None,
+    notes: list[str],
+    *,
+    record_limit: int | None,
+    note: str | None,
+    writers: int | None,
+    lease: timedelta,
+) -> Plan:
+    limit = record_limit or pipeline.source.records_per_epoch
+    # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
+    with ledger.transaction() as tx:
+        row = _still_as_seen(tx, pipeline, seen)
+        _check_cluster(tx, pipeline, row, view)
+        _check_topics(pipeline, seen.heads, view)
+        for origin in origins_of(pipeline, seen.heads, view):
+            tx.chain.write_origin(pipeline.name, row.generation, origin)
+        heads = tuple(tx.chain.heads(pipeline.name, row.generation))
+    with ledger.transaction() as tx:
+        row = _still_as_seen(tx, pipeline, _Seen(row=seen.row, heads=heads))
+        watched = [head for head in heads if _is_read(pipeline, head, view)]
+        check_same_log(pipeline.name, watched, view.partitions)
+        targets = tx.targets.inspect(pipeline)
+        tx.targets.claim(pipeline)
+        _check_connections(tx, pipeline, writers)
+        if own is not None:
+            own = tx.epochs.lock(own.pipeline, own.epoch_id)
+            ranges = tuple(tx.epochs.ranges(own))
+            obstacle = _cannot_reopen(tx, own, ranges, watched, view)
+            if obstacle is None:
+                epoch = tx.epochs.reopen(own, pipeline, targets, lease)
+                log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
+                return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
+            notes = [*notes, f"{own} is not tried again: {obstacle}"]
+        ranges = tuple(next_ranges(watched, view.partitions, limit=limit))
+        notes = [*notes, *_open_transactions(view)]
+        if not ranges:
+            return Plan(outcome=PlanOutcome.NOTHING_TO_READ, notes=tuple(notes))
+        epoch = tx.epochs.insert(
+            pipeline, row, run, ranges, targets,
+            kind=EpochKind.REGULAR, lease=lease, record_limit=limit, note=note,
+        )  # fmt: skip
+    log.info(
+        "epoch.planned pipeline=%s epoch=%d partitions=%d offsets=%d run=%s",
+        pipeline.name, epoch.epoch_id, len(ranges), sum(len(r.range) for r in ranges), run.run_id,
+    )  # fmt: skip
+    return Plan(outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=ranges, notes=tuple(notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What the next epoch would read. Nothing was changed to find out."""
+
+    unfinished: Epoch | None
+    origins: tuple[Origin, ...]
+    heads: tuple[Head, ...]
+    ranges: tuple[PlannedRange, ...]
+    backlog: Mapping[TopicPartition, int]
+    notes: tuple[str, ...]
+
+
+def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_limit: int | None = None) -> Preview:
+    """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
+
+    Raises:
+        DataLossError, SourceError, TargetError: as `plan` would.
+    """
+    with ledger.transaction() as tx:
+        known = tx.epochs.pipeline(pipeline.name)
+        row = known or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
+        heads = tuple(tx.chain.heads(pipeline.name, row.generation))
+        unfinished = tx.epochs.unfinished(pipeline.name)
+        tx.targets.inspect(pipeline)
+    view = source.look(pipeline.source)
+    _check_topics(pipeline, heads, view)
+    origins = tuple(origins_of(pipeline, heads, view))
+    begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
+    watched = [head for head in (*heads, *begun) if _is_read(pipeline, head, view)]
+    check_same_log(pipeline.name, watched, view.partitions)
+    ends = {one.tp: one.last_stable for one in view.partitions}
+    return Preview(
+        unfinished=unfinished,
+        origins=origins,
+        heads=tuple(watched),
+        ranges=tuple(
+            next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch)
+        ),
+        backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
+        notes=tuple(_open_transactions(view)),
+    )
+
+
+def origins_of(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> list[Origin]:
+    """The origins that the next plan would write."""
+    return missing_origins(
+        heads, view.partitions, startup=pipeline.source.startup, by_pattern=pipeline.source.pattern is not None
+    )
+
+
+def _is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
+    """Whether the declaration still reads the head's topic. By a pattern, a topic that is gone was still read."""
+    if pipeline.source.topics:
+        return head.tp.topic in pipeline.source.topics
+    return True
+
+
+def _still_as_seen(tx: Transaction, pipeline: Pipeline, seen: _Seen) -> PipelineRow:
+    row = tx.epochs.lock_pipeline(pipeline.name)
+    heads = tuple(tx.chain.heads(pipeline.name, row.generation))
+    unfinished = tx.epochs.unfinished(pipeline.name)
+    if heads != seen.heads or unfinished is not None or row.generation != seen.row.generation:
+        raise PlanChangedError(
+            f"{pipeline.name}: another run planned or committed while this one asked Kafka; trying again helps."
+        )
+    return row
+
+
+def _check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: SourceView) -> None:
+    if view.cluster_id is None:
+        return
+    if row.cluster_id is None:
+        tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
+    elif row.cluster_id != view.cluster_id:
+        raise DataLossError(
+            f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection} now"
+            f" leads to cluster {view.cluster_id}. Nothing was planned. Correct the connection."
+        )
+
+
+def _check_topics(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> None:
+    """A topic made again must stop the plan before an origin is written for its new incarnation (trap 10)."""
+    named = {one.tp.topic for one in view.partitions}
+    again = [head for head in heads if head.tp.topic in named and _is_read(pipeline, head, view)]
+    ids = {one.tp.topic: one.tp.topic_id for one in view.partitions}
+    changed = [head for head in again if ids[head.tp.topic] != head.tp.topic_id]
+    if changed:
+        check_same_log(pipeline.name, changed, view.partitions)
+
+
+def _check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
+    if writers is None:
+        return
+    needed, free = writers + 2, tx.targets.free_connections()  # begin to seal, and one for whoever looks
+    if free < needed:
+        raise ConfigurationError(
+            f"{pipeline.name}: this epoch would need {needed} connections to PostgreSQL ({writers} writers), {free} are"
+            " free. Nothing was planned. Raise max_connections, or give Spark fewer cores."
+        )
+
+
+def _cannot_reopen(
+    tx: Transaction, own: Epoch, ranges: tuple[PlannedRange, ...], heads: list[Head], view: SourceView
+) -> str | None:
+    """Why the run's own epoch cannot be tried again, or None where it can: the same range, or none."""
+    if own.state is not EpochState.ABORTED:
+        return f"it is {own.state}"
+    later = tx.epochs.later_than(own.pipeline, own.epoch_id)
+    if later:
+        return f"{later[0]} ({later[0].state}) came after it"
+    next_offsets = {head.tp: head.next_offset for head in heads}
+    views = {one.tp: one for one in view.partitions}
+    for planned in ranges:
+        if next_offsets.get(planned.tp) != planned.range.start:
+            return f"the head of {planned.tp} is {next_offsets.get(planned.tp)}, not {planned.range.start}"
+        now = views.get(planned.tp)
+        if now is None or now.leader_epoch != planned.leader_epoch:
+            return f"{planned.tp} has another leader epoch, or is gone"
+        if now.log_start > planned.range.start or now.last_stable < planned.range.until:
+            return f"Kafka no longer holds {planned}"
+    return None
+
+
+def _open_transactions(view: SourceView) -> list[str]:
+    """Where an open transaction holds records back: reported as such, not as "no data" (trap 13)."""
+    return [
+        f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark})"
+        for one in view.partitions
+        if one.high_watermark > one.last_stable
+    ]
+
+
+def _check_mirror(
+    pipeline: Pipeline, seen: _Seen, mirrored: Mapping[tuple[str, int], MirroredOffset]
+) -> list[str]:
+    """A mirror that knows an epoch which the ledger does not means that the ledger went back in time (trap 25).
+
+    Raises:
+        SourceError: it did; the pipeline stops.
+    """
+    notes = []
+    heads = {(head.tp.topic, head.tp.partition): head for head in seen.heads}
+    for (topic, partition), held in sorted(mirrored.items()):
+        head = heads.get((topic, partition))
+        if held.generation is not None and held.epoch_id is not None:
+            newer = (held.generation, held.epoch_id) > (seen.row.generation, seen.row.last_epoch_id)
+            if newer:
+                raise SourceError(
+                    f"{pipeline.name}: consumer group {pipeline.consumer_group} says that epoch {held.epoch_id} of"
+                    f" generation {held.generation} was committed, but the ledger knows none after epoch"
+                    f" {seen.row.last_epoch_id} of generation {seen.row.generation}: the ledger went back in time (a"
+                    " restored database?). Nothing was planned. Bring the newer ledger back, or, if the target went"
+                    " back together with it, delete the consumer group and run again."
+                )
+        elif head is not None and held.offset != head.next_offset:
+            notes.append(
+                f"{topic}-{partition}: somebody moved the consumer group to {held.offset}; the ledger says"
+                f" {head.next_offset}, which counts"
+            )
+    return notes

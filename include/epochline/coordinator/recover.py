@@ -1,0 +1,101 @@
+"""Recover: settle what earlier executions left, before a run plans its own epoch."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from epochline.coordinator.commit import abort_lost, commit_in
+from epochline.coordinator.discard import discard, sweep
+from epochline.epoch import CommitOutcome, Epoch, EpochState, Run
+from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
+from epochline.ports import Ledger
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What recovery found: the run's own newest epoch, if any, and what it settled of other runs."""
+
+    own: Epoch | None
+    notes: tuple[str, ...]
+
+
+def recover(
+    ledger: Ledger,
+    pipeline: str,
+    run: Run,
+    *,
+    lease: timedelta,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Recovered:
+    """Finish or end another run's unfinished epoch (INV-6), and say which epoch is the run's own.
+
+    PRE_COMMITTED is committed. PLANNED with an expired lease is fenced and aborted; with a live lease it is waited
+    for, two leases at most.
+
+    Raises:
+        EpochBusyError: another run holds the epoch with a live lease; the message names it.
+        EpochAwaitsApprovalError: the unfinished epoch waits for somebody's decision.
+    """
+    notes: list[str] = []
+    deadline = clock() + 2 * lease.total_seconds()
+    sweep(ledger, pipeline)
+    while True:
+        with ledger.transaction() as tx:
+            tx.epochs.lock_pipeline(pipeline)
+            own = tx.epochs.newest_of_run(pipeline, run)
+            other = tx.epochs.unfinished(pipeline)
+        if other is None or other.belongs_to(run):
+            return Recovered(own=own, notes=tuple(notes))
+        note = _settle(ledger, other, run)
+        if note is not None:
+            notes.append(note)
+        elif clock() >= deadline:
+            raise EpochBusyError(
+                f"{other}: is being staged by {other.run} on {other.run.host}, attempt {other.attempt}, and its lease is"
+                " alive. Nothing was planned. Wait for that run, or mark it failed; this run tries again by itself."
+            )
+        else:
+            sleep(min(5.0, lease.total_seconds() / 4))
+
+
+def _settle(ledger: Ledger, seen: Epoch, run: Run) -> str | None:
+    """Settle another run's unfinished epoch after a fresh look under its row lock; None where it must be waited for."""
+    try:
+        with ledger.transaction() as tx:
+            epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
+            if epoch.state in (EpochState.COMMITTED, EpochState.ABORTED):
+                return f"{epoch} was {epoch.state.lower()} meanwhile"
+            if epoch.state is EpochState.PRE_COMMITTED:
+                if epoch.approval == "awaited":
+                    raise EpochAwaitsApprovalError(
+                        f"{epoch}: is pre-committed by {epoch.run} and awaits approval; nothing is planned before it is"
+                        " approved or aborted."
+                    )
+                receipt = commit_in(tx, epoch)
+                attempt = None
+            elif not epoch.lease_expired:
+                return None
+            else:
+                attempt = tx.attempts.live(epoch)
+                reason = f"lease expired; recovered by {run}"
+                if attempt is not None:
+                    tx.attempts.fence(attempt, reason)
+                tx.epochs.mark_aborted(epoch, reason)
+    except StagingLostError as error:
+        abort_lost(ledger, seen.pipeline, seen.epoch_id, str(error))
+        return f"{seen}: {error}"
+    if epoch.state is EpochState.PRE_COMMITTED:
+        log.info("epoch.recovered pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
+        verb = "committed" if receipt.outcome is CommitOutcome.COMMITTED else "found committed"
+        return f"{verb} {epoch}, which {epoch.run} left pre-committed"
+    if attempt is not None:
+        discard(ledger, attempt)
+    log.info("epoch.fenced pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
+    return f"aborted {epoch}, which {epoch.run} left planned with an expired lease"

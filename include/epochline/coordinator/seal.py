@@ -1,0 +1,100 @@
+"""Seal: close staging, prove that it is complete, PLANNED → PRE_COMMITTED."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from epochline.epoch import Counts, EpochState, Run
+from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError
+from epochline.layout import StagingTicket
+from epochline.names import QUARANTINE
+from epochline.offsets import unbalanced
+from epochline.pipeline import Pipeline
+from epochline.ports import Ledger, Manifest, PartSum, Transaction
+
+log = logging.getLogger(__name__)
+
+
+def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: frozenset[str]) -> Counts:
+    """Declare an attempt's staging complete (pre-commit). Sealing a sealed attempt changes nothing.
+
+    Writers that are in flight are waited for; those that come later wait for this transaction and insert nothing.
+
+    Args:
+        ledger: where the epoch is.
+        ticket: the attempt.
+        run: who asks.
+        invisible_allowed: topics in which offsets without a visible record are expected.
+
+    Raises:
+        EpochFencedError: another attempt, an abort or a recovery took this one's place.
+        EpochStateError: the epoch belongs to another run.
+        SealRefusedError: something is missing or does not balance; the attempt failed and nothing was changed.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
+        if not epoch.belongs_to(run):
+            raise EpochStateError(f"{epoch}: belongs to {epoch.run}; {run} may not seal it. Nothing was changed.")
+        attempt = tx.attempts.live(epoch)
+        if attempt is None or attempt.number != ticket.attempt:
+            raise EpochFencedError(f"{ticket}: was fenced; the epoch is {epoch.state}. Nothing it wrote counts.")
+        if epoch.state in (EpochState.PRE_COMMITTED, EpochState.COMMITTED):
+            return epoch.counts
+        attempt = tx.attempts.lock(attempt)
+        pipeline = tx.epochs.declaration(epoch)
+        if not attempt.ended:
+            raise SealRefusedError(
+                f"{attempt}: the Spark job ended without its end mark, so it did not write everything, whatever its"
+                " exit code. Look at the task's log for the reason; a retry stages the same range again."
+            )
+        problems = _manifest_problems(pipeline, tx.attempts.manifests(attempt), tx.attempts.part_sums(attempt))
+        problems += _row_problems(tx, ticket, tx.attempts.manifests(attempt))
+        seen = tx.attempts.seen(attempt)
+        problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
+        if problems:
+            raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
+        for sink in pipeline.sinks:
+            tx.targets.prepare(pipeline, sink, ticket.table(sink.table))
+        counts = sum((one.counts for one in seen.values()), Counts())
+        tx.attempts.seal(attempt, sum(manifest.rows for manifest in tx.attempts.manifests(attempt)))
+        tx.epochs.mark_pre_committed(epoch, counts, seen)
+    log.info(
+        "epoch.pre_committed pipeline=%s epoch=%d attempt=%d read=%d passed=%d skipped=%d quarantined=%d",
+        ticket.pipeline, ticket.epoch_id, ticket.attempt, counts.read, counts.passed, counts.skipped,
+        counts.quarantined,
+    )  # fmt: skip
+    return counts
+
+
+def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:
+    """Where the manifests are not one per sink, or not what the parts say."""
+    problems = []
+    by_sink = {manifest.sink: manifest for manifest in manifests}
+    expected = [*(sink.table for sink in pipeline.sinks), QUARANTINE]
+    problems += [f"{sink} has no manifest" for sink in expected if sink not in by_sink]
+    problems += [f"{sink} has a manifest, but is no sink" for sink in by_sink if sink not in expected]
+    sums = {part.sink: part for part in parts}
+    if len(sums) != len(parts):
+        problems.append("a sink was written under two write ids")
+    for sink, manifest in by_sink.items():
+        part = sums.get(sink)
+        written = (part.write_id, part.parts, part.rows) if part else (manifest.write_id, 0, 0)
+        if written != (manifest.write_id, manifest.parts, manifest.rows):
+            problems.append(
+                f"{sink}: the manifest says {manifest.parts} parts with {manifest.rows} rows, the parts say"
+                f" {written[1]} with {written[2]}"
+            )
+    problems += [f"{sink} has parts, but no manifest" for sink in sums if sink not in by_sink]
+    return problems
+
+
+def _row_problems(tx: Transaction, ticket: StagingTicket, manifests: Sequence[Manifest]) -> list[str]:
+    """Where a staging table holds other rows than its manifest says."""
+    stated = {manifest.sink: manifest.rows for manifest in manifests}
+    problems = []
+    for staged in ticket.tables:
+        rows = tx.targets.count(staged)
+        if staged.sink in stated and rows != stated[staged.sink]:
+            problems.append(f"{staged.sink}: staging holds {rows} rows, the manifest says {stated[staged.sink]}")
+    return problems

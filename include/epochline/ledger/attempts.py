@@ -1,0 +1,175 @@
+"""Attempts and their staging tables: the adapter behind `epochline.ports.Attempts`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg2 import sql
+from sqlalchemy import Connection, Row
+
+from epochline.epoch import Attempt, AttemptState, Epoch, Run
+from epochline.ledger.cursor import execute_sql
+from epochline.ledger.statements import run as execute
+from epochline.layout import StagedTable, StagingTicket, staged_tables
+from epochline.names import QUARANTINE
+from epochline.offsets import PartitionCounts, add_up
+from epochline.pipeline import Pipeline
+from epochline.ports import Manifest, PartSum
+
+
+def _attempt(row: Row[Any]) -> Attempt:
+    state = AttemptState.RUNNING
+    if row.fenced_at is not None:
+        state = AttemptState.FENCED
+    elif row.ended_at is not None:
+        state = AttemptState.COMMITTED
+    elif row.sealed_at is not None:
+        state = AttemptState.SEALED
+    return Attempt(
+        attempt_id=row.attempt_id,
+        pipeline=row.pipeline,
+        epoch_id=row.epoch_id,
+        number=row.attempt,
+        token=str(row.token),
+        state=state,
+        sealed=row.sealed_at is not None,
+        fenced=row.fenced_at is not None,
+        ended=row.job_ended_at is not None,
+    )
+
+
+def seen_of_message(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCounts]:
+    """What a part's message says it received; the inverse of `message_of_seen`."""
+    return {
+        (one["topic"], one["partition"]): PartitionCounts(
+            received=one["received"],
+            passed=one["passed"],
+            skipped=one["skipped"],
+            quarantined=one["quarantined"],
+            first_offset=one["first_offset"],
+            last_offset=one["last_offset"],
+            digest=int(one["digest"]),
+        )
+        for one in message.get("seen", [])
+    }
+
+
+def message_of_seen(seen: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
+    """A part's message: JSON that holds what was received per topic and partition. Digests are text: 64 bits."""
+    return {
+        "seen": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "received": one.received,
+                "passed": one.passed,
+                "skipped": one.skipped,
+                "quarantined": one.quarantined,
+                "first_offset": one.first_offset,
+                "last_offset": one.last_offset,
+                "digest": str(one.digest),
+            }
+            for (topic, partition), one in sorted(seen.items())
+        ]
+    }
+
+
+class PostgresAttempts:
+    """Attempts in the ledger's tables, staging tables in ``epochline_staging``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def begin(  # noqa: D102 - described by the port, here and below
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        number = epoch.attempt + 1
+        row = execute(
+            self._connection, "insert_attempt",
+            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt=number, dag_id=run.dag_id, run_id=run.run_id,
+            host=run.host,
+        ).one()  # fmt: skip
+        execute(
+            self._connection, "count_attempt",
+            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt=number, host=run.host,
+        )  # fmt: skip
+        ticket = self.ticket(_attempt(row), pipeline, targets)
+        for staged in ticket.tables:
+            self._create(staged)
+            execute(
+                self._connection, "register_staging",
+                attempt_id=ticket.attempt_id, sink=staged.sink, table_name=staged.table,
+            )  # fmt: skip
+        return ticket
+
+    def _create(self, staged: StagedTable) -> None:
+        columns = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in staged.columns.items()
+        )
+        # LOGGED, because what is sealed must survive a crash of the server (trap 21).
+        execute_sql(
+            self._connection,
+            sql.SQL("CREATE TABLE epochline_staging.{} ({})").format(sql.Identifier(staged.table), columns),
+        )
+
+    def ticket(
+        self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        return StagingTicket(
+            pipeline=attempt.pipeline,
+            epoch_id=attempt.epoch_id,
+            attempt=attempt.number,
+            attempt_id=attempt.attempt_id,
+            application_name=attempt.application_name,
+            tables=staged_tables(pipeline, targets, attempt.epoch_id, attempt.number),
+        )
+
+    def live(self, epoch: Epoch) -> Attempt | None:
+        row = execute(
+            self._connection, "live_attempt", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id
+        ).one_or_none()
+        return None if row is None else _attempt(row)
+
+    def lock(self, attempt: Attempt) -> Attempt:
+        return _attempt(execute(self._connection, "lock_attempt", attempt_id=attempt.attempt_id).one())
+
+    def fence(self, attempt: Attempt, reason: str) -> None:
+        execute(self._connection, "fence_attempt", attempt_id=attempt.attempt_id, reason=reason)
+
+    def seal(self, attempt: Attempt, rows_staged: int) -> None:
+        execute(self._connection, "seal_attempt", attempt_id=attempt.attempt_id, rows_staged=rows_staged)
+
+    def finish(self, attempt: Attempt) -> None:
+        execute(self._connection, "finish_attempt", attempt_id=attempt.attempt_id)
+
+    def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
+        rows = execute(self._connection, "manifests", attempt_id=attempt.attempt_id)
+        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows) for r in rows]
+
+    def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
+        rows = execute(self._connection, "part_sums", attempt_id=attempt.attempt_id)
+        return [PartSum(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows) for r in rows]
+
+    def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
+        rows = execute(self._connection, "part_messages", attempt_id=attempt.attempt_id, sink=QUARANTINE)
+        return add_up(seen_of_message(row.message) for row in rows)
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        ended = execute(
+            self._connection, "end_sessions",
+            attempt_id=attempt.attempt_id, application_name=attempt.application_name, host=socket.gethostname(),
+        )  # fmt: skip
+        return ended.rowcount
+
+    def left_over(self, pipeline: str) -> Sequence[Attempt]:
+        return [_attempt(row) for row in execute(self._connection, "left_over_attempts", pipeline=pipeline)]
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        for (table,) in execute(self._connection, "staging_tables", attempt_id=attempt.attempt_id).all():
+            execute_sql(
+                self._connection,
+                sql.SQL("DROP TABLE IF EXISTS epochline_staging.{}").format(sql.Identifier(table)),
+            )
+        execute(self._connection, "staging_dropped", attempt_id=attempt.attempt_id)

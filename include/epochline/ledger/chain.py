@@ -1,0 +1,48 @@
+"""Committed ranges: the adapter behind `epochline.ports.Chain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from epochline.epoch import Epoch
+from epochline.ledger.statements import run as execute
+from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
+
+
+class PostgresChain:
+    """The chain of each partition, kept whole by the constraints of its table (INV-1)."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:  # noqa: D102 - described by the port, as below
+        rows = execute(self._connection, "heads", pipeline=pipeline, generation=generation)
+        return [
+            Head(
+                tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
+                origin=row.origin,
+                next_offset=row.next_offset,
+                epoch_id=row.epoch_id,
+                leader_epoch=row.leader_epoch,
+            )
+            for row in rows
+        ]
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        execute(
+            self._connection, "write_origin",
+            pipeline=pipeline, generation=generation, topic=origin.tp.topic, topic_id=origin.tp.topic_id,
+            partition=origin.tp.partition, offset=origin.offset, chosen_by=origin.chosen_by,
+            leader_epoch=origin.leader_epoch,
+        )  # fmt: skip
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        moved = execute(
+            self._connection, "advance_head",
+            pipeline=epoch.pipeline, generation=epoch.generation, topic=planned.tp.topic,
+            topic_id=planned.tp.topic_id, partition=planned.tp.partition, start_offset=planned.range.start,
+            until_offset=planned.range.until, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
+        )  # fmt: skip
+        return moved.rowcount == 1

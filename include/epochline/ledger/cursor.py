@@ -1,0 +1,25 @@
+"""Statements with names of tables and columns in them, composed by the driver's own quoting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+
+def execute_sql(
+    connection: Connection, statement: sql.Composable, values: Sequence[Any] = ()
+) -> tuple[int, list[tuple[Any, ...]]]:
+    """Run a composed statement in the connection's transaction.
+
+    Returns:
+        The number of rows it touched, and the rows that it returned, if any.
+    """
+    driver = connection.connection.dbapi_connection
+    if driver is None:
+        raise RuntimeError("the connection is closed")
+    with driver.cursor() as cursor:
+        cursor.execute(statement, tuple(values))
+        return cursor.rowcount, cursor.fetchall() if cursor.description else []

@@ -1,0 +1,192 @@
+"""What a Spark job writes into the ledger beside its rows: parts, manifests, the end mark, refused writes.
+
+Every statement that lets rows count stands on the locked row of the attempt alone: ``FOR KEY SHARE`` waits for a
+seal or a fence that is under way and then looks at the row as that left it. A joined row would be read from the old
+snapshot (tried: a part that waited for the seal's lock got in), so there are no joins. All of it is written for READ
+COMMITTED, which `epochline.spark.connection` sets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
+
+from epochline.offsets import PartitionCounts
+
+PARSE = "_parse"
+"""Name under which parse tasks of a job with a transform leave what they counted, until the job's end mark.
+
+No sink: such parts have no rows, no staging table and no manifest, and `end_job` deletes them."""
+
+_LIVE = "attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL"
+
+_INSERT_PART = f"""
+INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
+SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, %(rows)s, %(message)s::jsonb
+FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
+"""  # noqa: S608 - a constant is put in
+
+_INSERT_PARSE = f"""
+INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
+SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, 0, %(message)s::jsonb
+FROM epochline.attempt WHERE {_LIVE} AND job_ended_at IS NULL FOR KEY SHARE
+"""  # noqa: S608
+
+_FIRST_PARTS = """
+SELECT sink, rows, message FROM epochline.part
+WHERE attempt_id = %(attempt_id)s AND write_id = %(write_id)s::uuid AND spark_partition = %(spark_partition)s
+"""
+
+_INSERT_MANIFEST = f"""
+INSERT INTO epochline.manifest (attempt_id, sink, write_id, parts, rows)
+SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(parts)s, %(rows)s
+FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
+"""  # noqa: S608
+
+_END_JOB = f"UPDATE epochline.attempt SET job_ended_at = now() WHERE {_LIVE}"  # noqa: S608
+
+_FORGET_PARSE = "DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s"
+
+_RECORD_ERROR = f"UPDATE epochline.attempt SET error = %(error)s WHERE {_LIVE} AND job_ended_at IS NULL"  # noqa: S608
+
+_STANDING = "SELECT fenced_at IS NOT NULL, sealed_at IS NOT NULL FROM epochline.attempt WHERE attempt_id = %s"
+
+_RECORD_FENCED_WRITE = """
+INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
+VALUES (%s, %s, %s, %s) ON CONFLICT (attempt_id, backend_pid) DO NOTHING
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one Spark partition wrote into one sink.
+
+    ``message`` is what tells two tries of a part apart beside the number of rows. The quarantine's part carries the
+    counts and the source digest of every Kafka partition under ``partitions`` (`counts_of`); other sinks have none.
+    """
+
+    sink: str
+    rows: int
+    message: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether an attempt may still be written for."""
+
+    fenced: bool
+    sealed: bool
+
+    @property
+    def live(self) -> bool:
+        """Neither fenced nor sealed."""
+        return not (self.fenced or self.sealed)
+
+
+def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
+    """The counts per Kafka partition as a part carries them, in a fixed order."""
+    return {
+        "partitions": [
+            {"topic": topic, "partition": partition} | asdict(counts[topic, partition])
+            for topic, partition in sorted(counts)
+        ]
+    }
+
+
+def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCounts]:
+    """The inverse of `message_of`; empty for the message of a part without counts."""
+    return {
+        (one["topic"], one["partition"]): PartitionCounts(
+            **{name: value for name, value in one.items() if name not in ("topic", "partition")}
+        )
+        for one in message.get("partitions", ())
+    }
+
+
+def insert_parts(
+    cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int, parts: Sequence[Part]
+) -> bool:
+    """Insert the part rows of one Spark partition; False when the attempt is fenced, sealed or gone.
+
+    After False the caller rolls back: nothing of the partition may stay.
+
+    Raises:
+        psycopg2.errors.UniqueViolation: this part was committed by an earlier try.
+    """
+    for part in parts:
+        values = _values(attempt_id, part.sink, write_id) | {
+            "spark_partition": spark_partition,
+            "rows": part.rows,
+            "message": json.dumps(part.message),
+        }
+        cursor.execute(_INSERT_PARSE if part.sink == PARSE else _INSERT_PART, values)
+        if cursor.rowcount != 1:
+            return False
+    return True
+
+
+def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
+    """By sink, what an earlier try of a Spark partition committed."""
+    cursor.execute(
+        _FIRST_PARTS, {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
+    )
+    return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
+
+
+def insert_manifest(
+    cursor: Cursor, attempt_id: int, write_id: str, parts: int, rows: Mapping[str, int]
+) -> bool:
+    """Insert one manifest row per sink of a finished write; False when the attempt is fenced, sealed or gone.
+
+    Args:
+        cursor: in a transaction of its own.
+        attempt_id: whose write.
+        write_id: of the write.
+        parts: number of Spark partitions that wrote.
+        rows: rows written per sink, sinks without rows included.
+    """
+    for sink, count in rows.items():
+        cursor.execute(
+            _INSERT_MANIFEST, _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count}
+        )
+        if cursor.rowcount != 1:
+            return False
+    return True
+
+
+def end_job(cursor: Cursor, attempt_id: int) -> bool:
+    """Write the job's end mark; False when the attempt is fenced, sealed or gone.
+
+    The parts under the name `PARSE` go in the same transaction: nothing reads them after it.
+    """
+    cursor.execute(_END_JOB, {"attempt_id": attempt_id})
+    ended = cursor.rowcount == 1
+    if ended:
+        cursor.execute(_FORGET_PARSE, {"attempt_id": attempt_id, "sink": PARSE})
+    return ended
+
+
+def record_error(cursor: Cursor, attempt_id: int, error: str) -> bool:
+    """Write into the attempt why its job failed; False when the attempt is fenced or sealed, or its job ended."""
+    cursor.execute(_RECORD_ERROR, {"attempt_id": attempt_id, "error": error})
+    return cursor.rowcount == 1
+
+
+def standing(cursor: Cursor, attempt_id: int) -> Standing | None:
+    """Whether the attempt may still be written for, as committed; None when there is no such attempt."""
+    cursor.execute(_STANDING, (attempt_id,))
+    row = cursor.fetchone()
+    return None if row is None else Standing(fenced=row[0], sealed=row[1])
+
+
+def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
+    """Record that a session's write was refused. One row per session: a second record changes nothing."""
+    cursor.execute(_RECORD_FENCED_WRITE, (attempt_id, backend_pid, host, what))
+
+
+def _values(attempt_id: int, sink: str, write_id: str) -> dict[str, Any]:
+    return {"attempt_id": attempt_id, "sink": sink, "write_id": write_id}

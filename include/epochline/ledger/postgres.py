@@ -1,0 +1,104 @@
+"""The ledger on PostgreSQL: where its transactions come from, and what the driver's errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+from psycopg2 import errorcodes
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, LockTimeoutError, PlanChangedError
+from epochline.ledger.attempts import PostgresAttempts
+from epochline.ledger.chain import PostgresChain
+from epochline.ledger.epochs import PostgresEpochs
+from epochline.sinks.postgres import PostgresTargets
+
+LOCK_TIMEOUT_SECONDS = 30
+STATEMENT_TIMEOUT_SECONDS = 900
+
+
+class PostgresTransaction:
+    """One transaction of the target database, seen from the four sides of `epochline.ports.Transaction`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.epochs = PostgresEpochs(connection)
+        self.chain = PostgresChain(connection)
+        self.attempts = PostgresAttempts(connection)
+        self.targets = PostgresTargets(connection)
+
+
+class PostgresLedger:
+    """Transactions on one PostgreSQL database, each on a connection of its own.
+
+    Args:
+        dsn: libpq URL or SQLAlchemy URL of the target database.
+        application_name: shown in ``pg_stat_activity``.
+        lock_timeout: seconds that a lock is waited for before `LockTimeoutError`.
+    """
+
+    def __init__(
+        self, dsn: str, *, application_name: str = "epochline", lock_timeout: float = LOCK_TIMEOUT_SECONDS
+    ) -> None:
+        url = make_url(dsn).set(drivername="postgresql+psycopg2")
+        self._engine = create_engine(
+            url,
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+            connect_args={
+                "application_name": application_name,
+                "connect_timeout": 10,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+                # synchronous_commit: what is answered as committed must survive a crash, whatever the role's default.
+                # TimeZone: times are shown, and text is read, the same on every machine.
+                "options": (
+                    f"-c lock_timeout={int(lock_timeout * 1000)}"
+                    f" -c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"
+                    " -c idle_in_transaction_session_timeout=120000 -c synchronous_commit=on -c TimeZone=UTC"
+                ),
+            },
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresTransaction]:
+        """Commit where the block ends well, roll back where it raises.
+
+        Raises:
+            LedgerUnavailableError: the connection failed; a commit in flight may have happened or not.
+            LockTimeoutError: another transaction held a lock too long.
+            PlanChangedError: another run wrote an unfinished epoch at the same moment.
+            LedgerError: PostgreSQL refused a statement.
+        """
+        try:
+            with self._engine.begin() as connection:
+                yield PostgresTransaction(connection)
+        except EpochlineError:
+            raise
+        except DBAPIError as error:
+            raise explained(error.orig) from error
+        except psycopg2.Error as error:
+            raise explained(error) from error
+
+
+def explained(error: BaseException | None) -> EpochlineError:
+    """The driver's error as one of ours. Its text may hold values of rows, so only the primary message is kept."""
+    if not isinstance(error, psycopg2.Error):
+        return LedgerError(str(error))
+    code = error.pgcode or ""
+    message = (error.diag.message_primary or str(error)).strip().splitlines()[0] if (error.diag or error.args) else code
+    if code in (errorcodes.LOCK_NOT_AVAILABLE, errorcodes.DEADLOCK_DETECTED, errorcodes.SERIALIZATION_FAILURE):
+        return LockTimeoutError(f"PostgreSQL: {message}. Another transaction holds what this one needs; nothing was changed.")
+    if code == errorcodes.UNIQUE_VIOLATION and error.diag.constraint_name == "one_unfinished_epoch":
+        return PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
+    if code in (errorcodes.UNDEFINED_TABLE, errorcodes.INVALID_SCHEMA_NAME) and "epochline." in message:
+        return LedgerError(f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`.")
+    lost = not code or code.startswith(("08", "57P")) or code in (errorcodes.TOO_MANY_CONNECTIONS, errorcodes.DISK_FULL)
+    if lost or isinstance(error, psycopg2.InterfaceError):
+        return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")
+    return LedgerError(f"PostgreSQL refused ({code}): {message}")

@@ -1,0 +1,188 @@
+-- Every statement of the ledger, by name. Values are bound; safety is a condition of the statement.
+-- The database's clock alone decides about time (trap 19).
+
+-- name: make_pipeline
+INSERT INTO epochline.pipeline (pipeline) VALUES (:pipeline) ON CONFLICT DO NOTHING
+
+-- name: lock_pipeline
+SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipeline = :pipeline FOR UPDATE
+
+-- name: pipeline
+SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipeline = :pipeline
+
+-- name: remember_cluster
+UPDATE epochline.pipeline SET cluster_id = :cluster_id WHERE pipeline = :pipeline AND cluster_id IS NULL
+
+-- name: unfinished_epoch
+SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
+WHERE pipeline = :pipeline AND state IN ('PLANNED', 'PRE_COMMITTED')
+
+-- name: newest_epoch_of_run
+SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
+WHERE pipeline = :pipeline AND dag_id = :dag_id AND run_id = :run_id ORDER BY epoch_id DESC LIMIT 1
+
+-- name: lock_epoch
+SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id FOR UPDATE
+
+-- name: later_epochs
+SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
+WHERE pipeline = :pipeline AND epoch_id > :epoch_id AND state <> 'ABORTED' ORDER BY epoch_id
+
+-- name: keep_declaration
+INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (:hash, :pipeline, CAST(:body AS jsonb))
+ON CONFLICT DO NOTHING
+
+-- name: next_epoch_id
+UPDATE epochline.pipeline SET last_epoch_id = last_epoch_id + 1 WHERE pipeline = :pipeline RETURNING last_epoch_id
+
+-- name: insert_epoch
+INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, kind, dag_id, run_id, host, declaration_hash,
+                             record_limit, note, lease_until)
+VALUES (:pipeline, :epoch_id, :generation, 'PLANNED', :kind, :dag_id, :run_id, :host, :hash, :record_limit, :note,
+        clock_timestamp() + make_interval(secs => :lease))
+
+-- name: insert_planned_range
+INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset,
+                                     leader_epoch)
+VALUES (:pipeline, :epoch_id, :topic, :topic_id, :partition, :start_offset, :until_offset, :leader_epoch)
+
+-- name: keep_planned_target
+INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns)
+VALUES (:pipeline, :epoch_id, :sink, CAST(:columns AS jsonb))
+ON CONFLICT (pipeline, epoch_id, sink) DO UPDATE SET columns = EXCLUDED.columns
+
+-- name: forget_planned_targets
+DELETE FROM epochline.planned_target WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: reopen_epoch
+UPDATE epochline.epoch
+SET state = 'PLANNED', aborted_at = NULL, error = NULL, approval = NULL, declaration_hash = :hash,
+    lease_until = clock_timestamp() + make_interval(secs => :lease)
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state = 'ABORTED'
+
+-- name: planned_ranges
+SELECT topic, topic_id, partition, start_offset, until_offset, leader_epoch FROM epochline.planned_range
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id ORDER BY topic, partition
+
+-- name: planned_targets
+SELECT sink, columns FROM epochline.planned_target WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: declaration_of_epoch
+SELECT d.body FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
+WHERE e.pipeline = :pipeline AND e.epoch_id = :epoch_id
+
+-- name: renew_lease
+UPDATE epochline.epoch e SET lease_until = clock_timestamp() + make_interval(secs => :lease)
+FROM epochline.attempt a
+WHERE e.pipeline = :pipeline AND e.epoch_id = :epoch_id AND e.state = 'PLANNED' AND e.attempt = :attempt
+  AND (a.pipeline, a.epoch_id, a.attempt) = (e.pipeline, e.epoch_id, e.attempt) AND a.fenced_at IS NULL
+
+-- name: mark_pre_committed
+UPDATE epochline.epoch
+SET state = 'PRE_COMMITTED', pre_committed_at = clock_timestamp(), records_read = :read, records_passed = :passed,
+    records_skipped = :skipped, records_quarantined = :quarantined
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state = 'PLANNED'
+
+-- name: count_range
+UPDATE epochline.planned_range
+SET records_read = :read, records_passed = :passed, records_skipped = :skipped, records_quarantined = :quarantined,
+    first_offset = :first_offset, last_offset = :last_offset, source_digest = :digest
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND topic = :topic AND partition = :partition
+
+-- name: mark_committed
+UPDATE epochline.epoch SET state = 'COMMITTED', committed_at = clock_timestamp(), rows_written = :rows_written, error = NULL
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state = 'PRE_COMMITTED'
+
+-- name: mark_aborted
+UPDATE epochline.epoch SET state = 'ABORTED', aborted_at = clock_timestamp(), error = :reason
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state IN ('PLANNED', 'PRE_COMMITTED')
+
+-- name: heads
+SELECT topic, topic_id, partition, origin.until_offset AS origin, head.until_offset AS next_offset, head.epoch_id,
+       head.leader_epoch
+FROM (SELECT DISTINCT ON (topic_id, partition) topic, topic_id, partition, until_offset, epoch_id, leader_epoch
+      FROM epochline.committed_range WHERE pipeline = :pipeline AND generation = :generation
+      ORDER BY topic_id, partition, until_offset DESC) head
+JOIN (SELECT topic_id, partition, until_offset FROM epochline.committed_range
+      WHERE pipeline = :pipeline AND generation = :generation AND start_offset IS NULL) origin
+    USING (topic_id, partition)
+ORDER BY topic, partition, topic_id
+
+-- name: write_origin
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch)
+VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch)
+ON CONFLICT DO NOTHING
+
+-- name: advance_head
+-- Compare-and-swap: the range must start where the partition's newest committed range ends.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       epoch_id, chosen_by, leader_epoch)
+SELECT :pipeline, :generation, :topic, :topic_id, :partition, :start_offset, :until_offset, :epoch_id, 'epoch',
+       :leader_epoch
+WHERE :start_offset = (SELECT max(until_offset) FROM epochline.committed_range
+                       WHERE pipeline = :pipeline AND generation = :generation AND topic_id = :topic_id
+                         AND partition = :partition)
+
+-- name: insert_attempt
+INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)
+VALUES (:pipeline, :epoch_id, :attempt, :dag_id, :run_id, :host)
+RETURNING *
+
+-- name: count_attempt
+UPDATE epochline.epoch SET attempt = :attempt, host = :host WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: register_staging
+INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (:attempt_id, :sink, :table_name)
+
+-- name: live_attempt
+SELECT * FROM epochline.attempt WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND fenced_at IS NULL
+
+-- name: lock_attempt
+-- Waits for every writer that holds the row FOR KEY SHARE, and holds new ones off.
+SELECT * FROM epochline.attempt WHERE attempt_id = :attempt_id FOR UPDATE
+
+-- name: fence_attempt
+UPDATE epochline.attempt
+SET fenced_at = clock_timestamp(), ended_at = coalesce(ended_at, clock_timestamp()), error = coalesce(error, :reason)
+WHERE attempt_id = :attempt_id AND fenced_at IS NULL
+
+-- name: seal_attempt
+UPDATE epochline.attempt SET sealed_at = clock_timestamp(), rows_staged = :rows_staged
+WHERE attempt_id = :attempt_id AND fenced_at IS NULL AND sealed_at IS NULL
+
+-- name: finish_attempt
+UPDATE epochline.attempt SET ended_at = clock_timestamp() WHERE attempt_id = :attempt_id
+
+-- name: manifests
+SELECT sink, write_id, parts, rows FROM epochline.manifest WHERE attempt_id = :attempt_id ORDER BY sink
+
+-- name: part_sums
+SELECT sink, write_id, count(*) AS parts, sum(rows)::bigint AS rows FROM epochline.part
+WHERE attempt_id = :attempt_id GROUP BY sink, write_id ORDER BY sink, write_id
+
+-- name: part_messages
+-- What was received travels in the message of the quarantine's part: every record passes there once.
+SELECT message FROM epochline.part WHERE attempt_id = :attempt_id AND sink = :sink ORDER BY spark_partition
+
+-- name: end_sessions
+WITH ended AS (
+    SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE application_name = :application_name AND pid <> pg_backend_pid()
+)
+INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
+SELECT :attempt_id, pid, :host, 'its session was ended' FROM ended
+ON CONFLICT DO NOTHING
+
+-- name: left_over_attempts
+SELECT a.* FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE a.pipeline = :pipeline AND (a.fenced_at IS NOT NULL OR e.state IN ('COMMITTED', 'ABORTED'))
+  AND EXISTS (SELECT FROM epochline.staging s WHERE s.attempt_id = a.attempt_id AND s.dropped_at IS NULL)
+ORDER BY a.attempt_id
+
+-- name: staging_tables
+SELECT table_name FROM epochline.staging WHERE attempt_id = :attempt_id AND dropped_at IS NULL ORDER BY table_name
+
+-- name: staging_dropped
+UPDATE epochline.staging SET dropped_at = clock_timestamp() WHERE attempt_id = :attempt_id AND dropped_at IS NULL

@@ -1,0 +1,267 @@
+"""What the use cases need of the world, each a Protocol named for its role. Adapters do not inherit from them.
+
+A `Transaction` is one transaction of the database that holds ledger, staging and targets; nothing in it commits by
+itself (INV-2). Every method that locks says so, and locks are taken in one order everywhere: pipeline, epoch, attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Run
+from epochline.layout import StagedTable, StagingTicket
+from epochline.offsets import Head, Origin, PartitionCounts, PlannedRange, TopicPartition
+from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+from epochline.planning import SourceView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRow:
+    """A pipeline as the ledger knows it."""
+
+    generation: int
+    last_epoch_id: int
+    cluster_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a driver wrote down for one sink: how many parts and rows, under which write id."""
+
+    sink: str
+    write_id: str
+    parts: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSum:
+    """The parts that the database holds for one sink and write id of an attempt, added up."""
+
+    sink: str
+    write_id: str
+    parts: int
+    rows: int
+
+
+class EpochRows(Protocol):
+    """Epochs and the pipelines they belong to."""
+
+    def lock_pipeline(self, pipeline: str) -> PipelineRow:
+        """Lock the pipeline's row, made if missing, until the transaction ends."""
+
+    def pipeline(self, pipeline: str) -> PipelineRow | None:
+        """The pipeline's row, unlocked; None where the ledger does not know it."""
+
+    def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
+        """Note the Kafka cluster that the pipeline's offsets belong to."""
+
+    def unfinished(self, pipeline: str) -> Epoch | None:
+        """The epoch that is PLANNED or PRE_COMMITTED; there is one at most."""
+
+    def newest_of_run(self, pipeline: str, run: Run) -> Epoch | None:
+        """The run's own epoch with the highest id."""
+
+    def lock(self, pipeline: str, epoch_id: int) -> Epoch:
+        """Lock an epoch's row and return it as it is now.
+
+        Raises:
+            EpochNotFoundError: there is none.
+        """
+
+    def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
+        """Epochs with a higher id that are COMMITTED, PRE_COMMITTED or PLANNED."""
+
+    def insert(
+        self,
+        pipeline: Pipeline,
+        row: PipelineRow,
+        run: Run,
+        ranges: Sequence[PlannedRange],
+        targets: Mapping[str, Mapping[str, str]],
+        *,
+        kind: EpochKind,
+        lease: timedelta,
+        record_limit: int | None,
+        note: str | None,
+    ) -> Epoch:
+        """Write a PLANNED epoch with its ranges, its targets' columns and the declaration (INV-3)."""
+
+    def reopen(self, epoch: Epoch, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]], lease: timedelta) -> Epoch:
+        """Make an ABORTED epoch PLANNED again, with the same ranges and today's declaration."""
+
+    def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
+        """What the epoch reads, sorted by topic and partition."""
+
+    def targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
+        """Per sink, the target's columns as the plan saw them."""
+
+    def declaration(self, epoch: Epoch) -> Pipeline:
+        """The declaration that the epoch was planned with."""
+
+    def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
+        """Extend the lease of a PLANNED epoch, only for its live attempt; False where it is not."""
+
+    def mark_pre_committed(
+        self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]
+    ) -> None:
+        """PLANNED → PRE_COMMITTED, with the counts of the epoch and of each range."""
+
+    def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
+        """PRE_COMMITTED → COMMITTED."""
+
+    def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
+        """PLANNED or PRE_COMMITTED → ABORTED."""
+
+
+class Chain(Protocol):
+    """The committed ranges (INV-1)."""
+
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
+        """Every partition's head, also of those that have only their origin; sorted."""
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        """Write where a partition begins; nothing where it has an origin already."""
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        """Compare-and-swap: append the range if it starts at the head; False where it does not."""
+
+
+class Attempts(Protocol):
+    """Attempts, what they wrote, and their fencing (INV-4)."""
+
+    def begin(self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
+        """Insert the epoch's next attempt and make its staging tables."""
+
+    def live(self, epoch: Epoch) -> Attempt | None:
+        """The epoch's attempt that is not fenced."""
+
+    def lock(self, attempt: Attempt) -> Attempt:
+        """Wait until no writer of the attempt is in flight, and keep new ones out, until the transaction ends."""
+
+    def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
+        """The ticket that `begin` gave out."""
+
+    def fence(self, attempt: Attempt, reason: str) -> None:
+        """From here on nothing that the attempt writes can become visible."""
+
+    def seal(self, attempt: Attempt, rows_staged: int) -> None:
+        """Close the attempt's staging: no part is accepted any more."""
+
+    def finish(self, attempt: Attempt) -> None:
+        """Note that the attempt's rows were committed and its staging tables are gone."""
+
+    def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
+        """What the driver wrote down, one per sink."""
+
+    def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
+        """What the parts say, per sink and write id."""
+
+    def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
+        """What the parts received, per topic and partition."""
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        """End the database sessions of the attempt's writers, each recorded as a fenced write; how many."""
+
+    def left_over(self, pipeline: str) -> Sequence[Attempt]:
+        """Attempts whose staging is no longer needed: fenced, or of an epoch that is COMMITTED or ABORTED."""
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        """Drop the attempt's staging tables."""
+
+
+class Targets(Protocol):
+    """Target tables and the staging tables that feed them."""
+
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
+        """Per sink, the target's columns that it fills, in order, with their types.
+
+        Raises:
+            TargetError: a table is missing or does not fit the declaration.
+        """
+
+    def claim(self, pipeline: Pipeline) -> None:
+        """Note that this pipeline writes its targets.
+
+        Raises:
+            TargetError: another pipeline does.
+        """
+
+    def create(self, pipeline: Pipeline) -> Sequence[str]:
+        """Make the tables that the declaration names and that do not exist; their names."""
+
+    def free_connections(self) -> int:
+        """How many more sessions the server would accept now."""
+
+    def count(self, staged: StagedTable) -> int | None:
+        """Rows in a staging table, None where there is no such table."""
+
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable) -> None:
+        """At the seal: index, analyze, and refuse what could not be committed.
+
+        Raises:
+            SealRefusedError: the rows could not be applied to the target.
+        """
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+        """In the commit: staging into target; the number of rows taken from staging."""
+
+    def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
+        """In the commit: staged quarantine into the ledger; the number of records."""
+
+    def limit_time(self, statement: timedelta, lock: timedelta) -> None:
+        """Statement and lock time-outs for the rest of the transaction."""
+
+
+class Transaction(Protocol):
+    """One database transaction, seen from its four sides."""
+
+    epochs: EpochRows
+    chain: Chain
+    attempts: Attempts
+    targets: Targets
+
+
+class Ledger(Protocol):
+    """Where transactions come from."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Open one: committed where the block ends well, rolled back where it raises.
+
+        Raises:
+            LedgerUnavailableError: the connection was lost; a commit in flight may or may not have happened (INV-5).
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredOffset:
+    """What a consumer group holds for a partition: an offset, and the epoch that wrote it, if it was a mirror."""
+
+    offset: int
+    generation: int | None = None
+    epoch_id: int | None = None
+
+
+class OffsetSource(Protocol):
+    """Kafka, as far as planning needs it. Reads no record."""
+
+    def look(self, source: KafkaSource) -> SourceView:
+        """Partitions, offsets, topic ids and leader epochs of the topics that the source matches now.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer, or a partition has no leader.
+            SourceError: a topic that the declaration names does not exist.
+        """
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        """Per partition the first offset whose timestamp is at or after the moment, None where there is none."""
+
+    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
+        """What the consumer group holds, per topic and partition."""
+
+    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
+        """Write the heads to the consumer group, for monitors (S5, S11)."""
