@@ -92,9 +92,7 @@ class PartitionCounts:
     @property
     def counts(self) -> Counts:
         """The same without offsets and digest."""
-        return Counts(
-            read=self.received, passed=self.passed, skipped=self.skipped, quarantined=self.quarantined
-        )
+        return Counts(read=self.received, passed=self.passed, skipped=self.skipped, quarantined=self.quarantined)
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
         firsts = [o for o in (self.first_offset, other.first_offset) if o is not None]
@@ -115,7 +113,9 @@ NOTHING_SEEN = PartitionCounts(
 )
 
 
-def add_up(parts: Iterable[Mapping[tuple[str, int], PartitionCounts]]) -> dict[tuple[str, int], PartitionCounts]:
+def add_up(
+    parts: Iterable[Mapping[tuple[str, int], PartitionCounts]],
+) -> dict[tuple[str, int], PartitionCounts]:
     """Sum the messages of parts, keyed by (topic, partition)."""
     total: dict[tuple[str, int], PartitionCounts] = {}
     for part in parts:
@@ -186,4 +186,3 @@ def unbalanced(
     expected = {(one.tp.topic, one.tp.partition) for one in planned}
     problems += [f"{topic}-{p}: read, but not planned" for topic, p in sorted(set(seen) - expected)]
     return problems
-

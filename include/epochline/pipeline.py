@@ -18,7 +18,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from epochline.columns import INTEGERS, LINEAGE, ColumnType, parse_type
 from epochline.errors import DeclarationError
@@ -52,28 +60,28 @@ def _readable(kind: str, fields: dict[str, Any], error: ValidationError) -> str:
     return f"{kind}{f' {name!r}' if name else ''} is declared wrongly. " + "; ".join(problems)
 
 
-def _check_identifier(what: str, name: str) -> str:
+def _check_identifier(name: str) -> str:
     if not name or "\0" in name:
-        raise ValueError(f"{what}: a name must not be empty or hold a NUL")
+        raise ValueError("a name must not be empty or hold a NUL")
     if len(name.encode()) > MAX_IDENTIFIER_BYTES:
-        raise ValueError(f"{what}: {name!r} is longer than PostgreSQL's {MAX_IDENTIFIER_BYTES} bytes; shorten it")
+        raise ValueError(f"{name!r} is longer than PostgreSQL's {MAX_IDENTIFIER_BYTES} bytes; shorten it")
     return name
 
 
-def _check_columns(what: str, columns: dict[str, str]) -> dict[str, str]:
+def _check_columns(columns: dict[str, str]) -> dict[str, str]:
     checked = {}
     for name, text in columns.items():
-        _check_identifier(what, name)
+        _check_identifier(name)
         if name.startswith("_"):
-            raise ValueError(f"{what}: {name!r} begins with an underscore, which is kept for epochline's own columns")
+            raise ValueError(f"{name!r} begins with an underscore, which is kept for epochline's own columns")
         checked[name] = str(parse_type(text))
     return checked
 
 
-def _check_reference(what: str, reference: str) -> str:
+def _check_reference(reference: str) -> str:
     """A function named ``module:function``; named, not imported, so that parsing a DAG imports nothing heavy."""
     if not _REFERENCE.match(reference):
-        raise ValueError(f"{what}: write it as 'pipelines.my_pipeline:my_function', got {reference!r}")
+        raise ValueError(f"write it as 'pipelines.my_pipeline:my_function', got {reference!r}")
     if _reading_back.get():
         return reference
     module, _, function = reference.partition(":")
@@ -83,12 +91,12 @@ def _check_reference(what: str, reference: str) -> str:
         spec = None
     if spec is None or spec.origin is None:
         raise ValueError(
-            f"{what}: there is no module {module!r}; put the function into"
+            f"there is no module {module!r}; put the function into"
             f" spark_jobs/{module.replace('.', '/')}.py, and spark_jobs on PYTHONPATH"
         )
     tree = ast.parse(Path(spec.origin).read_bytes())
     if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
-        raise ValueError(f"{what}: {spec.origin} defines no function {function!r}")
+        raise ValueError(f"{spec.origin} defines no function {function!r}")
     return reference
 
 
@@ -176,22 +184,28 @@ class PostgresTable(_Declared):
     @classmethod
     def _table_is_a_name(cls, table: str) -> str:
         for part in split_table(table):
-            _check_identifier("table", part)
-        if split_table(table)[0] in ("epochline", "epochline_staging", "pg_catalog", "information_schema", "pg_temp"):
-            raise ValueError(f"table: the schema of {table!r} is not for targets")
+            _check_identifier(part)
+        if split_table(table)[0] in (
+            "epochline",
+            "epochline_staging",
+            "pg_catalog",
+            "information_schema",
+            "pg_temp",
+        ):
+            raise ValueError(f"the schema of {table!r} is not for targets")
         return table
 
     @field_validator("columns")
     @classmethod
     def _columns_are_known(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
         if columns is not None and not columns:
-            raise ValueError("columns: name at least one, or leave it out for a table that exists")
-        return None if columns is None else _check_columns("columns", columns)
+            raise ValueError("name at least one, or leave it out for a table that exists")
+        return None if columns is None else _check_columns(columns)
 
     @field_validator("select")
     @classmethod
     def _select_exists(cls, select: str | None) -> str | None:
-        return None if select is None else _check_reference("select", select)
+        return None if select is None else _check_reference(select)
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> Self:
@@ -215,11 +229,15 @@ class PostgresTable(_Declared):
                 raise ValueError(f"{field}: {', '.join(strangers)} is not among the columns")
         for name in self.measures:
             if parse_type(self.columns[name]).name not in INTEGERS | {"numeric"}:
-                raise ValueError(f"measures: {name} is {self.columns[name]}; only integer and numeric columns add exactly")
+                raise ValueError(
+                    f"measures: {name} is {self.columns[name]}; only integer and numeric columns add exactly"
+                )
         if self.mode == "add":
             neither = [c for c in self.columns if c not in (*self.key, *self.measures)]
             if neither or set(self.key) & set(self.measures):
-                raise ValueError(f"columns: in mode 'add' each is of the key or a measure; check {', '.join(neither) or 'key'}")
+                raise ValueError(
+                    f"columns: in mode 'add' each is of the key or a measure; check {', '.join(neither) or 'key'}"
+                )
         return self
 
     @property
@@ -299,12 +317,12 @@ class Pipeline(_Declared):
     @field_validator("record")
     @classmethod
     def _record_is_known(cls, record: dict[str, str]) -> dict[str, str]:
-        return _check_columns("record", record)
+        return _check_columns(record)
 
     @field_validator("parse", "transform")
     @classmethod
-    def _functions_exist(cls, value: Any, info: ValidationInfo) -> Any:
-        return _check_reference(str(info.field_name), value) if isinstance(value, str) else value
+    def _functions_exist(cls, value: Any) -> Any:
+        return _check_reference(value) if isinstance(value, str) else value
 
     @field_validator("sinks", mode="before")
     @classmethod

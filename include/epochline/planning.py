@@ -63,9 +63,7 @@ def missing_origins(
             offset, chosen_by = view.last_stable, "startup latest"
         else:
             offset, chosen_by = view.log_start, "startup earliest"
-        origins.append(
-            Origin(tp=view.tp, offset=offset, chosen_by=chosen_by, leader_epoch=view.leader_epoch)
-        )
+        origins.append(Origin(tp=view.tp, offset=offset, chosen_by=chosen_by, leader_epoch=view.leader_epoch))
     return origins
 
 
@@ -105,7 +103,9 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
             )
 
 
-def share_limit(backlog: Mapping[TopicPartition, int], limit: int, order: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def share_limit(
+    backlog: Mapping[TopicPartition, int], limit: int, order: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Share a record limit between partitions in proportion to their backlog.
 
     The shares add up to ``min(limit, total backlog)``, none exceeds its backlog, and with a limit of at least the
@@ -167,13 +167,9 @@ def next_ranges(
     if limit is not None and ends:
         # An epoch id is a time: the lowest waited longest, a partition that was never read (None) longest of all.
         waiting = sorted((h for h in heads if h.tp in ends), key=lambda h: (h.epoch_id or 0, h.tp))
-        shares = share_limit(
-            {tp: end - start[tp] for tp, end in ends.items()}, limit, [head.tp for head in waiting]
-        )
+        shares = share_limit({tp: end - start[tp] for tp, end in ends.items()}, limit, [head.tp for head in waiting])
         ends = {tp: start[tp] + share for tp, share in shares.items()}
     return [
-        PlannedRange(
-            tp=tp, range=OffsetRange(start=start[tp], until=end), leader_epoch=views[tp].leader_epoch
-        )
+        PlannedRange(tp=tp, range=OffsetRange(start=start[tp], until=end), leader_epoch=views[tp].leader_epoch)
         for tp, end in sorted(ends.items())
     ]

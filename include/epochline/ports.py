@@ -91,7 +91,9 @@ class EpochRows(Protocol):
     ) -> Epoch:
         """Write a PLANNED epoch with its ranges, its targets' columns and the declaration (INV-3)."""
 
-    def reopen(self, epoch: Epoch, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]], lease: timedelta) -> Epoch:
+    def reopen(
+        self, epoch: Epoch, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]], lease: timedelta
+    ) -> Epoch:
         """Make an ABORTED epoch PLANNED again, with the same ranges and today's declaration."""
 
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
@@ -106,9 +108,7 @@ class EpochRows(Protocol):
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         """Extend the lease of a PLANNED epoch, only for its live attempt; False where it is not."""
 
-    def mark_pre_committed(
-        self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]
-    ) -> None:
+    def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
         """PLANNED → PRE_COMMITTED, with the counts of the epoch and of each range."""
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
@@ -134,7 +134,9 @@ class Chain(Protocol):
 class Attempts(Protocol):
     """Attempts, what they wrote, and their fencing (INV-4)."""
 
-    def begin(self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
+    def begin(
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
         """Insert the epoch's next attempt and make its staging tables."""
 
     def live(self, epoch: Epoch) -> Attempt | None:
@@ -200,7 +202,7 @@ class Targets(Protocol):
     def count(self, staged: StagedTable) -> int | None:
         """Rows in a staging table, None where there is no such table."""
 
-    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable) -> None:
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
         """At the seal: index, analyze, and refuse what could not be committed.
 
         Raises:
@@ -208,7 +210,7 @@ class Targets(Protocol):
         """
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
-        """In the commit: staging into target; the number of rows taken from staging."""
+        """In the commit: staging into target; the number of target rows written or deleted."""
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         """In the commit: staged quarantine into the ledger; the number of records."""

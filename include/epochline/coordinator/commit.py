@@ -67,7 +67,13 @@ def _commit_orabort_lost(ledger: Ledger, pipeline: str, epoch_id: int) -> Receip
     except StagingLostError as error:
         abort_lost(ledger, pipeline, epoch_id, str(error))
         raise
-    log.info("epoch.%s pipeline=%s epoch=%d rows=%s", receipt.outcome, pipeline, epoch_id, receipt.epoch.rows_written)
+    log.info(
+        "epoch.%s pipeline=%s epoch=%d rows=%s",
+        receipt.outcome,
+        pipeline,
+        epoch_id,
+        receipt.epoch.rows_written,
+    )
     return receipt
 
 
@@ -84,7 +90,9 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
         raise EpochStateError(f"{epoch}: is not sealed; there is nothing to commit. Clear the run from pre_commit.")
     if epoch.approval == "awaited":
         raise EpochAwaitsApprovalError(f"{epoch}: is pre-committed and awaits approval; approve or abort it.")
-    later = [other for other in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id) if other.state is EpochState.COMMITTED]
+    later = [
+        other for other in tx.epochs.later_than(epoch.pipeline, epoch.epoch_id) if other.state is EpochState.COMMITTED
+    ]
     if later:
         raise HeadMovedError(f"{epoch}: {later[0]} is already committed; epochs commit in the order of their ids.")
     pipeline = tx.epochs.declaration(epoch)
@@ -113,11 +121,13 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
             )
     written = 0
     for sink in pipeline.sinks:
-        staged = ticket.table(sink.table)
-        taken = tx.targets.apply(pipeline, sink, staged, epoch)
-        if taken != sealed[sink.table]:
-            raise StagingLostError(f"{epoch}: {sealed[sink.table]} rows were sealed for {sink}, {taken} were taken.")
-        written += taken
+        rows = tx.targets.apply(pipeline, sink, ticket.table(sink.table), epoch)
+        if sink.mode in ("append", "replace") and rows != sealed[sink.table]:
+            raise TargetError(
+                f"{epoch}: {sealed[sink.table]} rows were sealed for {sink}, but {rows} arrived: a trigger or rule of the"
+                " table swallows rows. Nothing was changed. Take it off, or abort the epoch."
+            )
+        written += rows
     kept = tx.targets.keep_quarantine(ticket.table(QUARANTINE), epoch)
     if kept != epoch.counts.quarantined:
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")

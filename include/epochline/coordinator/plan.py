@@ -206,9 +206,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         unfinished=unfinished,
         origins=origins,
         heads=tuple(watched),
-        ranges=tuple(
-            next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch)
-        ),
+        ranges=tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch)),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
         notes=tuple(_open_transactions(view)),
     )
@@ -217,7 +215,10 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
 def origins_of(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> list[Origin]:
     """The origins that the next plan would write."""
     return missing_origins(
-        heads, view.partitions, startup=pipeline.source.startup, by_pattern=pipeline.source.pattern is not None
+        heads,
+        view.partitions,
+        startup=pipeline.source.startup,
+        by_pattern=pipeline.source.pattern is not None,
     )
 
 
@@ -303,9 +304,7 @@ def _open_transactions(view: SourceView) -> list[str]:
     ]
 
 
-def _check_mirror(
-    pipeline: Pipeline, seen: _Seen, mirrored: Mapping[tuple[str, int], MirroredOffset]
-) -> list[str]:
+def _check_mirror(pipeline: Pipeline, seen: _Seen, mirrored: Mapping[tuple[str, int], MirroredOffset]) -> list[str]:
     """A mirror that knows an epoch which the ledger does not means that the ledger went back in time (trap 25).
 
     Raises:

@@ -55,7 +55,7 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
         for sink in pipeline.sinks:
-            tx.targets.prepare(pipeline, sink, ticket.table(sink.table))
+            tx.targets.prepare(pipeline, sink, ticket.table(sink.table), epoch)
         counts = sum((one.counts for one in seen.values()), Counts())
         tx.attempts.seal(attempt, sum(manifest.rows for manifest in tx.attempts.manifests(attempt)))
         tx.epochs.mark_pre_committed(epoch, counts, seen)

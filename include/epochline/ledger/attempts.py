@@ -114,9 +114,7 @@ class PostgresAttempts:
             sql.SQL("CREATE TABLE epochline_staging.{} ({})").format(sql.Identifier(staged.table), columns),
         )
 
-    def ticket(
-        self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
-    ) -> StagingTicket:
+    def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
         return StagingTicket(
             pipeline=attempt.pipeline,
             epoch_id=attempt.epoch_id,
@@ -127,9 +125,7 @@ class PostgresAttempts:
         )
 
     def live(self, epoch: Epoch) -> Attempt | None:
-        row = execute(
-            self._connection, "live_attempt", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id
-        ).one_or_none()
+        row = execute(self._connection, "live_attempt", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id).one_or_none()
         return None if row is None else _attempt(row)
 
     def lock(self, attempt: Attempt) -> Attempt:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -20,6 +21,7 @@ def execute_sql(
     driver = connection.connection.dbapi_connection
     if driver is None:
         raise RuntimeError("the connection is closed")
-    with driver.cursor() as cursor:
-        cursor.execute(statement, tuple(values))
-        return cursor.rowcount, cursor.fetchall() if cursor.description else []
+    with closing(driver.cursor()) as cursor:
+        # SQLAlchemy's type for a driver's cursor knows text alone; psycopg2's takes what psycopg2.sql composes.
+        cursor.execute(cast(str, statement), tuple(values))
+        return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []

@@ -174,9 +174,7 @@ class PostgresEpochs:
         )  # fmt: skip
         return changed.rowcount == 1
 
-    def mark_pre_committed(
-        self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]
-    ) -> None:
+    def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
         epoch.to(EpochState.PRE_COMMITTED)
         changed = execute(
             self._connection, "mark_pre_committed",
@@ -212,4 +210,6 @@ class PostgresEpochs:
 
 def _expect_one(rows: int, epoch: Epoch, state: EpochState) -> None:
     if rows != 1:
-        raise EpochStateError(f"{epoch}: changed under its own row lock; it cannot become {state}. Nothing was changed.")
+        raise EpochStateError(
+            f"{epoch}: changed under its own row lock; it cannot become {state}. Nothing was changed."
+        )

@@ -66,7 +66,7 @@ class Part:
     """What one Spark partition wrote into one sink.
 
     ``message`` is what tells two tries of a part apart beside the number of rows. The quarantine's part carries the
-    counts and the source digest of every Kafka partition under ``partitions`` (`counts_of`); other sinks have none.
+    counts and the source digest of every Kafka partition under ``seen`` (`counts_of`); other sinks have none.
     """
 
     sink: str
@@ -88,10 +88,12 @@ class Standing:
 
 
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
-    """The counts per Kafka partition as a part carries them, in a fixed order."""
+    """The counts per Kafka partition as a part carries them, in a fixed order. Digests are text: 64 bits."""
     return {
-        "partitions": [
-            {"topic": topic, "partition": partition} | asdict(counts[topic, partition])
+        "seen": [
+            {"topic": topic, "partition": partition}
+            | asdict(counts[topic, partition])
+            | {"digest": str(counts[topic, partition].digest)}
             for topic, partition in sorted(counts)
         ]
     }
@@ -101,15 +103,19 @@ def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCoun
     """The inverse of `message_of`; empty for the message of a part without counts."""
     return {
         (one["topic"], one["partition"]): PartitionCounts(
-            **{name: value for name, value in one.items() if name not in ("topic", "partition")}
+            received=one["received"],
+            passed=one["passed"],
+            skipped=one["skipped"],
+            quarantined=one["quarantined"],
+            first_offset=one["first_offset"],
+            last_offset=one["last_offset"],
+            digest=int(one["digest"]),
         )
-        for one in message.get("partitions", ())
+        for one in message.get("seen", ())
     }
 
 
-def insert_parts(
-    cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int, parts: Sequence[Part]
-) -> bool:
+def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int, parts: Sequence[Part]) -> bool:
     """Insert the part rows of one Spark partition; False when the attempt is fenced, sealed or gone.
 
     After False the caller rolls back: nothing of the partition may stay.
@@ -131,15 +137,11 @@ def insert_parts(
 
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
     """By sink, what an earlier try of a Spark partition committed."""
-    cursor.execute(
-        _FIRST_PARTS, {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
-    )
+    cursor.execute(_FIRST_PARTS, {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition})
     return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
 
 
-def insert_manifest(
-    cursor: Cursor, attempt_id: int, write_id: str, parts: int, rows: Mapping[str, int]
-) -> bool:
+def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, rows: Mapping[str, int]) -> bool:
     """Insert one manifest row per sink of a finished write; False when the attempt is fenced, sealed or gone.
 
     Args:
@@ -150,9 +152,7 @@ def insert_manifest(
         rows: rows written per sink, sinks without rows included.
     """
     for sink, count in rows.items():
-        cursor.execute(
-            _INSERT_MANIFEST, _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count}
-        )
+        cursor.execute(_INSERT_MANIFEST, _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count})
         if cursor.rowcount != 1:
             return False
     return True

@@ -12,7 +12,13 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, LockTimeoutError, PlanChangedError
+from epochline.errors import (
+    EpochlineError,
+    LedgerError,
+    LedgerUnavailableError,
+    LockTimeoutError,
+    PlanChangedError,
+)
 from epochline.ledger.attempts import PostgresAttempts
 from epochline.ledger.chain import PostgresChain
 from epochline.ledger.epochs import PostgresEpochs
@@ -92,12 +98,20 @@ def explained(error: BaseException | None) -> EpochlineError:
         return LedgerError(str(error))
     code = error.pgcode or ""
     message = (error.diag.message_primary or str(error)).strip().splitlines()[0] if (error.diag or error.args) else code
-    if code in (errorcodes.LOCK_NOT_AVAILABLE, errorcodes.DEADLOCK_DETECTED, errorcodes.SERIALIZATION_FAILURE):
-        return LockTimeoutError(f"PostgreSQL: {message}. Another transaction holds what this one needs; nothing was changed.")
+    if code in (
+        errorcodes.LOCK_NOT_AVAILABLE,
+        errorcodes.DEADLOCK_DETECTED,
+        errorcodes.SERIALIZATION_FAILURE,
+    ):
+        return LockTimeoutError(
+            f"PostgreSQL: {message}. Another transaction holds what this one needs; nothing was changed."
+        )
     if code == errorcodes.UNIQUE_VIOLATION and error.diag.constraint_name == "one_unfinished_epoch":
         return PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
     if code in (errorcodes.UNDEFINED_TABLE, errorcodes.INVALID_SCHEMA_NAME) and "epochline." in message:
-        return LedgerError(f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`.")
+        return LedgerError(
+            f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`."
+        )
     lost = not code or code.startswith(("08", "57P")) or code in (errorcodes.TOO_MANY_CONNECTIONS, errorcodes.DISK_FULL)
     if lost or isinstance(error, psycopg2.InterfaceError):
         return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")

@@ -1,0 +1,1 @@
+"""Sinks: what writing to a target means, in the commit's transaction."""

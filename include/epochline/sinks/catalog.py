@@ -1,0 +1,219 @@
+"""What PostgreSQL's catalog says of a target, held against what the declaration says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.columns import parse_type
+from epochline.errors import TargetError
+from epochline.ledger.cursor import execute_sql
+from epochline.layout import STAGED_LINEAGE
+from epochline.names import deleted_keys_table, order_column, split_table
+from epochline.pipeline import Pipeline, PostgresTable, order_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetColumn:
+    """One column of a target: its type as ``format_type`` spells it, and whether it can be left out."""
+
+    kind: str
+    required: bool
+    writable: bool
+    not_null: bool
+    is_enum: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A target table as the catalog shows it."""
+
+    schema: str
+    name: str
+    columns: Mapping[str, TargetColumn]
+    unique_keys: frozenset[frozenset[str]]
+    has_other_rules: bool
+    """Checks, foreign keys, exclusions or triggers: rows may be refused for reasons that only a trial shows."""
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """The qualified name, quoted by the driver."""
+        return sql.Identifier(self.schema, self.name)
+
+
+def find_target(connection: Connection, table: str) -> Target | None:
+    """Look a table up in the catalog; None where there is none."""
+    schema, name = split_table(table)
+    _, found = execute_sql(
+        connection,
+        sql.SQL(
+            "SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = %s AND c.relname = %s"
+        ),
+        (schema, name),
+    )
+    if not found:
+        return None
+    oid, kind = found[0]
+    if kind not in ("r", "p"):
+        raise TargetError(f"{table}: is no table (pg_class.relkind {kind!r}); a target must be one.")
+    _, columns = execute_sql(
+        connection,
+        sql.SQL(
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '',"
+            " a.attgenerated = '' AND a.attidentity <> 'a', t.typtype = 'e'"
+            " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
+            " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
+        ),
+        (oid,),
+    )
+    _, keys = execute_sql(
+        connection,
+        sql.SQL(
+            "SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a WHERE a.attrelid = i.indrelid"
+            "        AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))"
+            " FROM pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid"
+            " AND i.indpred IS NULL AND i.indexprs IS NULL"
+        ),
+        (oid,),
+    )
+    _, rules = execute_sql(
+        connection,
+        sql.SQL(
+            "SELECT EXISTS (SELECT FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 'x'))"
+            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal)"
+        ),
+        (oid, oid),
+    )
+    return Target(
+        schema=schema,
+        name=name,
+        columns={
+            column: TargetColumn(
+                kind=kind,
+                required=not_null and not has_default,
+                writable=writable,
+                not_null=not_null,
+                is_enum=is_enum,
+            )
+            for column, kind, not_null, has_default, writable, is_enum in columns
+        },
+        unique_keys=frozenset(frozenset(key) for (key,) in keys),
+        has_other_rules=bool(rules[0][0]),
+    )
+
+
+def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
+    """The target's columns that the sink fills, in order, with their types; the whole target is checked on the way.
+
+    Raises:
+        TargetError: the table is missing or does not fit; the message says what and how to mend it.
+    """
+    target = find_target(connection, sink.table)
+    who = f"{pipeline.name}: target {sink.table}"
+    if target is None:
+        hint = "Create it" if sink.columns is None else "Run `epochline migrate`, which makes it"
+        raise TargetError(f"{who} does not exist. {hint}, then run the pipeline again.")
+    filled = _declared(who, sink, target) if sink.columns is not None else _by_catalog(who, pipeline, sink, target)
+    _check_required(who, sink, target, filled)
+    _check_lineage(who, sink, target)
+    if sink.key:
+        _check_key(who, sink, target, filled)
+    if sink.mode == "upsert" and find_target(connection, _side_table(pipeline, sink)) is None:
+        raise TargetError(f"{who}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
+    return filled
+
+
+def _side_table(pipeline: Pipeline, sink: PostgresTable) -> str:
+    return f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
+
+
+def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
+    wrong = []
+    for name, kind in (sink.columns or {}).items():
+        column = target.columns.get(name)
+        if column is None:
+            wrong.append(f"{name} {kind} is missing")
+        elif column.kind != kind:
+            wrong.append(f"{name} is {column.kind}, declared as {kind}")
+        elif not column.writable:
+            wrong.append(f"{name} is generated")
+    if wrong:
+        raise TargetError(
+            f"{who} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the declaration."
+        )
+    return dict(sink.columns or {})
+
+
+def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
+    own_rows = sink.select is not None or pipeline.transform is not None
+    filled = {}
+    for name, column in target.columns.items():
+        if name.startswith("_") or not column.writable:
+            continue
+        if name in pipeline.parsed_columns if not own_rows else column.required or not column.not_null:
+            try:
+                parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
+            except ValueError as error:
+                raise TargetError(f"{who}: column {name}: {error}.") from error
+            filled[name] = column.kind
+    if not filled:
+        raise TargetError(
+            f"{who} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the table has"
+            f" {', '.join(target.columns)}."
+        )
+    missing = [name for name in (*sink.key, *sink.measures) if name not in filled]
+    if missing:
+        raise TargetError(f"{who} has no column {', '.join(missing)} to fill, which the declaration names.")
+    return filled
+
+
+def _check_required(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+    carried = set(filled) | set(sink.carried_lineage) | {order_column(name) for name in sink.order_by}
+    left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
+    if left_out:
+        raise TargetError(
+            f"{who}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default, drop NOT"
+            " NULL, or fill it."
+        )
+
+
+def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
+    wrong = [
+        f"{name} {kind}"
+        for name, kind in sink.carried_lineage.items()
+        if name not in target.columns or target.columns[name].kind != kind
+    ]
+    if wrong:
+        raise TargetError(
+            f"{who} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or declare the"
+            " sink with lineage=False (an audit can then compare counts only)."
+        )
+
+
+def _check_key(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+    if frozenset(sink.key) not in target.unique_keys:
+        raise TargetError(
+            f"{who}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)}). Create it."
+        )
+    nullable = [name for name in sink.key if not target.columns[name].not_null]
+    if nullable:
+        raise TargetError(f"{who}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
+    floats = [name for name in sink.measures if filled[name] in ("real", "double precision")]
+    if floats:
+        raise TargetError(f"{who}: measure {', '.join(floats)} is a floating-point column, which does not add exactly.")
+
+
+def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
+    """Columns of a table that ``epochline migrate`` makes for a sink, with their types."""
+    orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
+    return {**(sink.columns or {}), **sink.carried_lineage, **orders}
+
+
+def order_of(sink: PostgresTable) -> list[str]:
+    """Columns that order the rows of one key, the highest winning: declared ones first, then the record's position."""
+    position = [] if sink.aggregated else [*STAGED_LINEAGE]
+    return [*(order_column(name) for name in sink.order_by), *position]

@@ -1,0 +1,211 @@
+"""From staging into the target: append, upsert, add, replace. One set-based statement or a few, all composed by the driver.
+
+Keys are touched in sorted order, so that two writers of neighbouring tables never lock rows crosswise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.epoch import Epoch
+from epochline.ledger.cursor import execute_sql
+from epochline.layout import DELETED, StagedTable
+from epochline.names import deleted_keys_table
+from epochline.pipeline import Pipeline, PostgresTable
+from epochline.sinks.catalog import Target, order_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """One sink's staging about to be applied to its target."""
+
+    pipeline: Pipeline
+    sink: PostgresTable
+    staged: StagedTable
+    target: Target
+
+    @property
+    def staging(self) -> sql.Identifier:
+        """The staging table, quoted by the driver."""
+        return sql.Identifier("epochline_staging", self.staged.table)
+
+    @property
+    def deleted_keys(self) -> sql.Identifier:
+        """The table of deleted keys, quoted by the driver."""
+        return sql.Identifier("epochline", deleted_keys_table(self.pipeline.name, self.sink.table))
+
+    @property
+    def order(self) -> list[str]:
+        """Columns of staging that order the rows of a key."""
+        return order_of(self.sink)
+
+    @property
+    def kept_order(self) -> list[str]:
+        """The order, if the target keeps all of it; else nothing: then a later epoch replaces."""
+        return self.order if all(name in self.target.columns for name in self.order) else []
+
+    @property
+    def carried(self) -> list[str]:
+        """Columns that go from staging to target under the same name."""
+        names = [name for name in self.staged.columns if name != DELETED]
+        return [name for name in names if not name.startswith("_") or name in self.target.columns]
+
+
+def names(columns: Sequence[str], prefix: str | None = None) -> sql.Composed:
+    """A quoted, comma-separated list of columns, each behind ``prefix.`` where given."""
+    return sql.SQL(", ").join(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
+
+
+def same(columns: Sequence[str], left: str, right: str) -> sql.Composed:
+    """``left.a = right.a AND …``."""
+    return sql.SQL(" AND ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(left, c), sql.Identifier(right, c)) for c in columns
+    )
+
+
+def apply(connection: Connection, what: Application, epoch: Epoch) -> int:
+    """Apply staging to the target; the number of target rows written or deleted."""
+    if what.sink.mode == "add":
+        return _add(connection, what)
+    if what.sink.mode == "upsert":
+        return _upsert(connection, what, epoch)
+    if what.sink.mode == "replace":
+        execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
+    return _append(connection, what, epoch)
+
+
+def _with_epoch(what: Application, epoch: Epoch, prefix: str) -> tuple[sql.Composed, sql.Composed]:
+    """The target's column list and the matching select list, ``_epoch`` included where the target has it."""
+    into, values = names(what.carried), names(what.carried, prefix)
+    if "_epoch" in what.sink.carried_lineage:
+        into += sql.SQL(", ") + sql.Identifier("_epoch")
+        values += sql.SQL(", ") + sql.Literal(epoch.epoch_id)
+    return into, values
+
+
+def _append(connection: Connection, what: Application, epoch: Epoch) -> int:
+    into, values = _with_epoch(what, epoch, "s")
+    statement = sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} s").format(
+        what.target.identifier, into, values, what.staging
+    )
+    return execute_sql(connection, statement)[0]
+
+
+def _add(connection: Connection, what: Application) -> int:
+    sums = sql.SQL(", ").join(
+        sql.SQL("CAST(coalesce(sum({m}), 0) AS {kind})").format(
+            m=sql.Identifier(name), kind=sql.SQL(what.staged.columns[name])
+        )
+        for name in what.sink.measures
+    )
+    added = sql.SQL(", ").join(
+        sql.SQL("{m} = coalesce({old}, 0) + {new}").format(
+            m=sql.Identifier(name), old=sql.Identifier("t", name), new=sql.Identifier("excluded", name)
+        )
+        for name in what.sink.measures
+    )
+    key = names(what.sink.key)
+    statement = sql.SQL(
+        "INSERT INTO {target} AS t ({key}, {measures}) SELECT {key}, {sums} FROM {staging} GROUP BY {key} ORDER BY {key}"
+        " ON CONFLICT ({key}) DO UPDATE SET {added}"
+    ).format(
+        target=what.target.identifier,
+        key=key,
+        measures=names(what.sink.measures),
+        sums=sums,
+        staging=what.staging,
+        added=added,
+    )
+    return execute_sql(connection, statement)[0]
+
+
+def _winners(what: Application) -> sql.Composed:
+    """Per key the row with the highest order."""
+    descending = [sql.SQL("{} DESC").format(sql.Identifier(name)) for name in what.order]
+    ordering = sql.SQL(", ").join([*(sql.Identifier(name) for name in what.sink.key), *descending])
+    return sql.SQL("SELECT DISTINCT ON ({}) * FROM {} ORDER BY {}").format(names(what.sink.key), what.staging, ordering)
+
+
+def _newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
+    if not columns:
+        return sql.SQL("true")
+    return sql.SQL("({}) > ({})").format(names(columns, left), names(columns, right))
+
+
+def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
+    into, values = _with_epoch(what, epoch, "w")
+    key = what.sink.key
+    set_columns = [name for name in what.carried if name not in key]
+    if "_epoch" in what.sink.carried_lineage:
+        set_columns.append("_epoch")
+    assignments = sql.SQL(", ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("excluded", name)) for name in set_columns
+    )
+    action = (
+        sql.SQL("DO UPDATE SET {} WHERE {}").format(assignments, _newer(what.kept_order, "excluded", "t"))
+        if set_columns
+        else sql.SQL("DO NOTHING")
+    )
+    statement = sql.SQL(
+        "WITH w AS ({winners}) INSERT INTO {target} AS t ({into}) SELECT {values} FROM w WHERE NOT w.{deleted}"
+        " AND NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer}) ORDER BY {key} ON CONFLICT ({plain_key}) {action}"
+    ).format(
+        winners=_winners(what),
+        target=what.target.identifier,
+        into=into,
+        values=values,
+        deleted=sql.Identifier(DELETED),
+        side=what.deleted_keys,
+        same=same(key, "d", "w"),
+        newer=_newer(what.order, "w", "d"),
+        key=names(key, "w"),
+        plain_key=names(key),
+        action=action,
+    )
+    written = execute_sql(connection, statement)[0]
+    return written + _delete(connection, what)
+
+
+def _delete(connection: Connection, what: Application) -> int:
+    """Tombstones: delete, and keep key and order, so that an older record does not bring the row back."""
+    key, parts = what.sink.key, {"winners": _winners(what), "side": what.deleted_keys}
+    deleted = sql.SQL(
+        "WITH w AS ({winners}) DELETE FROM {target} AS t USING w WHERE w.{deleted} AND {same} AND {newer}"
+    ).format(
+        target=what.target.identifier,
+        deleted=sql.Identifier(DELETED),
+        same=same(key, "t", "w"),
+        newer=_newer(what.kept_order, "w", "t"),
+        **parts,
+    )
+    kept = [*key, *what.order]
+    remembered = sql.SQL(
+        "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY {sorted}"
+        " ON CONFLICT ({key}) {action}"
+    ).format(
+        kept=names(kept),
+        values=names(kept, "w"),
+        deleted=sql.Identifier(DELETED),
+        sorted=names(key, "w"),
+        key=names(key),
+        action=sql.SQL("DO UPDATE SET {} WHERE {}").format(
+            sql.SQL(", ").join(
+                sql.SQL("{} = {}").format(sql.Identifier(c), sql.Identifier("excluded", c)) for c in what.order
+            ),
+            _newer(what.order, "excluded", "d"),
+        )
+        if what.order
+        else sql.SQL("DO NOTHING"),
+        **parts,
+    )
+    forgotten = sql.SQL(
+        "WITH w AS ({winners}) DELETE FROM {side} d USING w WHERE NOT w.{deleted} AND {same} AND {newer}"
+    ).format(deleted=sql.Identifier(DELETED), same=same(key, "d", "w"), newer=_newer(what.order, "w", "d"), **parts)
+    rows = execute_sql(connection, deleted)[0]
+    execute_sql(connection, remembered)
+    execute_sql(connection, forgotten)
+    return rows

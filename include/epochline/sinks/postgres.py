@@ -1,0 +1,136 @@
+"""PostgreSQL tables as targets: the adapter behind `epochline.ports.Targets`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.epoch import Epoch
+from epochline.errors import TargetError
+from epochline.layout import QUARANTINE_COLUMNS, StagedTable, staged_columns
+from epochline.ledger.cursor import execute_sql
+from epochline.names import deleted_keys_table, split_table
+from epochline.pipeline import Pipeline, PostgresTable
+from epochline.sinks import modes
+from epochline.sinks.catalog import filled_columns, find_target, order_of, table_definition
+from epochline.sinks.prepare import prepare
+
+
+class PostgresTargets:
+    """Target and staging tables of one database, in one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:  # noqa: D102 - described by the port, as below
+        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.sinks}
+
+    def claim(self, pipeline: Pipeline) -> None:
+        for sink in pipeline.sinks:
+            schema, table = split_table(sink.table)
+            execute_sql(
+                self._connection,
+                sql.SQL(
+                    "INSERT INTO epochline.target (schema_name, table_name, pipeline, sink) VALUES (%s, %s, %s, %s)"
+                    " ON CONFLICT DO NOTHING"
+                ),
+                (schema, table, pipeline.name, sink.table),
+            )
+            _, [(owner,)] = execute_sql(
+                self._connection,
+                sql.SQL("SELECT pipeline FROM epochline.target WHERE schema_name = %s AND table_name = %s"),
+                (schema, table),
+            )
+            if owner != pipeline.name:
+                raise TargetError(
+                    f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}. One table has one writer, or no"
+                    " count would prove anything. Nothing was changed. Write to a table of its own."
+                )
+
+    def create(self, pipeline: Pipeline) -> Sequence[str]:
+        made = []
+        for sink in pipeline.sinks:
+            schema, table = split_table(sink.table)
+            if sink.columns is not None and find_target(self._connection, sink.table) is None:
+                execute_sql(self._connection, sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+                self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
+                made.append(sink.table)
+            if sink.mode == "upsert" and find_target(self._connection, sink.table) is not None:
+                made += self._create_deleted_keys(pipeline, sink)
+        return made
+
+    def _create_deleted_keys(self, pipeline: Pipeline, sink: PostgresTable) -> list[str]:
+        name = deleted_keys_table(pipeline.name, sink.table)
+        if find_target(self._connection, f"epochline.{name}") is not None:
+            return []
+        target = find_target(self._connection, sink.table)
+        if target is None:
+            return []
+        kinds = {key: target.columns[key].kind for key in sink.key if key in target.columns}
+        staged = staged_columns(pipeline, sink, kinds)
+        columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
+        self._create_table(sql.Identifier("epochline", name), columns, sink.key)
+        return [f"epochline.{name}"]
+
+    def _create_table(self, table: sql.Identifier, columns: Mapping[str, str], key: Sequence[str]) -> None:
+        parts = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns.items()]
+        if key:
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(modes.names(key)))
+        execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
+
+    def free_connections(self) -> int:
+        _, [(free,)] = execute_sql(
+            self._connection,
+            sql.SQL(
+                "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+                " - current_setting('reserved_connections')::int - count(*)"
+                " FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            ),
+        )
+        return int(free)
+
+    def count(self, staged: StagedTable) -> int | None:
+        if find_target(self._connection, f"epochline_staging.{staged.table}") is None:
+            return None
+        _, [(rows,)] = execute_sql(
+            self._connection,
+            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier("epochline_staging", staged.table)),
+        )
+        return int(rows)
+
+    def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable) -> modes.Application:
+        target = find_target(self._connection, sink.table)
+        if target is None:
+            raise TargetError(f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.")
+        return modes.Application(pipeline=pipeline, sink=sink, staged=staged, target=target)
+
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
+        prepare(self._connection, self._application(pipeline, sink, staged), epoch)
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+        return modes.apply(self._connection, self._application(pipeline, sink, staged), epoch)
+
+    def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
+        columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]
+        statement = sql.SQL(
+            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, headers, {columns})"
+            " SELECT %s, %s, %s, q.topic, r.topic_id, q.headers::jsonb, {values} FROM {staging} q"
+            " JOIN epochline.planned_range r ON r.pipeline = %s AND r.epoch_id = %s AND r.topic = q.topic"
+            " AND r.partition = q.partition"
+        ).format(
+            columns=modes.names(columns),
+            values=modes.names(columns, "q"),
+            staging=sql.Identifier("epochline_staging", staged.table),
+        )
+        values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
+        return execute_sql(self._connection, statement, values)[0]
+
+    def limit_time(self, statement: timedelta, lock: timedelta) -> None:
+        execute_sql(
+            self._connection,
+            sql.SQL("SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)"),
+            (str(int(statement.total_seconds() * 1000)), str(int(lock.total_seconds() * 1000))),
+        )

@@ -1,0 +1,129 @@
+"""At the seal: index and analyze staging, and refuse what the commit could not apply. What is sealed must commit."""
+
+from __future__ import annotations
+
+import psycopg2
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.columns import INTEGERS, parse_type
+from epochline.epoch import Epoch
+from epochline.errors import SealRefusedError
+from epochline.ledger.cursor import execute_sql
+from epochline.sinks.modes import Application, apply, names, same
+
+_LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
+
+
+def prepare(connection: Connection, what: Application, epoch: Epoch) -> None:
+    """Make the staging table ready for a short commit.
+
+    Raises:
+        SealRefusedError: a key is NULL, is met in two partitions without a declared order, a sum does not fit, or a
+            rule of the target refuses the rows.
+    """
+    if what.sink.key:
+        execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
+    execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
+    if what.sink.key:
+        _refuse_null_keys(connection, what)
+    if what.sink.mode == "upsert" and not what.sink.order_by:
+        _refuse_unordered_keys(connection, what)
+    if what.sink.mode == "add":
+        for measure in what.sink.measures:
+            _refuse_overflow(connection, what, measure)
+    own_key = frozenset({frozenset(what.sink.key)})
+    if what.target.has_other_rules or what.target.unique_keys - own_key:
+        _try_it(connection, what, epoch)
+
+
+def _first(connection: Connection, statement: sql.Composable) -> tuple[object, ...] | None:
+    rows = execute_sql(connection, statement)[1]
+    return rows[0] if rows else None
+
+
+def _refuse_null_keys(connection: Connection, what: Application) -> None:
+    is_null = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in what.sink.key)
+    if _first(connection, sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, is_null)):
+        raise SealRefusedError(
+            f"{epoch_of(what)}: a row for {what.sink} has a NULL in its key ({', '.join(what.sink.key)}). Nothing was sealed."
+        )
+
+
+def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
+    """Offsets order the records of one partition only: a key met in two needs a declared order."""
+    key = names(what.sink.key)
+    if what.sink.aggregated:
+        twice = sql.SQL("SELECT {key} FROM {staging} GROUP BY {key} HAVING count(*) > 1 LIMIT 1")
+    else:
+        twice = sql.SQL(
+            "SELECT {key} FROM {staging} GROUP BY {key}"
+            " HAVING min((_topic, _partition)) <> max((_topic, _partition)) LIMIT 1"
+        )
+    found = _first(connection, twice.format(key=key, staging=what.staging))
+    if found is None and not what.sink.aggregated:
+        for other in [what.deleted_keys] + ([what.target.identifier] if what.kept_order else []):
+            found = found or _first(
+                connection,
+                sql.SQL(
+                    "SELECT {key} FROM {staging} s JOIN {other} t ON {same}"
+                    " WHERE (s._topic, s._partition) <> (t._topic, t._partition) LIMIT 1"
+                ).format(
+                    key=names(what.sink.key, "s"),
+                    staging=what.staging,
+                    other=other,
+                    same=same(what.sink.key, "s", "t"),
+                ),
+            )
+    if found is not None:
+        raise SealRefusedError(
+            f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two partitions,"
+            " or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
+        )
+
+
+def _refuse_overflow(connection: Connection, what: Application, measure: str) -> None:
+    kind = parse_type(what.staged.columns[measure])
+    if kind.name in INTEGERS:
+        limit = sql.SQL("NOT BETWEEN {} AND {}").format(
+            sql.Literal(-_LIMITS[kind.name]), sql.Literal(_LIMITS[kind.name] - 1)
+        )
+    elif kind.precision is not None:
+        bound = sql.SQL("10::numeric ^ {}").format(sql.Literal(kind.precision - (kind.scale or 0)))
+        limit = sql.SQL("NOT BETWEEN -({bound}) AND {bound}").format(bound=bound)
+    else:
+        return
+    statement = sql.SQL(
+        "SELECT 1 FROM (SELECT {key}, sum({m}) AS total FROM {staging} GROUP BY {key}) s LEFT JOIN {target} t ON {same}"
+        " WHERE coalesce(t.{m}, 0)::numeric + s.total {limit} LIMIT 1"
+    ).format(
+        key=names(what.sink.key),
+        m=sql.Identifier(measure),
+        staging=what.staging,
+        target=what.target.identifier,
+        same=same(what.sink.key, "s", "t"),
+        limit=limit,
+    )
+    if _first(connection, statement):
+        raise SealRefusedError(
+            f"{epoch_of(what)}: a sum of {measure} in {what.sink} would not fit {kind}. Use a wider column. Nothing was sealed."
+        )
+
+
+def _try_it(connection: Connection, what: Application, epoch: Epoch) -> None:
+    """Apply the rows and take it back: the target has rules that only applying shows."""
+    execute_sql(connection, sql.SQL("SAVEPOINT trial"))
+    try:
+        apply(connection, what, epoch)
+        execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+    except psycopg2.errors.IntegrityError as error:
+        rule = error.diag.constraint_name or "a rule"
+        raise SealRefusedError(
+            f"{epoch_of(what)}: {what.sink} refuses the rows: {error.diag.message_primary} ({rule}). Nothing was sealed."
+        ) from error
+    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
+
+
+def epoch_of(what: Application) -> str:
+    """The pipeline and staging table, for messages."""
+    return f"{what.pipeline.name} ({what.staged.table})"
