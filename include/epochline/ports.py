@@ -99,7 +99,7 @@ class EpochRows(Protocol):
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
         """What the epoch reads, sorted by topic and partition."""
 
-    def targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
+    def planned_targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
         """Per sink, the target's columns as the plan saw them."""
 
     def declaration(self, epoch: Epoch) -> Pipeline:
@@ -142,7 +142,7 @@ class Attempts(Protocol):
     def live(self, epoch: Epoch) -> Attempt | None:
         """The epoch's attempt that is not fenced."""
 
-    def lock(self, attempt: Attempt) -> Attempt:
+    def lock_attempt(self, attempt: Attempt) -> Attempt:
         """Wait until no writer of the attempt is in flight, and keep new ones out, until the transaction ends."""
 
     def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:

@@ -1,4 +1,4 @@
-"""The use cases: plan, begin, renew, seal, commit, abort. They alone change a state; each transaction is on its page."""
+"""The use cases: plan, begin, renew, seal, commit, abort. They alone change a state."""
 
 from epochline.coordinator.abort import abort
 from epochline.coordinator.begin import begin, renew

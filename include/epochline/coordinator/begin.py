@@ -38,7 +38,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
         previous = tx.attempts.live(epoch)
         if previous is not None:
             tx.attempts.fence(previous, f"attempt {epoch.attempt + 1} took its place")
-        ticket = tx.attempts.begin(epoch, run, tx.epochs.declaration(epoch), tx.epochs.targets(epoch))
+        ticket = tx.attempts.begin(epoch, run, tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch))
         tx.epochs.renew_lease(epoch, ticket.attempt, lease)
     if previous is not None:
         discard(ledger, previous)

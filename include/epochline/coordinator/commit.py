@@ -100,7 +100,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     attempt = tx.attempts.live(epoch)
     if attempt is None or not attempt.sealed:
         raise StagingLostError(f"{epoch}: is pre-committed, but has no sealed attempt.")
-    targets = tx.epochs.targets(epoch)
+    targets = tx.epochs.planned_targets(epoch)
     ticket = tx.attempts.ticket(attempt, pipeline, targets)
     sealed = {manifest.sink: manifest.rows for manifest in tx.attempts.manifests(attempt)}
     for staged in ticket.tables:
@@ -138,7 +138,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
 
 
 def _refuse_changed_targets(tx: Transaction, epoch: Epoch) -> None:
-    planned, now = tx.epochs.targets(epoch), tx.targets.inspect(tx.epochs.declaration(epoch))
+    planned, now = tx.epochs.planned_targets(epoch), tx.targets.inspect(tx.epochs.declaration(epoch))
     for sink, columns in planned.items():
         if dict(now[sink]) != dict(columns):
             raise TargetError(

@@ -24,7 +24,7 @@ def discard(ledger: Ledger, attempt: Attempt) -> bool:
         ended = tx.attempts.end_sessions(attempt)
     try:
         with ledger.transaction() as tx:
-            tx.attempts.drop_staging(tx.attempts.lock(attempt))
+            tx.attempts.drop_staging(tx.attempts.lock_attempt(attempt))
     except LockTimeoutError:
         log.warning(
             "staging.kept pipeline=%s epoch=%d attempt=%d reason=a_writer_still_holds_it",

@@ -41,7 +41,7 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
             raise EpochFencedError(f"{ticket}: was fenced; the epoch is {epoch.state}. Nothing it wrote counts.")
         if epoch.state in (EpochState.PRE_COMMITTED, EpochState.COMMITTED):
             return epoch.counts
-        attempt = tx.attempts.lock(attempt)
+        attempt = tx.attempts.lock_attempt(attempt)
         pipeline = tx.epochs.declaration(epoch)
         if not attempt.ended:
             raise SealRefusedError(

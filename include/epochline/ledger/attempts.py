@@ -10,9 +10,10 @@ from psycopg2 import sql
 from sqlalchemy import Connection, Row
 
 from epochline.epoch import Attempt, AttemptState, Epoch, Run
-from epochline.ledger.cursor import execute_sql
-from epochline.ledger.statements import run as execute
 from epochline.layout import StagedTable, StagingTicket, staged_tables
+from epochline.ledger.cursor import execute_sql
+from epochline.ledger.parts import counts_of
+from epochline.ledger.statements import run as execute
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
@@ -40,49 +41,13 @@ def _attempt(row: Row[Any]) -> Attempt:
     )
 
 
-def seen_of_message(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCounts]:
-    """What a part's message says it received; the inverse of `message_of_seen`."""
-    return {
-        (one["topic"], one["partition"]): PartitionCounts(
-            received=one["received"],
-            passed=one["passed"],
-            skipped=one["skipped"],
-            quarantined=one["quarantined"],
-            first_offset=one["first_offset"],
-            last_offset=one["last_offset"],
-            digest=int(one["digest"]),
-        )
-        for one in message.get("seen", [])
-    }
-
-
-def message_of_seen(seen: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
-    """A part's message: JSON that holds what was received per topic and partition. Digests are text: 64 bits."""
-    return {
-        "seen": [
-            {
-                "topic": topic,
-                "partition": partition,
-                "received": one.received,
-                "passed": one.passed,
-                "skipped": one.skipped,
-                "quarantined": one.quarantined,
-                "first_offset": one.first_offset,
-                "last_offset": one.last_offset,
-                "digest": str(one.digest),
-            }
-            for (topic, partition), one in sorted(seen.items())
-        ]
-    }
-
-
 class PostgresAttempts:
     """Attempts in the ledger's tables, staging tables in ``epochline_staging``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def begin(  # noqa: D102 - described by the port, here and below
+    def begin(
         self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
     ) -> StagingTicket:
         number = epoch.attempt + 1
@@ -128,7 +93,7 @@ class PostgresAttempts:
         row = execute(self._connection, "live_attempt", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id).one_or_none()
         return None if row is None else _attempt(row)
 
-    def lock(self, attempt: Attempt) -> Attempt:
+    def lock_attempt(self, attempt: Attempt) -> Attempt:
         return _attempt(execute(self._connection, "lock_attempt", attempt_id=attempt.attempt_id).one())
 
     def fence(self, attempt: Attempt, reason: str) -> None:
@@ -150,7 +115,7 @@ class PostgresAttempts:
 
     def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
         rows = execute(self._connection, "part_messages", attempt_id=attempt.attempt_id, sink=QUARANTINE)
-        return add_up(seen_of_message(row.message) for row in rows)
+        return add_up(counts_of(row.message) for row in rows)
 
     def end_sessions(self, attempt: Attempt) -> int:
         ended = execute(

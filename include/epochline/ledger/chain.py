@@ -17,7 +17,7 @@ class PostgresChain:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:  # noqa: D102 - described by the port, as below
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
         rows = execute(self._connection, "heads", pipeline=pipeline, generation=generation)
         return [
             Head(

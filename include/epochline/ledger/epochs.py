@@ -55,7 +55,7 @@ class PostgresEpochs:
         row = execute(self._connection, name, **values).one_or_none()
         return None if row is None else _epoch(row)
 
-    def lock_pipeline(self, pipeline: str) -> PipelineRow:  # noqa: D102 - described by the port, here and below
+    def lock_pipeline(self, pipeline: str) -> PipelineRow:
         row = execute(self._connection, "lock_pipeline", pipeline=pipeline).one_or_none()
         if row is None:
             execute(self._connection, "make_pipeline", pipeline=pipeline)
@@ -159,9 +159,9 @@ class PostgresEpochs:
             for row in rows
         ]
 
-    def targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
+    def planned_targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
         rows = execute(self._connection, "planned_targets", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
-        return {row.sink: {name: kind for name, kind in row.columns} for row in rows}
+        return {row.sink: dict(row.columns) for row in rows}
 
     def declaration(self, epoch: Epoch) -> Pipeline:
         row = execute(self._connection, "declaration_of_epoch", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)

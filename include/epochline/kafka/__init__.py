@@ -1,0 +1,1 @@
+"""Kafka, as planning needs it, and a feeder. The data itself is read by Spark."""

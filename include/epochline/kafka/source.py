@@ -1,0 +1,185 @@
+"""Partitions, offsets, topic ids, leader epochs and the group mirror: the adapter behind `epochline.ports.OffsetSource`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeVar
+
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as KafkaPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import KafkaError
+from kafka.protocol.consumer import IsolationLevel
+from kafka.structs import OffsetAndMetadata
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from epochline.errors import SourceError, SourceUnavailableError
+from epochline.offsets import Head, TopicPartition
+from epochline.pipeline import KafkaSource
+from epochline.planning import PartitionView, SourceView
+from epochline.ports import MirroredOffset
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 15
+_MIRROR = re.compile(r"^epochline (\d+):(\d+)$")
+_UNKNOWN_TOPIC = 3
+
+
+class KafkaOffsets:
+    """One Kafka cluster, asked through its admin protocol at the isolation level ``read_committed``.
+
+    Args:
+        settings: client properties by their Kafka names (``bootstrap.servers``, …).
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        if not settings.get("bootstrap.servers"):
+            raise SourceError("the Kafka connection names no bootstrap.servers.")
+        self._settings = {key.replace(".", "_"): value for key, value in settings.items()}
+
+    @contextmanager
+    def _client(self) -> Iterator[Callable[..., Any]]:
+        """A function that calls a method of the admin client, patient with what passes by itself."""
+        servers = self._settings["bootstrap_servers"]
+        try:
+            admin = KafkaAdminClient(client_id="epochline", request_timeout_ms=10_000, **self._settings)
+        except (KafkaError, OSError) as error:
+            raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_said(error)}") from error
+
+        def call(method: str, *args: Any, **options: Any) -> Any:
+            patient = Retrying(
+                retry=retry_if_exception(lambda error: bool(getattr(error, "retriable", False))),
+                stop=stop_after_delay(_PATIENCE_SECONDS),
+                wait=wait_exponential(0.1, max=2),
+                reraise=True,
+            )
+            return patient(getattr(admin, method), *args, **options)
+
+        try:
+            yield call
+        except KafkaError as error:
+            kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
+            raise kind(f"Kafka at {servers} refused or did not answer: {_said(error)}") from error
+        finally:
+            admin.close()
+
+    def look(self, source: KafkaSource) -> SourceView:
+        with self._client() as call:
+            cluster_id = call("describe_cluster")["cluster_id"]
+            partitions = self._partitions(_matching(source, call))
+            keys = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
+            if not keys:
+                return SourceView(cluster_id=cluster_id, partitions=())
+            stable = call(
+                "list_partition_offsets", dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_COMMITTED
+            )
+            ends = call(
+                "list_partition_offsets", dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_UNCOMMITTED
+            )
+            starts = call("list_partition_offsets", dict.fromkeys(keys, OffsetSpec.EARLIEST))
+            topics = {tp.topic for tp in partitions}
+            gaps = topics if source.gaps_expected else _with_gaps(topics, keys, call)
+        return SourceView(
+            cluster_id=cluster_id,
+            partitions=tuple(
+                PartitionView(
+                    tp=tp,
+                    log_start=starts[key].offset,
+                    last_stable=stable[key].offset,
+                    high_watermark=ends[key].offset,
+                    leader_epoch=leader_epoch,
+                )
+                for (tp, leader_epoch), key in zip(partitions.items(), keys, strict=True)
+            ),
+            invisible_allowed=frozenset(gaps),
+        )
+
+    @staticmethod
+    def _partitions(topics: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
+        found = {}
+        for topic in topics:
+            for one in topic["partitions"]:
+                tp = TopicPartition(
+                    topic=topic["name"], partition=one["partition_index"], topic_id=str(topic["topic_id"])
+                )
+                if one["leader_id"] < 0 or one["error_code"]:
+                    raise SourceUnavailableError(
+                        f"{tp} has no leader now, so its offsets cannot be known. Nothing was planned; a retry asks again."
+                    )
+                found[tp] = one["leader_epoch"]
+        return dict(sorted(found.items()))
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        milliseconds = int(moment.timestamp() * 1000)
+        keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in partitions}
+        with self._client() as call:
+            found = call("list_partition_offsets", dict.fromkeys(keys, milliseconds), IsolationLevel.READ_COMMITTED)
+        return {tp: found[key].offset if found[key].offset >= 0 else None for key, tp in keys.items()}
+
+    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
+        with self._client() as call:
+            held = call("list_group_offsets", group).get(group, {})
+        mirrored = {}
+        for key, offset in held.items():
+            if offset.offset < 0:
+                continue
+            match = _MIRROR.match(offset.metadata or "")
+            mirrored[key.topic, key.partition] = MirroredOffset(
+                offset=offset.offset,
+                generation=int(match[1]) if match else None,
+                epoch_id=int(match[2]) if match else None,
+            )
+        return mirrored
+
+    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
+        metadata = f"epochline {generation}:{epoch_id}"
+        offsets = {
+            KafkaPartition(head.tp.topic, head.tp.partition): OffsetAndMetadata(head.next_offset, metadata, -1)
+            for head in heads
+        }
+        if not offsets:
+            return
+        with self._client() as call:
+            refused = {key: error for key, error in call("alter_group_offsets", group, offsets).items() if error.errno}
+        if refused:
+            key, error = next(iter(refused.items()))
+            raise SourceError(
+                f"consumer group {group} does not take the mirror of {len(refused)} partitions ({key.topic}-{key.partition}:"
+                f" {error.__name__}). Does somebody consume with this group? It is kept for epochline's mirror."
+            )
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _matching(source: KafkaSource, call: Callable[..., Any]) -> list[Mapping[str, Any]]:
+    """Descriptions of the topics that the source names or whose whole name matches its pattern."""
+    if source.pattern is not None:
+        every = call("describe_topics")
+        return [t for t in every if not t["is_internal"] and re.fullmatch(source.pattern, t["name"])]
+    topics: list[Mapping[str, Any]] = call("describe_topics", list(source.topics))
+    missing = sorted(t["name"] for t in topics if t["error_code"] == _UNKNOWN_TOPIC)
+    if missing:
+        raise SourceError(
+            f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration's topics."
+        )
+    return topics
+
+
+def _with_gaps(topics: set[str], keys: Sequence[KafkaPartition], call: Callable[..., Any]) -> set[str]:
+    """Topics in which an offset may have no visible record: compacted ones, and those with transactional producers."""
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in sorted(topics)]
+    configs = call("describe_configs", resources, config_filter="all")["topic"]
+    gaps = {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}
+    for key, state in call("describe_producers", keys).items():
+        # A coordinator epoch is set by the first transaction marker; idempotent producers have none.
+        if any(p.coordinator_epoch >= 0 or p.current_transaction_start_offset >= 0 for p in state.active_producers):
+            gaps.add(key.topic)
+    return gaps

@@ -1,0 +1,424 @@
+"""Fakes that pass the same contract tests as the real adapters: a ledger in memory and a Kafka in memory.
+
+They let planning, sealing and committing be tried in milliseconds, also by a pipeline's author.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Run
+from epochline.errors import EpochNotFoundError, PlanChangedError, SourceError, TargetError
+from epochline.layout import StagedTable, StagingTicket, staged_tables
+from epochline.names import QUARANTINE
+from epochline.offsets import Head, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
+from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+from epochline.planning import PartitionView, SourceView
+from epochline.ports import (
+    Attempts,
+    Chain,
+    EpochRows,
+    Manifest,
+    MirroredOffset,
+    PartSum,
+    PipelineRow,
+    Targets,
+)
+
+Key = tuple[str, int]
+
+
+@dataclass
+class FakeKafka:
+    """Topics as ends of logs, in memory; a consumer group per pipeline. Implements `epochline.ports.OffsetSource`."""
+
+    cluster_id: str = "fake"
+    views: dict[Key, PartitionView] = field(default_factory=dict)
+    gaps: set[str] = field(default_factory=set)
+    groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
+
+    def produce(self, topic: str, partition: int, records: int, *, topic_id: str | None = None) -> None:
+        """Append records to a partition, made if missing."""
+        old = self.views.get((topic, partition))
+        tp = TopicPartition(topic=topic, partition=partition, topic_id=topic_id or f"id-of-{topic}")
+        end = (old.high_watermark if old and old.tp == tp else 0) + records
+        start = old.log_start if old and old.tp == tp else 0
+        self.views[topic, partition] = PartitionView(
+            tp=tp, log_start=start, last_stable=end, high_watermark=end, leader_epoch=0
+        )
+
+    def change(self, topic: str, partition: int, **facts: Any) -> None:
+        """Change what Kafka says of a partition: ``log_start``, ``last_stable``, ``high_watermark``, ``leader_epoch``."""
+        self.views[topic, partition] = replace(self.views[topic, partition], **facts)
+
+    def look(self, source: KafkaSource) -> SourceView:  # described by the port, here and below
+        missing = [topic for topic in source.topics if topic not in {name for name, _ in self.views}]
+        if missing:
+            raise SourceError(f"Kafka has no topic {', '.join(missing)}")
+        found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
+        return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        return dict.fromkeys(partitions)
+
+    def mirrored(self, group: str) -> Mapping[Key, MirroredOffset]:
+        return self.groups.get(group, {})
+
+    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
+        self.groups[group] = {
+            (head.tp.topic, head.tp.partition): MirroredOffset(
+                offset=head.next_offset, generation=generation, epoch_id=epoch_id
+            )
+            for head in heads
+        }
+
+
+@dataclass
+class _AttemptRow:
+    attempt: Attempt
+    tables: tuple[StagedTable, ...]
+    dropped: bool = False
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    parts: list[tuple[PartSum, dict[Key, PartitionCounts]]] = field(default_factory=list)
+    fenced_writes: int = 0
+
+
+@dataclass
+class _Rows:
+    pipelines: dict[str, PipelineRow] = field(default_factory=dict)
+    epochs: dict[tuple[str, int], Epoch] = field(default_factory=dict)
+    leases: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    ranges: dict[tuple[str, int], tuple[PlannedRange, ...]] = field(default_factory=dict)
+    planned_targets: dict[tuple[str, int], dict[str, dict[str, str]]] = field(default_factory=dict)
+    declarations: dict[tuple[str, int], Pipeline] = field(default_factory=dict)
+    chains: dict[tuple[str, int, TopicPartition], list[tuple[int | None, int, int | None]]] = field(
+        default_factory=dict
+    )
+    attempts: dict[int, _AttemptRow] = field(default_factory=dict)
+    staging: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    claims: dict[str, str] = field(default_factory=dict)
+    quarantine: list[dict[str, Any]] = field(default_factory=list)
+
+
+class FakeLedger:
+    """A ledger, its staging and its targets in memory. Implements `epochline.ports.Ledger`.
+
+    Transactions run one after the other, on a copy that takes the place of the original where the block ends well.
+    Targets know mode ``append`` alone.
+    """
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.rows = _Rows()
+        self.now = now
+        self._one_at_a_time = threading.RLock()
+
+    @contextmanager
+    def transaction(self) -> Iterator[FakeTransaction]:
+        """Keep the block's changes where it ends well."""
+        with self._one_at_a_time:
+            rows = copy.deepcopy(self.rows)
+            yield FakeTransaction(rows, self.now)
+            self.rows = rows
+
+
+class FakeTransaction:
+    """One transaction of a `FakeLedger`; its four sides are itself."""
+
+    def __init__(self, rows: _Rows, now: Callable[[], datetime]) -> None:
+        self.rows = rows
+        self._now = now
+        self.epochs: EpochRows = self
+        self.chain: Chain = self
+        self.attempts: Attempts = self
+        self.targets: Targets = self
+
+    # Epochs and pipelines.
+
+    def lock_pipeline(self, pipeline: str) -> PipelineRow:
+        return self.rows.pipelines.setdefault(pipeline, PipelineRow(generation=1, last_epoch_id=0, cluster_id=None))
+
+    def pipeline(self, pipeline: str) -> PipelineRow | None:
+        return self.rows.pipelines.get(pipeline)
+
+    def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
+        self.rows.pipelines[pipeline] = replace(self.rows.pipelines[pipeline], cluster_id=cluster_id)
+
+    def _of(self, pipeline: str) -> list[Epoch]:
+        return [self._read(epoch) for key, epoch in sorted(self.rows.epochs.items()) if key[0] == pipeline]
+
+    def _read(self, epoch: Epoch) -> Epoch:
+        lease = self.rows.leases[epoch.pipeline, epoch.epoch_id]
+        return replace(epoch, lease_expired=lease < self._now())
+
+    def unfinished(self, pipeline: str) -> Epoch | None:
+        return next((epoch for epoch in self._of(pipeline) if epoch.state in UNFINISHED), None)
+
+    def newest_of_run(self, pipeline: str, run: Run) -> Epoch | None:
+        own = [epoch for epoch in self._of(pipeline) if epoch.belongs_to(run)]
+        return own[-1] if own else None
+
+    def lock(self, pipeline: str, epoch_id: int) -> Epoch:
+        epoch = self.rows.epochs.get((pipeline, epoch_id))
+        if epoch is None:
+            raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
+        return self._read(epoch)
+
+    def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
+        return [e for e in self._of(pipeline) if e.epoch_id > epoch_id and e.state is not EpochState.ABORTED]
+
+    def insert(
+        self,
+        pipeline: Pipeline,
+        row: PipelineRow,
+        run: Run,
+        ranges: Sequence[PlannedRange],
+        targets: Mapping[str, Mapping[str, str]],
+        *,
+        kind: EpochKind,
+        lease: timedelta,
+        record_limit: int | None,
+        note: str | None,
+    ) -> Epoch:
+        if self.unfinished(pipeline.name) is not None:
+            raise PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
+        now = self.rows.pipelines[pipeline.name]
+        epoch_id = now.last_epoch_id + 1
+        self.rows.pipelines[pipeline.name] = replace(now, last_epoch_id=epoch_id)
+        key = (pipeline.name, epoch_id)
+        self.rows.leases[key] = self._now() + lease
+        self.rows.ranges[key] = tuple(sorted(ranges, key=lambda one: one.tp))
+        self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
+        self.rows.declarations[key] = pipeline
+        self.rows.epochs[key] = Epoch(
+            pipeline=pipeline.name,
+            epoch_id=epoch_id,
+            generation=row.generation,
+            state=EpochState.PLANNED,
+            attempt=0,
+            kind=kind,
+            run=run,
+            declaration_hash=pipeline.declaration_hash,
+            lease_expired=False,
+            planned_at=self._now(),
+            note=note,
+        )
+        return self._read(self.rows.epochs[key])
+
+    def _mark(self, epoch: Epoch, state: EpochState, **facts: Any) -> Epoch:
+        key = (epoch.pipeline, epoch.epoch_id)
+        self.rows.epochs[key] = replace(self.rows.epochs[key], state=epoch.to(state), **facts)
+        return self._read(self.rows.epochs[key])
+
+    def reopen(
+        self, epoch: Epoch, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]], lease: timedelta
+    ) -> Epoch:
+        key = (epoch.pipeline, epoch.epoch_id)
+        self.rows.leases[key] = self._now() + lease
+        self.rows.declarations[key] = pipeline
+        self.rows.planned_targets[key] = {sink: dict(columns) for sink, columns in targets.items()}
+        return self._mark(
+            epoch, EpochState.PLANNED, aborted_at=None, error=None, approval=None,
+            declaration_hash=pipeline.declaration_hash,
+        )  # fmt: skip
+
+    def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
+        return self.rows.ranges[epoch.pipeline, epoch.epoch_id]
+
+    def planned_targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
+        return self.rows.planned_targets[epoch.pipeline, epoch.epoch_id]
+
+    def declaration(self, epoch: Epoch) -> Pipeline:
+        return self.rows.declarations[epoch.pipeline, epoch.epoch_id]
+
+    def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
+        live = self.live(epoch)
+        if epoch.state is not EpochState.PLANNED or live is None or live.number != attempt:
+            return False
+        self.rows.leases[epoch.pipeline, epoch.epoch_id] = self._now() + lease
+        return True
+
+    def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[Key, PartitionCounts]) -> None:
+        self._mark(epoch, EpochState.PRE_COMMITTED, counts=counts, pre_committed_at=self._now())
+
+    def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
+        return self._mark(epoch, EpochState.COMMITTED, rows_written=rows_written, committed_at=self._now())
+
+    def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
+        return self._mark(epoch, EpochState.ABORTED, error=reason, aborted_at=self._now())
+
+    # The chain.
+
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
+        found = []
+        for (name, number, tp), links in self.rows.chains.items():
+            if (name, number) == (pipeline, generation):
+                _, until, epoch_id = max(links, key=lambda link: link[1])
+                found.append(Head(tp=tp, origin=links[0][1], next_offset=until, epoch_id=epoch_id))
+        return sorted(found, key=lambda head: head.tp)
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        self.rows.chains.setdefault((pipeline, generation, origin.tp), [(None, origin.offset, None)])
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        links = self.rows.chains[epoch.pipeline, epoch.generation, planned.tp]
+        if max(until for _, until, _ in links) != planned.range.start:
+            return False
+        links.append((planned.range.start, planned.range.until, epoch.epoch_id))
+        return True
+
+    # Attempts and staging.
+
+    def begin(
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        number, attempt_id = epoch.attempt + 1, len(self.rows.attempts) + 1
+        tables = staged_tables(pipeline, targets, epoch.epoch_id, number)
+        attempt = Attempt(
+            attempt_id=attempt_id, pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, number=number,
+            token=str(uuid.uuid4()), state=AttemptState.RUNNING,
+        )  # fmt: skip
+        self.rows.attempts[attempt_id] = _AttemptRow(attempt=attempt, tables=tables)
+        self.rows.staging.update({staged.table: [] for staged in tables})
+        key = (epoch.pipeline, epoch.epoch_id)
+        self.rows.epochs[key] = replace(self.rows.epochs[key], attempt=number)
+        return self.ticket(attempt, pipeline, targets)
+
+    def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
+        return StagingTicket(
+            pipeline=attempt.pipeline, epoch_id=attempt.epoch_id, attempt=attempt.number,
+            attempt_id=attempt.attempt_id, application_name=attempt.application_name,
+            tables=self.rows.attempts[attempt.attempt_id].tables,
+        )  # fmt: skip
+
+    def live(self, epoch: Epoch) -> Attempt | None:
+        own = [
+            row.attempt
+            for row in self.rows.attempts.values()
+            if (row.attempt.pipeline, row.attempt.epoch_id) == (epoch.pipeline, epoch.epoch_id)
+        ]
+        return next((attempt for attempt in own if not attempt.fenced), None)
+
+    def _change(self, attempt: Attempt, **facts: Any) -> None:
+        row = self.rows.attempts[attempt.attempt_id]
+        row.attempt = replace(row.attempt, **facts)
+
+    def lock_attempt(self, attempt: Attempt) -> Attempt:
+        return self.rows.attempts[attempt.attempt_id].attempt
+
+    def fence(self, attempt: Attempt, reason: str) -> None:
+        self._change(attempt, fenced=True, state=AttemptState.FENCED)
+
+    def seal(self, attempt: Attempt, rows_staged: int) -> None:
+        self._change(attempt, sealed=True, state=AttemptState.SEALED)
+
+    def finish(self, attempt: Attempt) -> None:
+        self._change(attempt, state=AttemptState.COMMITTED)
+
+    def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
+        return list(self.rows.attempts[attempt.attempt_id].manifests.values())
+
+    def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
+        sums: dict[tuple[str, str], PartSum] = {}
+        for part, _ in self.rows.attempts[attempt.attempt_id].parts:
+            old = sums.get((part.sink, part.write_id))
+            sums[part.sink, part.write_id] = (
+                part if old is None else replace(old, parts=old.parts + 1, rows=old.rows + part.rows)
+            )
+        return list(sums.values())
+
+    def seen(self, attempt: Attempt) -> Mapping[Key, PartitionCounts]:
+        return add_up(seen for _, seen in self.rows.attempts[attempt.attempt_id].parts)
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        return 0
+
+    def left_over(self, pipeline: str) -> Sequence[Attempt]:
+        over = (EpochState.COMMITTED, EpochState.ABORTED)
+        return [
+            row.attempt
+            for row in self.rows.attempts.values()
+            if row.attempt.pipeline == pipeline
+            and not row.dropped
+            and (row.attempt.fenced or self.rows.epochs[pipeline, row.attempt.epoch_id].state in over)
+        ]
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        row = self.rows.attempts[attempt.attempt_id]
+        row.dropped = True
+        for staged in row.tables:
+            self.rows.staging.pop(staged.table, None)
+
+    # Targets.
+
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
+        missing = [sink.table for sink in pipeline.sinks if sink.table not in self.rows.targets]
+        if missing:
+            raise TargetError(f"{pipeline.name}: target {missing[0]} does not exist.")
+        return {sink.table: dict(sink.columns or {}) for sink in pipeline.sinks}
+
+    def claim(self, pipeline: Pipeline) -> None:
+        for sink in pipeline.sinks:
+            owner = self.rows.claims.setdefault(sink.table, pipeline.name)
+            if owner != pipeline.name:
+                raise TargetError(f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}.")
+
+    def create(self, pipeline: Pipeline) -> Sequence[str]:
+        made = [sink.table for sink in pipeline.sinks if sink.table not in self.rows.targets]
+        self.rows.targets.update({table: [] for table in made})
+        return made
+
+    def free_connections(self) -> int:
+        return 100
+
+    def count(self, staged: StagedTable) -> int | None:
+        rows = self.rows.staging.get(staged.table)
+        return None if rows is None else len(rows)
+
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
+        pass
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+        rows = [{**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]]
+        self.rows.targets[sink.table] += rows
+        return len(rows)
+
+    def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
+        self.rows.quarantine += self.rows.staging[staged.table]
+        return len(self.rows.staging[staged.table])
+
+    def limit_time(self, statement: timedelta, lock: timedelta) -> None:
+        pass
+
+    # What a writer does, which on PostgreSQL is done by Spark.
+
+    def write_part(
+        self, ticket: StagingTicket, rows: Mapping[str, list[dict[str, Any]]], seen: Mapping[Key, PartitionCounts]
+    ) -> bool:
+        """Stage one part and count it in its manifests; False, and a fenced write, where the attempt is not live."""
+        row = self.rows.attempts[ticket.attempt_id]
+        if row.attempt.fenced or row.attempt.sealed:
+            row.fenced_writes += 1
+            return False
+        for staged in ticket.tables:
+            new = rows.get(staged.sink, [])
+            self.rows.staging[staged.table] += new
+            part = PartSum(sink=staged.sink, write_id="w", parts=1, rows=len(new))
+            row.parts.append((part, dict(seen) if staged.sink == QUARANTINE else {}))
+        return True
+
+    def end_job(self, ticket: StagingTicket) -> None:
+        """Write the manifests and the end mark."""
+        row = self.rows.attempts[ticket.attempt_id]
+        row.manifests = {
+            part.sink: Manifest(sink=part.sink, write_id=part.write_id, parts=part.parts, rows=part.rows)
+            for part in self.part_sums(row.attempt)
+        }
+        self._change(row.attempt, ended=True)

@@ -1,0 +1,87 @@
+"""Real servers for the tests that name one: a stack per session, a database per test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from epochline.ledger.migrate import upgrade
+from epochline.local.stack import Stack
+
+_numbers = itertools.count(1)
+_TEMPLATE = "template_epochline"
+
+
+def sqlalchemy_url(dsn: str) -> str:
+    return dsn.replace("postgresql://", "postgresql+psycopg2://", 1)
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """A home of its own with PostgreSQL, gone after the session; `kafka_bootstrap` adds Kafka to it."""
+    home = Path(tempfile.mkdtemp(prefix="epochline-tests-"))
+    one = Stack(home)
+    one.up(parts=("postgres",))
+    try:
+        yield one
+    finally:
+        one.down(wipe=True)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(stack: Stack) -> str:
+    stack.up(parts=("kafka",))
+    return stack.kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def _template(stack: Stack) -> str:
+    """A migrated database that tests copy, which is faster than migrating each time."""
+    admin = psycopg2.connect(stack.postgres.superuser_dsn)
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(_TEMPLATE)))
+    admin.close()
+    upgrade(sqlalchemy_url(stack.postgres.dsn(_TEMPLATE)))
+    return _TEMPLATE
+
+
+@pytest.fixture(scope="session")
+def new_database(stack: Stack, _template: str) -> Callable[[], str]:
+    """Makes a fresh database with a migrated ledger; gives its libpq URL, password included."""
+
+    def make() -> str:
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        admin = psycopg2.connect(stack.postgres.superuser_dsn)
+        admin.autocommit = True
+        with admin.cursor() as cursor:
+            cursor.execute(
+                sql.SQL("CREATE DATABASE {} OWNER epochline TEMPLATE {}").format(
+                    sql.Identifier(name), sql.Identifier(_template)
+                )
+            )
+        admin.close()
+        return stack.postgres.dsn(name)
+
+    return make
+
+
+@pytest.fixture
+def postgres_dsn(new_database: Callable[[], str]) -> str:
+    """The libpq URL of a fresh database with a migrated ledger."""
+    return new_database()
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic name of this test's own."""
+    return f"topic-{os.getpid()}-{next(_numbers)}"

@@ -1,0 +1,235 @@
+"""One world per adapter: a ledger, a Kafka in memory, and a writer that stages rows as Spark would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+import psycopg2
+from psycopg2 import sql
+
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.coordinator import Plan, begin, commit, plan, seal
+from epochline.epoch import Run
+from epochline.layout import StagingTicket
+from epochline.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.ledger.postgres import PostgresLedger
+from epochline.names import QUARANTINE
+from epochline.offsets import PartitionCounts, PlannedRange
+from epochline.ports import Ledger
+from epochline.testing import FakeKafka, FakeLedger
+
+LEASE = timedelta(seconds=60)
+WRITE_ID = "0198a8f0-0000-7000-8000-000000000001"
+
+
+def run(name: str = "run-1") -> Run:
+    return Run(dag_id="orders", run_id=name, host="here")
+
+
+def orders(**changes: Any) -> Pipeline:
+    fields: dict[str, Any] = {
+        "name": "orders",
+        "source": KafkaSource(topics="orders"),
+        "parse": Text(),
+        "sinks": [PostgresTable(table="orders", columns={"value": "text"})],
+        "bad_records": "quarantine",
+    }
+    return Pipeline(**{**fields, **changes})
+
+
+def rows_of(planned: PlannedRange) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": f"{planned.tp}@{offset}",
+            "_topic": planned.tp.topic,
+            "_partition": planned.tp.partition,
+            "_offset": offset,
+            "_row": 0,
+        }
+        for offset in range(planned.range.start, planned.range.until)
+    ]
+
+
+def seen_in(planned: PlannedRange, **changes: int) -> PartitionCounts:
+    facts = {"received": len(planned.range), "passed": len(planned.range), "skipped": 0, "quarantined": 0}
+    return PartitionCounts(
+        **{**facts, **changes}, first_offset=planned.range.start, last_offset=planned.range.until - 1, digest=1
+    )
+
+
+class Writer(Protocol):
+    def part(
+        self,
+        ticket: StagingTicket,
+        number: int,
+        rows: Mapping[str, list[dict[str, Any]]],
+        seen: Mapping[tuple[str, int], PartitionCounts],
+    ) -> bool: ...
+
+    def end(self, ticket: StagingTicket) -> bool: ...
+
+
+@dataclass
+class World:
+    ledger: Ledger
+    writer: Writer
+    visible: Callable[[], list[tuple[str, int, int, int]]]
+    quarantined: Callable[[], int]
+    kafka: FakeKafka = field(default_factory=FakeKafka)
+    pipeline: Pipeline = field(default_factory=orders)
+
+    def plan(self, who: str = "run-1", **options: Any) -> Plan:
+        return plan(self.ledger, self.kafka, self.pipeline, run(who), **options)
+
+    def begin(self, epoch_id: int, who: str = "run-1") -> StagingTicket | None:
+        return begin(self.ledger, "orders", epoch_id, run(who), lease=LEASE)
+
+    def stage(self, planned: Plan, ticket: StagingTicket) -> None:
+        for number, one in enumerate(planned.ranges):
+            key = (one.tp.topic, one.tp.partition)
+            assert self.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one)})
+        assert self.writer.end(ticket)
+
+    def seal(self, ticket: StagingTicket, who: str = "run-1", **options: Any) -> Any:
+        return seal(self.ledger, ticket, run(who), **{"invisible_allowed": frozenset(), **options})
+
+    def commit(self, epoch_id: int) -> Any:
+        return commit(self.ledger, self.kafka, "orders", epoch_id)
+
+    def to_sealed(self, who: str = "run-1", **options: Any) -> Plan:
+        planned = self.plan(who, **options)
+        assert planned.epoch is not None
+        ticket = self.begin(planned.epoch.epoch_id, who)
+        assert ticket is not None
+        self.stage(planned, ticket)
+        self.seal(ticket, who)
+        return planned
+
+    def to_committed(self, who: str = "run-1", **options: Any) -> Plan:
+        planned = self.to_sealed(who, **options)
+        assert planned.epoch is not None
+        self.commit(planned.epoch.epoch_id)
+        return planned
+
+    def heads(self) -> dict[int, int]:
+        with self.ledger.transaction() as tx:
+            return {head.tp.partition: head.next_offset for head in tx.chain.heads("orders", 1)}
+
+    def epoch(self, epoch_id: int) -> Any:
+        with self.ledger.transaction() as tx:
+            return tx.epochs.lock("orders", epoch_id)
+
+    def left_over(self) -> int:
+        with self.ledger.transaction() as tx:
+            return len(tx.attempts.left_over("orders"))
+
+
+class FakeWriter:
+    def __init__(self, ledger: FakeLedger) -> None:
+        self._ledger = ledger
+
+    def part(self, ticket: StagingTicket, number: int, rows: Any, seen: Any) -> bool:
+        with self._ledger.transaction() as tx:
+            return tx.write_part(ticket, rows, seen)
+
+    def end(self, ticket: StagingTicket) -> bool:
+        with self._ledger.transaction() as tx:
+            tx.end_job(ticket)
+        return True
+
+
+class PostgresWriter:
+    """What Spark's writer does, by the same statements, without Spark."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._parts: dict[int, dict[str, int]] = {}
+        self._numbers: dict[int, int] = {}
+
+    def part(self, ticket: StagingTicket, number: int, rows: Any, seen: Any) -> bool:
+        connection = psycopg2.connect(self._dsn, application_name=ticket.application_name)
+        try:
+            with connection, connection.cursor() as cursor:
+                parts = []
+                for staged in ticket.tables:
+                    new = rows.get(staged.sink, [])
+                    for row in new:
+                        cursor.execute(
+                            sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+                                sql.Identifier("epochline_staging", staged.table),
+                                sql.SQL(", ").join(map(sql.Identifier, row)),
+                                sql.SQL(", ").join([sql.Placeholder()] * len(row)),
+                            ),
+                            list(row.values()),
+                        )
+                    message = message_of(seen) if staged.sink == QUARANTINE else {}
+                    parts.append(Part(sink=staged.sink, rows=len(new), message=message))
+                if not insert_parts(cursor, ticket.attempt_id, WRITE_ID, number, parts):
+                    connection.rollback()
+                    return False
+                sums = self._parts.setdefault(ticket.attempt_id, {})
+                for part in parts:
+                    sums[part.sink] = sums.get(part.sink, 0) + part.rows
+                self._numbers[ticket.attempt_id] = self._numbers.get(ticket.attempt_id, 0) + 1
+        except psycopg2.errors.UndefinedTable:  # Its staging was dropped: it was fenced.
+            return False
+        finally:
+            connection.close()
+        return True
+
+    def end(self, ticket: StagingTicket) -> bool:
+        connection = psycopg2.connect(self._dsn, application_name=ticket.application_name)
+        rows = self._parts.get(ticket.attempt_id) or {staged.sink: 0 for staged in ticket.tables}
+        try:
+            with connection, connection.cursor() as cursor:
+                parts = self._numbers.get(ticket.attempt_id, 0)
+                return insert_manifest(cursor, ticket.attempt_id, WRITE_ID, parts, rows) and end_job(
+                    cursor, ticket.attempt_id
+                )
+        finally:
+            connection.close()
+
+
+def fake_world() -> World:
+    ledger = FakeLedger()
+    world = World(
+        ledger=ledger,
+        writer=FakeWriter(ledger),
+        visible=lambda: sorted(
+            (row["_topic"], row["_partition"], row["_offset"], row["_epoch"]) for row in ledger.rows.targets["orders"]
+        ),
+        quarantined=lambda: len(ledger.rows.quarantine),
+    )
+    return _with_target(world)
+
+
+def postgres_world(dsn: str) -> World:
+    def query(text: str) -> list[Any]:
+        connection = psycopg2.connect(dsn)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(text)
+                return cursor.fetchall()
+        finally:
+            connection.close()
+
+    world = World(
+        ledger=PostgresLedger(dsn, lock_timeout=2),
+        writer=PostgresWriter(dsn),
+        visible=lambda: sorted(query("SELECT _topic, _partition, _offset, _epoch FROM orders")),
+        quarantined=lambda: query("SELECT count(*) FROM epochline.quarantine")[0][0],
+    )
+    return _with_target(world)
+
+
+def _with_target(world: World) -> World:
+    with world.ledger.transaction() as tx:
+        tx.targets.create(world.pipeline)
+    world.kafka.produce("orders", 0, 10)
+    world.kafka.produce("orders", 1, 5)
+    return world
+
+
