@@ -3,7 +3,8 @@
 What a pipeline's author imports is here; nothing here imports Airflow, Spark or Kafka.
 """
 
+from epochline.declarations import epoch_dag
 from epochline.parsing import Bytes, Json, Regex, Text
 from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
 
-__all__ = ["Bytes", "Json", "KafkaSource", "Pipeline", "PostgresTable", "Regex", "Text"]
+__all__ = ["Bytes", "Json", "KafkaSource", "Pipeline", "PostgresTable", "Regex", "Text", "epoch_dag"]

@@ -222,10 +222,21 @@ class Targets(Protocol):
 class Transaction(Protocol):
     """One database transaction, seen from its four sides."""
 
-    epochs: EpochRows
-    chain: Chain
-    attempts: Attempts
-    targets: Targets
+    @property
+    def epochs(self) -> EpochRows:
+        """Epochs and pipelines."""
+
+    @property
+    def chain(self) -> Chain:
+        """Committed ranges."""
+
+    @property
+    def attempts(self) -> Attempts:
+        """Attempts and staging tables."""
+
+    @property
+    def targets(self) -> Targets:
+        """Target tables."""
 
 
 class Ledger(Protocol):

@@ -45,8 +45,8 @@ def server_account(data: Path, needed: Sequence[Path]) -> Account:
     if setpriv is None:
         where = "it comes with util-linux" if sys.platform == "linux" else "it exists on Linux only"
         raise StackError(
-            "PostgreSQL does not run as root, and `setpriv`, which would start it as another account, was not "
-            f"found ({where}); run `epochline up` as an ordinary user"
+            "PostgreSQL does not run as root, and `setpriv`, which would start it as another account, was "
+            f"not found ({where}); run `epochline up` as an ordinary user"
         )
     account = pwd.getpwnam(ACCOUNT)
     uid, gid = account.pw_uid, account.pw_gid

@@ -69,7 +69,7 @@ class Home:
         try:
             if not self._is_home():
                 self.root.mkdir(parents=True, exist_ok=True)
-                # Root's PostgreSQL runs as another account, which must be able to pass (not to list) the home.
+                # Root's PostgreSQL runs as another account, which must be able to pass the home.
                 self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
                 (self.root / MARKER).touch()
             self.logs.mkdir(mode=0o700, exist_ok=True)
@@ -116,9 +116,7 @@ class Home:
                 pass  # wiped between the two looks
             os.close(handle)
             time.sleep(0.2)
-        raise StackError(
-            f"another epochline command has held {self.root} for ten minutes; end it and try again"
-        )
+        raise StackError(f"another epochline command has held {self.root} for ten minutes; end it and try again")
 
     def _is_home(self) -> bool:
         return (self.root / MARKER).is_file()

@@ -15,8 +15,8 @@ from epochline.errors import StackError
 SUPPORTED = (17, 21)
 _HINT = (
     "Kafka 4.2 and Spark 4.2 need Java 17 or 21: install it (Debian, Ubuntu: `apt-get install "
-    "openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install openjdk@21`) "
-    "or set JAVA_HOME to one that is installed"
+    "openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install "
+    "openjdk@21`) or set JAVA_HOME to one that is installed"
 )
 
 
@@ -33,7 +33,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """The Java of `$JAVA_HOME`, else of `$PATH`.
 
     Raises:
-        StackError: there is none, it does not run, or it is neither 17 nor 21; the message says what to install.
+        StackError: there is none, it does not run, or it is another version; the message says what to do.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")

@@ -9,17 +9,18 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-from kafka import KafkaAdminClient
-from kafka.errors import KafkaError
+from typing import TYPE_CHECKING
 
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import Home, write_private
-from epochline.local.jars import kafka_jars
+from epochline.local.jars import JarSet, kafka_jars
 from epochline.local.java import find_java
-from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.process import Daemon
+
+if TYPE_CHECKING:
+    from kafka import KafkaAdminClient
 
 _LOG_CONFIG = Path(__file__).with_name("kafka.log4j2.xml")
 _PROBE_TOPIC = "epochline-readiness-probe"  # asked for, never created
@@ -78,20 +79,20 @@ class Kafka:
         return f"{LOOPBACK}:{self.port}"
 
     def version(self) -> str:
-        """The broker's version, as its jar is named."""
-        # From the lock file's jar names: starting a JVM to ask would take a second.
-        names = [path.name for path in kafka_jars() if path.name.startswith("kafka_2.13-")]
-        return names[0].removeprefix("kafka_2.13-").removesuffix(".jar")
+        """The broker's version, as the lock file of its jars says."""
+        # Starting a JVM to ask it would take a second.
+        name = next(jar for jar in JarSet("kafka").expected if jar.startswith("kafka_2.13-"))
+        return name.removeprefix("kafka_2.13-").removesuffix(".jar")
 
     def start(self, report: Callable[[str], None] | None = None) -> None:
-        """Start the broker if it is not running; jars are fetched and the storage is formatted at the first."""
+        """Start the broker if it is not running; the first start fetches the jars and formats the storage."""
         if self.pid is not None:
             return
         java = str(find_java().executable)
         class_path = f"{kafka_jars(report)[0].parent}/*"
         self.folder.mkdir(mode=0o700, exist_ok=True)
         config = self._configure()
-        # A quarter of a second would be saved by trusting meta.properties; formatting anew is refused if it is there.
+        # Written last by a format: where it is, there is nothing to do, and a JVM's start is saved.
         if not (self.folder / "data" / "meta.properties").exists():
             self._format(java, class_path, config)
         self.daemon.start(
@@ -110,15 +111,18 @@ class Kafka:
 
     def health(self) -> str | None:
         """None when this broker is unfenced, its controller answers and every partition has a leader."""
+        if not is_listening(self.port):
+            return f"nothing listens on port {self.port}"
+        # Imported here and below: to stop a stack needs no client.
+        from kafka.errors import KafkaError
+
         try:
             with _admin(self.bootstrap_servers) as admin:
                 cluster = admin.describe_cluster()["cluster_id"]
                 if cluster != self._cluster_id():
                     return f"port {self.port} is answered by another Kafka cluster ({cluster})"
-                # The controller refuses this while the broker is fenced: the nearest to producing that leaves no trace.
-                admin.create_topics(
-                    {_PROBE_TOPIC: {"num_partitions": 1, "replication_factor": 1}}, validate_only=True
-                )
+                # Refused while the broker is fenced: the nearest to producing that leaves no trace.
+                admin.create_topics({_PROBE_TOPIC: {"num_partitions": 1, "replication_factor": 1}}, validate_only=True)
                 waiting = [
                     f"{topic['name']}-{partition['partition_index']}"
                     for topic in admin.describe_topics()
@@ -165,7 +169,9 @@ class Kafka:
             command, capture_output=True, text=True, env=_environment(), cwd=self.folder, check=False
         )
         if answer.returncode != 0:
-            raise StackError(f"Kafka's storage could not be formatted: {' '.join((answer.stderr + answer.stdout).split())}")
+            raise StackError(
+                f"Kafka's storage could not be formatted: {' '.join((answer.stderr + answer.stdout).split())}"
+            )
 
 
 def _environment() -> dict[str, str]:
@@ -176,6 +182,8 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def _admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
+    from kafka import KafkaAdminClient
+
     # A refused connection is the expected answer while waiting, not news for the caller's log.
     logger = logging.getLogger("kafka")
     level = logger.level

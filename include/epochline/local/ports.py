@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
@@ -18,6 +19,7 @@ DEFAULTS: Mapping[str, int] = {"postgres": 55432, "kafka": 59092, "kafka_control
 # Below the range from which the kernel takes ports for outgoing connections, so that a stack which is
 # down does not lose its ports to a browser.
 _FALLBACK = range(20_000, 32_000)
+_LISTEN = "0A"  # in /proc/net/tcp
 
 
 def is_free(port: int) -> bool:
@@ -31,6 +33,17 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def is_listening(port: int) -> bool:
+    """Whether a server listens on this port; where the kernel does not say (not Linux), True.
+
+    To be asked before connecting to a server that may not be there: a client that keeps trying a port from which
+    outgoing connections are made ends up, by chance, connected to itself, and then holds the server's port.
+    """
+    tables = [table for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if table.exists()]
+    rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
+    return not tables or any(row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port for row in rows)
 
 
 def becomes_free(port: int, seconds: float = 5.0) -> bool:
@@ -47,7 +60,8 @@ def holder(port: int) -> str:
     """Who listens on a port, as far as this user may know."""
     try:
         for connection in psutil.net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            listening = connection.status == psutil.CONN_LISTEN and connection.pid is not None
+            if listening and tuple(connection.laddr)[1:] == (port,):
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except psutil.Error:
         pass
@@ -91,8 +105,9 @@ class Ports:
                 chosen[name] = kept
             elif kept is not None and running:
                 raise StackError(
-                    f"port {kept} of {name} is now used by {holder(kept)}, and parts of this stack that still run "
-                    "were told of that port; end that process, or run `epochline down` and `epochline up`"
+                    f"port {kept} of {name} is now used by {holder(kept)}, and parts of this stack that "
+                    "still run were told of that port; end that process, or run `epochline down` and then "
+                    "`epochline up`"
                 )
             else:
                 chosen[name] = self._choose(default, set(chosen.values()) | set(known.values()))
@@ -103,7 +118,7 @@ class Ports:
     def _choose(self, default: int, taken: set[int]) -> int:
         if default not in taken and is_free(default):
             return default
-        for port in random.sample(_FALLBACK, 200):  # noqa: S311 - spread, not secrecy
+        for port in random.sample(_FALLBACK, 200):
             if port not in taken and is_free(port):
                 return port
         raise StackError("no free port was found on 127.0.0.1")

@@ -18,7 +18,7 @@ from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
-from epochline.local.ports import LOOPBACK, Ports
+from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.process import Daemon
 
 SUPERUSER = "postgres"
@@ -135,13 +135,15 @@ class Postgres:
         )
 
     def wait(self, seconds: float = 120) -> None:
-        """Wait until it answers a query, then make roles, databases and client files; a repeat changes nothing."""
+        """Wait until it answers a query, then make what is missing of roles, databases and client files."""
         self.daemon.wait_ready(self.health, seconds)
         self._provision()
         self._write_client_files()
 
     def health(self) -> str | None:
         """None when a query is answered as the superuser; else what is wrong."""
+        if not is_listening(self.port):
+            return f"nothing listens on port {self.port}"
         try:
             with self._superuser() as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT pg_is_in_recovery()")
@@ -214,9 +216,7 @@ class Postgres:
             self.service_file,
             "".join(f"[{r}]\nhost={LOOPBACK}\nport={self.port}\ndbname={r}\nuser={r}\n" for r in roles),
         )
-        write_private(
-            self.password_file, "".join(f"{LOOPBACK}:{self.port}:*:{r}:{self._password(r)}\n" for r in roles)
-        )
+        write_private(self.password_file, "".join(f"{LOOPBACK}:{self.port}:*:{r}:{self._password(r)}\n" for r in roles))
 
 
 class _Closing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -142,6 +143,12 @@ class Daemon:
         self._pid_file.unlink(missing_ok=True)
         return pid is not None
 
+    def ask_to_stop(self) -> None:
+        """Send the first of the stop signals and do not wait; `stop` is to follow."""
+        pid = self.pid
+        if pid is not None:
+            _quietly(lambda: os.kill(pid, self._stop_signals[0][0]))
+
     def end_leftovers(self) -> None:
         """End processes that a server left behind when it died: same session, or its mark inherited."""
         if self.pid is not None:
@@ -222,7 +229,5 @@ class Daemon:
 
 
 def _quietly(action: Callable[[], object]) -> None:
-    try:
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
         action()
-    except (psutil.Error, ProcessLookupError):
-        pass

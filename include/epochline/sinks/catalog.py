@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from epochline.columns import parse_type
 from epochline.errors import TargetError
-from epochline.ledger.cursor import execute_sql
 from epochline.layout import STAGED_LINEAGE
+from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table, order_column, split_table
 from epochline.pipeline import Pipeline, PostgresTable, order_columns
 

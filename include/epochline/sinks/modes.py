@@ -12,8 +12,8 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.epoch import Epoch
-from epochline.ledger.cursor import execute_sql
 from epochline.layout import DELETED, StagedTable
+from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table
 from epochline.pipeline import Pipeline, PostgresTable
 from epochline.sinks.catalog import Target, order_of

@@ -25,7 +25,7 @@ class PostgresTargets:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:  # noqa: D102 - described by the port, as below
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
         return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.sinks}
 
     def claim(self, pipeline: Pipeline) -> None:

@@ -1,8 +1,8 @@
 """Jars for Kafka and Spark: named by two Ivy files, locked by checksum, cached once per machine.
 
 The Ivy that ships inside pyspark fetches them, so that no Maven is needed. Each set is retrieved into a draft
-folder, checked against its lock file and then renamed: a folder of the final name is complete and genuine, and
-an interruption leaves nothing that a later call would trust.
+folder, checked against its lock file and then renamed: a folder of the final name is complete and genuine,
+and an interruption leaves nothing that a later call would trust.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class JarSet:
                         self._fetch(report)
             except OSError as error:
                 raise StackError(
-                    f"the jar cache {self._cache} cannot be written: {error.strerror}; set EPOCHLINE_CACHE to a "
-                    "folder you own"
+                    f"the jar cache {self._cache} cannot be written: {error.strerror}; set EPOCHLINE_CACHE "
+                    "to a folder you own"
                 ) from error
         return [self.folder / name for name in self.expected]
 
@@ -81,7 +81,9 @@ class JarSet:
         found = {path.name for path in folder.glob("*.jar")}
         if found != set(self.expected):
             missing, extra = sorted(set(self.expected) - found), sorted(found - set(self.expected))
-            raise StackError(f"the {self.name} jars are not those of the lock file: missing {missing}, not listed {extra}")
+            raise StackError(
+                f"the {self.name} jars are not those of the lock file: missing {missing}, not listed {extra}"
+            )
         wrong = [
             name
             for name, digest in self.expected.items()
@@ -93,8 +95,9 @@ class JarSet:
             for copy in (folder / name, *(self._cache / "ivy").rglob(name)):
                 copy.unlink(missing_ok=True)
         raise StackError(
-            f"these {self.name} jars differ from their recorded checksums and were deleted: {', '.join(sorted(wrong))}; "
-            "run the command again to fetch them anew, and if it happens again, do not trust your repository"
+            f"these {self.name} jars differ from their recorded checksums and were deleted: "
+            f"{', '.join(sorted(wrong))}; run the command "
+            "again to fetch them anew, and if it happens again, do not trust your repository"
         )
 
     def _complete(self) -> bool:
@@ -118,8 +121,8 @@ class JarSet:
             answer = subprocess.run(command, capture_output=True, text=True, check=False)
             if answer.returncode != 0:
                 raise StackError(
-                    f"the {self.name} jars could not be fetched: {_cause(answer.stdout + answer.stderr)}. Check the "
-                    "network; behind a mirror, name an Ivy settings file in EPOCHLINE_IVY_SETTINGS"
+                    f"the {self.name} jars could not be fetched: {_cause(answer.stdout + answer.stderr)}. "
+                    "Check the network; behind a mirror, name an Ivy settings file in EPOCHLINE_IVY_SETTINGS"
                 )
             self.verify(draft)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -140,7 +143,9 @@ def _ivy() -> Path:
 
 def _cause(output: str) -> str:
     telling = [
-        line.strip() for line in output.splitlines() if any(word in line for word in ("Exception", "not found", "FAILED"))
+        line.strip()
+        for line in output.splitlines()
+        if any(word in line for word in ("Exception", "not found", "FAILED"))
     ]
     return "; ".join(dict.fromkeys(telling[:3])) or "Ivy gave no reason"
 

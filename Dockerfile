@@ -1,0 +1,41 @@
+# One image for Airflow and Spark: the project, its pinned packages, Java 17 and the jars of Spark's Kafka source.
+# Spark is the one inside the package pyspark, so that driver, master and workers are of one version.
+FROM python:3.11-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/epochline
+
+COPY requirements.txt ./
+RUN --mount=type=cache,target=/root/.cache/pip pip install -r requirements.txt
+
+COPY pyproject.toml README.md ./
+COPY include include/
+COPY spark_jobs spark_jobs/
+COPY plugins plugins/
+COPY dags dags/
+RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --editable .
+
+# Checked against the lock file by the code that fetches them; the cache outlives a change of the code above.
+RUN --mount=type=cache,target=/var/cache/epochline \
+    mkdir /opt/spark-jars \
+    && EPOCHLINE_CACHE=/var/cache/epochline python -c "import shutil; from epochline.local.jars import spark_jars; \
+[shutil.copyfile(jar, f'/opt/spark-jars/{jar.name}') for jar in spark_jars(print)]"
+
+ENV AIRFLOW_HOME=/opt/airflow \
+    EPOCHLINE_PROJECT=/opt/epochline \
+    EPOCHLINE_SPARK_JARS=/opt/spark-jars/commons-pool2-2.13.1.jar,/opt/spark-jars/kafka-clients-3.9.2.jar,/opt/spark-jars/scala-parallel-collections_2.13-1.2.0.jar,/opt/spark-jars/spark-sql-kafka-0-10_2.13-4.2.0.jar,/opt/spark-jars/spark-tags_2.13-4.2.0.jar,/opt/spark-jars/spark-token-provider-kafka-0-10_2.13-4.0.0.jar \
+    PYSPARK_DRIVER_PYTHON=/usr/local/bin/python \
+    PYSPARK_PYTHON=/usr/local/bin/python \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONPATH=/opt/epochline/include:/opt/epochline/spark_jobs \
+    PYTHONUNBUFFERED=1 \
+    SPARK_HOME=/usr/local/lib/python3.11/site-packages/pyspark
+
+# A named volume on the log folder takes its owner from here.
+RUN useradd --uid 50000 --create-home epochline \
+    && mkdir -p /opt/airflow/logs \
+    && chown -R epochline:epochline /opt/airflow
+USER epochline

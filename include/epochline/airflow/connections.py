@@ -1,0 +1,116 @@
+"""Airflow connections as what the use cases need: a ledger, a Kafka, a run. Tasks reach PostgreSQL by these alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from epochline.epoch import Run
+from epochline.errors import ConfigurationError, EpochlineError
+from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from epochline.kafka.source import KafkaOffsets
+    from epochline.ledger.postgres import PostgresLedger
+
+_LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding")
+_KAFKA = frozenset({"bootstrap.servers"})
+
+
+@contextmanager
+def epochline_errors() -> Iterator[None]:
+    """Turn our errors into Airflow's, so that a task is tried again only where that helps."""
+    try:
+        yield
+    except EpochlineError as error:
+        message = f"{type(error).__name__}: {error}"
+        if error.retryable:
+            raise AirflowException(message) from error
+        raise AirflowFailException(message) from error
+
+
+def run_of(context: Mapping[str, Any]) -> Run:
+    """The DAG run that a task belongs to. Try numbers and dates decide nothing (INV-8)."""
+    return Run(dag_id=context["dag_run"].dag_id, run_id=context["dag_run"].run_id, host=socket.gethostname())
+
+
+def postgres_dsn(connection_id: str) -> str:
+    """The libpq URL of a connection, password included. Never log it.
+
+    Raises:
+        ConfigurationError: the connection names no host or database.
+    """
+    from sqlalchemy import URL
+
+    connection = Connection.get(connection_id)
+    if not connection.host or not connection.schema:
+        raise ConfigurationError(f"Airflow connection {connection_id!r} needs a host and a database (schema).")
+    extra = connection.extra_dejson
+    url = URL.create(
+        "postgresql",
+        username=connection.login,
+        password=connection.password,
+        host=connection.host,
+        port=connection.port or 5432,
+        database=connection.schema,
+        query={name: str(extra[name]) for name in _LIBPQ if name in extra},
+    )
+    return url.render_as_string(hide_password=False)
+
+
+def kafka_settings(connection_id: str) -> dict[str, str]:
+    """The Kafka properties of a connection: its extra as JSON, or its host and port.
+
+    Raises:
+        ConfigurationError: no brokers are named, or a property is not supported.
+    """
+    connection = Connection.get(connection_id)
+    settings = {str(key): str(value) for key, value in connection.extra_dejson.items()}
+    if "bootstrap.servers" not in settings and connection.host:
+        settings["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
+    if "bootstrap.servers" not in settings:
+        raise ConfigurationError(
+            f"Airflow connection {connection_id!r} names no brokers:"
+            ' give {"bootstrap.servers": "host:9092"} as its extra.'
+        )
+    strangers = sorted(set(settings) - _KAFKA)
+    if strangers:
+        raise ConfigurationError(
+            f"Airflow connection {connection_id!r}: {', '.join(strangers)} is not supported; {', '.join(_KAFKA)} is."
+        )
+    return settings
+
+
+def ledger_of(pipeline: Pipeline) -> PostgresLedger:
+    """The ledger behind the pipeline's PostgreSQL connection."""
+    from epochline.ledger.postgres import PostgresLedger
+
+    dsn = postgres_dsn(pipeline.postgres_connection)
+    return PostgresLedger(dsn, lock_timeout=pipeline.lock_timeout.total_seconds())
+
+
+def offsets_of(pipeline: Pipeline) -> KafkaOffsets:
+    """The Kafka behind the pipeline's connection."""
+    from epochline.kafka.source import KafkaOffsets
+
+    return KafkaOffsets(kafka_settings(pipeline.source.connection))
+
+
+def writers_of(pipeline: Pipeline) -> int | None:
+    """How many sessions will write at once: Spark's cores, where the connection or the declaration says how many."""
+    conf = pipeline.spark_conf
+    if "spark.cores.max" in conf:
+        return int(conf["spark.cores.max"])
+    if "spark.executor.instances" in conf:
+        return int(conf["spark.executor.instances"]) * int(conf.get("spark.executor.cores", "1"))
+    local = re.match(r"^local(?:\[(\d+|\*)(?:,.*)?\])?$", Connection.get(pipeline.spark_connection).host or "")
+    if local is None:
+        return None
+    return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)

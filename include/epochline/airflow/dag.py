@@ -1,0 +1,92 @@
+"""From a declaration to its DAG: ``plan_epoch >> pre_commit >> commit_epoch``, with ``abort_epoch`` as teardown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Param
+
+from epochline.airflow.operators import (
+    AbortEpochOperator,
+    CommitEpochOperator,
+    PlanEpochOperator,
+    PreCommitOperator,
+)
+from epochline.pipeline import Pipeline
+
+_DOC = """
+### One run, one checkpoint epoch
+
+Reads **{source}**, writes **{sinks}**. `plan_epoch` writes the offset range to the ledger, `pre_commit` stages exactly
+that range with Spark and seals it, `commit_epoch` makes it visible together with the offsets, in one transaction.
+
+| What you see | What it means | What to do |
+|---|---|---|
+| run skipped | nothing to read | nothing |
+| run red, `abort_epoch` failed: "was aborted" | staging is discarded, no offset moved | read the log of the task that failed; clear the run from `plan_epoch` to try the same range again, or let the next run take it |
+| run red, "is pre-committed and was left so" | all rows are staged and sealed | nothing: the next run commits them; or clear `commit_epoch` |
+| `plan_epoch`: "is being staged by run …" | another run holds the pipeline's epoch | wait; this run tries again by itself |
+| you clear a committed run | its receipt is shown | nothing is written twice |
+
+Trigger it by hand to read what is there now; *record limit* bounds the epoch, *note* is kept in the ledger.
+
+```sql
+SELECT * FROM epochline.epochs WHERE pipeline = '{name}' ORDER BY epoch_id DESC LIMIT 10;
+SELECT * FROM epochline.heads WHERE pipeline = '{name}';
+```
+"""  # noqa: E501 - rows of a Markdown table cannot be broken
+
+
+def epoch_dag(pipeline: Pipeline) -> DAG:
+    """The DAG of a pipeline; its id is the pipeline's name.
+
+    Params of the trigger form: ``record_limit`` (most offsets in the epoch) and ``note``.
+    """
+    with DAG(
+        dag_id=pipeline.name,
+        schedule=pipeline.schedule,
+        # A schedule needs a beginning; without catch-up it decides nothing else.
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        default_args={"retries": pipeline.retries, "retry_delay": pipeline.retry_delay},
+        tags=list(pipeline.tags),
+        doc_md=_DOC.format(
+            name=pipeline.name,
+            source=", ".join(pipeline.source.topics) or f"topics that match {pipeline.source.pattern}",
+            sinks=", ".join(f"{sink.table} ({sink.mode})" for sink in pipeline.sinks),
+        ),
+        params={
+            "record_limit": Param(
+                None,
+                type=["null", "integer"],
+                minimum=1,
+                title="Record limit",
+                description="Most offsets this epoch reads; empty: the declaration's.",
+            ),
+            "note": Param(
+                None, type=["null", "string"], maxLength=500, title="Note", description="Kept with the epoch."
+            ),
+        },
+    ) as dag:
+        plan = PlanEpochOperator(
+            pipeline=pipeline,
+            task_id="plan_epoch",
+            record_limit="{{ params.record_limit or '' }}",
+            note="{{ params.note or '' }}",
+            # Two leases are waited for another run, and Kafka has its own patience.
+            execution_timeout=timedelta(minutes=5),
+        )
+        pre_commit = PreCommitOperator(
+            pipeline=pipeline, task_id="pre_commit", execution_timeout=pipeline.pre_commit_timeout
+        )
+        commit = CommitEpochOperator(
+            pipeline=pipeline,
+            task_id="commit_epoch",
+            execution_timeout=pipeline.commit_statement_timeout + timedelta(minutes=1),
+        )
+        abort = AbortEpochOperator(pipeline=pipeline, task_id="abort_epoch", execution_timeout=timedelta(minutes=5))
+        for setup in (plan, pre_commit):
+            setup.is_setup = True
+        plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
+    return dag

@@ -1,0 +1,233 @@
+"""The tasks of an epoch. Each calls one use case; heavy things are imported where they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from epochline.airflow.connections import (
+    epochline_errors,
+    kafka_settings,
+    ledger_of,
+    offsets_of,
+    postgres_dsn,
+    run_of,
+    writers_of,
+)
+from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
+"""The epoch's id, as ``plan_epoch`` left it: the only thing that passes between tasks (INV-8)."""
+
+
+class PlanEpochOperator(BaseOperator):
+    """Settle what earlier runs left, then write origins and this run's range to the ledger.
+
+    :param pipeline: the declaration.
+    :return: the epoch's id as text. Skips when there is nothing to read.
+    """
+
+    template_fields: Sequence[str] = ("record_limit", "note")
+
+    def __init__(
+        self, *, pipeline: Pipeline, record_limit: str | None = None, note: str | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.pipeline = pipeline
+        self.record_limit = record_limit
+        self.note = note
+
+    def execute(self, context: Context) -> str:
+        """Plan the run's epoch."""
+        from epochline.coordinator import PlanOutcome, plan
+
+        with epochline_errors():
+            planned = plan(
+                ledger_of(self.pipeline),
+                offsets_of(self.pipeline),
+                self.pipeline,
+                run_of(context),
+                record_limit=int(self.record_limit) if self.record_limit else None,
+                note=self.note or None,
+                writers=writers_of(self.pipeline),
+            )
+        for note in planned.notes:
+            self.log.info(note)
+        if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
+            recovered = f" Recovered: {'; '.join(planned.notes)}." if planned.notes else ""
+            raise AirflowSkipException(
+                f"{self.pipeline.name}: nothing to read; no epoch was written and every origin is kept.{recovered}"
+            )
+        self.log.info(
+            "%s is %s (%s): %s",
+            planned.epoch,
+            planned.epoch.state,
+            planned.outcome.replace("_", " "),
+            ", ".join(str(one) for one in planned.ranges),
+        )
+        return str(planned.epoch.epoch_id)
+
+
+class PreCommitOperator(SparkSubmitOperator):
+    """Stage the epoch with Spark, then seal it: begin, submit, seal at every execution.
+
+    :param pipeline: the declaration.
+    :param epoch_id: id of the epoch. (templated)
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "epoch_id")
+
+    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
+        # durable: a retry is an attempt of its own and must not be tied to the driver of the one before.
+        super().__init__(conn_id=pipeline.spark_connection, conf=dict(pipeline.spark_conf), durable=False, **options)
+        self.pipeline = pipeline
+        self.epoch_id = epoch_id
+
+    def execute(self, context: Context) -> None:
+        """Stage and seal the epoch; succeed without Spark where it is sealed already."""
+        from epochline.airflow.lease import kept_lease
+        from epochline.coordinator import LEASE, begin, seal
+
+        run, name = run_of(context), self.pipeline.name
+        with epochline_errors():
+            ledger = ledger_of(self.pipeline)
+            self._refuse_not_to_wait()
+            ticket = begin(ledger, name, int(self.epoch_id), run, lease=LEASE)
+            if ticket is None:
+                self.log.info("epoch %s of %s is sealed already; Spark has nothing to do", self.epoch_id, name)
+                return
+            self.application = self.application or str(_project() / "spark_jobs" / "pre_commit.py")
+            self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
+            self.name = f"epochline {name} epoch {ticket.epoch_id} attempt {ticket.attempt}"
+            self.application_args = [
+                "--pipeline", name, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
+            ]  # fmt: skip
+            with (
+                tempfile.TemporaryDirectory(prefix="epochline-") as folder,
+                kept_lease(ledger, ticket, run, self.on_kill),
+            ):
+                self._hand_over_credentials(Path(folder))
+                super().execute(context)
+                # Asked after the read: a transaction that began meanwhile has left its marker by now.
+                gaps = offsets_of(self.pipeline).look(self.pipeline.source).invisible_allowed
+                counts = seal(ledger, ticket, run, invisible_allowed=gaps)
+        self.log.info(
+            "epoch %d of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
+            ticket.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
+        )  # fmt: skip
+
+    def _refuse_not_to_wait(self) -> None:
+        """A submit that returns before the job ended would be sealed before it was staged."""
+        for setting, value in (self.conf or {}).items():
+            if setting.lower().endswith("waitappcompletion") and str(value).lower() == "false":
+                raise AirflowFailException(
+                    f"{setting}=false: pre_commit must wait until Spark ended. Take it out of spark_conf."
+                )
+
+    def _hand_over_credentials(self, folder: Path) -> None:
+        """Let the driver read how to reach PostgreSQL and Kafka from a file that only its owner reads (trap 17).
+
+        In cluster mode the driver runs elsewhere: there EPOCHLINE_CREDENTIALS names a file that was put in place.
+        """
+        if self._hook is None:
+            self._hook = self._get_hook()
+        if self._hook._connection["deploy_mode"] == "cluster":
+            return
+        path = folder / "credentials.json"
+        path.touch(mode=0o600)
+        path.write_text(
+            json.dumps(
+                {
+                    "postgres": {"dsn": postgres_dsn(self.pipeline.postgres_connection)},
+                    "kafka": kafka_settings(self.pipeline.source.connection),
+                }
+            )
+        )
+        self.env_vars = {"EPOCHLINE_CREDENTIALS": str(path)}
+        self._hook = None  # Made anew by the provider, with what was just set.
+
+
+class CommitEpochOperator(BaseOperator):
+    """Make the sealed epoch visible, exactly once.
+
+    :param pipeline: the declaration.
+    :param epoch_id: id of the epoch. (templated)
+    """
+
+    template_fields: Sequence[str] = ("epoch_id",)
+
+    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
+        super().__init__(**options)
+        self.pipeline = pipeline
+        self.epoch_id = epoch_id
+
+    def execute(self, context: Context) -> None:
+        """Commit; show the receipt where it is committed already."""
+        from epochline.coordinator import commit
+
+        with epochline_errors():
+            receipt = commit(
+                ledger_of(self.pipeline), offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id)
+            )
+        self.log.info("%s", receipt)
+
+
+class AbortEpochOperator(BaseOperator):
+    """Teardown: discard the staging of an epoch that was not committed, and let the run be red.
+
+    :param pipeline: the declaration.
+    :param epoch_id: id of the epoch. (templated)
+    """
+
+    template_fields: Sequence[str] = ("epoch_id",)
+
+    def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
+        super().__init__(**options)
+        self.pipeline = pipeline
+        self.epoch_id = epoch_id
+
+    def execute(self, context: Context) -> None:
+        """Abort; skip where the epoch is committed or was never planned.
+
+        Raises:
+            AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red (U6).
+        """
+        from epochline.coordinator import abort
+        from epochline.epoch import AbortOutcome
+
+        if not self.epoch_id:
+            raise AirflowSkipException(f"{self.pipeline.name}: this run has no epoch; there is nothing to abort.")
+        run = run_of(context)
+        with epochline_errors():
+            outcome = abort(
+                ledger_of(self.pipeline), self.pipeline.name, int(self.epoch_id), run, reason=f"teardown of {run}"
+            )
+        if outcome is AbortOutcome.ALREADY_COMMITTED:
+            raise AirflowSkipException(f"epoch {self.epoch_id} of {self.pipeline.name} is committed; nothing to abort.")
+        what = {
+            AbortOutcome.LEFT_FOR_RECOVERY: (
+                "is pre-committed and was left so: the next run of the pipeline commits it, or clear commit_epoch"
+            ),
+            AbortOutcome.ABORTED: (
+                "was aborted, its staging is discarded, no offset moved; clear this run from plan_epoch to try the same"
+                " range again, or let the next run take it"
+            ),
+            AbortOutcome.ALREADY_ABORTED: "was aborted before; clear this run from plan_epoch to try the range again",
+        }[outcome]
+        raise AirflowFailException(f"epoch {self.epoch_id} of {self.pipeline.name} {what}.")
+
+
+def _project() -> Path:
+    """The folder that holds dags/ and spark_jobs/."""
+    return Path(os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[3])

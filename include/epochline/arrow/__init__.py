@@ -1,0 +1,1 @@
+"""The Arrow side: parse, cast, encode and digest record batches. Only the pure core is known here."""

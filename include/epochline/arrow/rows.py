@@ -1,0 +1,177 @@
+"""From parsed rows to the rows of one sink's staging table (protocol, "What a sink mode means")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.casting import cast_column, null_rows, shown
+from epochline.arrow.contract import BatchFunction, call, require_columns
+from epochline.arrow.types import column_type, record_schema
+from epochline.errors import EpochlineError
+from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
+from epochline.names import order_column
+from epochline.pipeline import PostgresTable, load_function
+
+TOMBSTONE = "_tombstone"
+"""Boolean column of parsed rows: the record had no value."""
+
+
+class ValueDoesNotFitError(EpochlineError):
+    """A value of a transform's rows does not fit its column. There is no record to quarantine: the epoch fails."""
+
+
+class SinkRows:
+    """Makes the staging rows of one sink.
+
+    Args:
+        sink: the declared sink.
+        staged: its staging table.
+        record: columns and types of the parsed record, which the rows that `build` gets are cast to already.
+    """
+
+    def __init__(self, sink: PostgresTable, staged: StagedTable, record: Mapping[str, str]) -> None:
+        self._sink = sink
+        self._record = record
+        self._schema = record_schema(staged.columns)
+        self._kinds = {name: column_type(text) for name, text in staged.columns.items()}
+        self._orders = {order_column(name): name for name in sink.order_by}
+        own = {*STAGED_LINEAGE, DELETED, *self._orders}
+        self._targets = [name for name in staged.columns if name not in own]
+        self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
+
+    def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
+        """The staging rows of parsed rows.
+
+        Args:
+            rows: the record's columns (cast), whatever else the parse gave, lineage and `TOMBSTONE`.
+
+        Returns:
+            The staging rows; per row of ``rows`` that cannot be one, the reason; and which rows of ``rows`` they
+            are where some are left out, else None.
+        """
+        problems: dict[int, str] = {}
+        chosen = rows
+        what = f"{self._sink} takes its columns from the parse, which"
+        if self._select is not None:
+            what = f"select {self._sink.select} of {self._sink}"
+            chosen = call(what, self._select, rows)
+        require_columns(what, chosen, self._targets)
+        tombstones = rows.column(TOMBSTONE)
+        on_tombstone = self._sink.on_tombstone if tombstones.true_count else None
+        columns: dict[str, pa.Array] = {}
+        for name in self._targets:
+            column = chosen.column(name)
+            if on_tombstone == "delete" and name not in self._sink.key:
+                column = pc.if_else(tombstones, pa.scalar(None, column.type), column)
+            columns[name] = self._cast(name, column, problems)
+        self._own_columns(rows, columns, problems)
+        if on_tombstone == "quarantine":
+            for row in pc.indices_nonzero(tombstones).to_pylist():
+                problems[row] = f"{self._sink}: the record has no value, and tombstones are quarantined"
+        ignored = tombstones if on_tombstone == "ignore" else None
+        self._refuse_nulls(columns, problems, ignored)
+        batch = pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._schema.names], schema=self._schema
+        )
+        if ignored is None:
+            return batch, problems, None
+        left = pc.indices_nonzero(pc.invert(ignored))
+        kept = set(left.to_pylist())
+        return batch.take(left), {row: why for row, why in problems.items() if row in kept}, left
+
+    def _cast(self, name: str, column: pa.Array, problems: dict[int, str]) -> pa.Array:
+        kind = self._kinds[name]
+        if self._select is None and self._record.get(name) == str(kind):
+            array = column  # cast and checked already, as the record's column
+        else:
+            cast = cast_column(name, column, kind)
+            for row, reason in cast.problems.items():
+                problems.setdefault(row, f"{self._sink}: {reason}")
+            array = cast.array
+        return _no_null_measure(self._sink, name, array)
+
+    def _own_columns(
+        self, rows: pa.RecordBatch, columns: dict[str, pa.Array], problems: dict[int, str]
+    ) -> None:
+        for name in self._kinds:
+            if name in STAGED_LINEAGE:
+                columns[name] = rows.column(name)
+            elif name == DELETED:
+                columns[name] = rows.column(TOMBSTONE)
+            elif name in self._orders:
+                columns[name] = rows.column(self._orders[name])
+
+    def _refuse_nulls(
+        self, columns: dict[str, pa.Array], problems: dict[int, str], ignored: pa.Array | None
+    ) -> None:
+        for name in self._sink.key:
+            for row in null_rows(columns[name]):
+                problems.setdefault(row, f"{self._sink}: NULL in the key column {name}")
+        for staged, name in self._orders.items():
+            if staged in columns:
+                # Compared with a NULL nothing is newer: such a row, or deletion, would be lost without a word.
+                for row in null_rows(columns[staged]):
+                    problems.setdefault(
+                        row, f"{self._sink}: NULL in {name}, by which the newest row is chosen"
+                    )
+
+
+def _no_null_measure(sink: PostgresTable, name: str, column: pa.Array) -> pa.Array:
+    """A measure that is NULL adds nothing; left NULL it would turn the whole sum into NULL."""
+    if name in sink.measures and column.null_count:
+        return pc.fill_null(column, pa.scalar(0).cast(column.type))
+    return column
+
+
+def cast_rows(staged: StagedTable, sink: PostgresTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Cast a batch of a transform's DataFrame to the staging columns.
+
+    Columns are taken by name. An upsert's order columns come from the columns of ``order_by``; ``_deleted`` from a
+    column of that name, else from ``_tombstone`` as the sink declares it, else it is false.
+
+    Raises:
+        ColumnMismatchError: a column is missing or of an impossible type.
+        ValueDoesNotFitError: a value does not fit; the message names the column.
+    """
+    if TOMBSTONE in batch.schema.names and sink.on_tombstone == "ignore":
+        batch = batch.filter(pc.invert(pc.fill_null(batch.column(TOMBSTONE), False)))
+    orders = {order_column(name): name for name in sink.order_by}
+    deleted = _deleted(sink, batch) if DELETED in staged.columns else None
+    columns = []
+    for name, text in staged.columns.items():
+        if name == DELETED:
+            columns.append(deleted)
+            continue
+        source = orders.get(name, name) if name not in batch.schema.names else name
+        require_columns(f"the transform of {sink}", batch, [source])
+        column = batch.column(source)
+        own = name in STAGED_LINEAGE or name in orders
+        if deleted is not None and not own and name not in sink.key and deleted.true_count:
+            column = pc.if_else(deleted, pa.scalar(None, column.type), column)
+        cast = cast_column(source, column, column_type(text))
+        if cast.problems:
+            row, reason = min(cast.problems.items())
+            raise ValueDoesNotFitError(
+                f"{sink}: {reason}. After a transform a row has no record to quarantine, so the epoch fails"
+                f"{_position(batch, row)}"
+            )
+        if (name in sink.key or name in orders) and cast.array.null_count:
+            role = "the key" if name in sink.key else "order_by"
+            raise ValueDoesNotFitError(f"{sink}: NULL in {source}, a column of {role}; the epoch fails")
+        columns.append(_no_null_measure(sink, name, cast.array))
+    return pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
+
+
+def _deleted(sink: PostgresTable, batch: pa.RecordBatch) -> pa.Array:
+    for name in (DELETED, TOMBSTONE):
+        if name in batch.schema.names and (name == DELETED or sink.on_tombstone == "delete"):
+            return pc.fill_null(batch.column(name).cast(pa.bool_()), False)
+    return pa.array([False] * batch.num_rows, pa.bool_())
+
+
+def _position(batch: pa.RecordBatch, row: int) -> str:
+    known = [name for name in ("_topic", "_partition", "_offset") if name in batch.schema.names]
+    return f" ({', '.join(f'{name} {shown(batch.column(name)[row])}' for name in known)})" if known else ""

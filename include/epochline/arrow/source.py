@@ -1,0 +1,55 @@
+"""The records as they come from Kafka, in one shape, whatever Arrow types Spark hands over."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from epochline.errors import EpochlineError
+
+SOURCE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""What ``parse`` gets. ``headers`` is NULL where the reader was not asked for them."""
+
+_NEEDED = ("topic", "partition", "offset", "value")
+
+
+class ColumnMismatchError(EpochlineError):
+    """A batch lacks a column, or its type cannot become what was declared. The attempt fails."""
+
+
+def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Bring a batch of source records to `SOURCE_SCHEMA`.
+
+    Raises:
+        ColumnMismatchError: a column is missing or of an impossible type.
+    """
+    if batch.schema.equals(SOURCE_SCHEMA):
+        return batch
+    columns = []
+    for field in SOURCE_SCHEMA:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            if field.name in _NEEDED:
+                raise ColumnMismatchError(
+                    f"the source gives no column {field.name!r}; it gives {batch.schema.names}"
+                )
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        column = batch.column(at)
+        try:
+            columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+        except pa.ArrowException as error:
+            raise ColumnMismatchError(
+                f"the source's column {field.name!r} ({column.type}): {error}"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)

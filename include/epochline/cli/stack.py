@@ -1,0 +1,97 @@
+"""`epochline up`, `down` and `status`: the embedded stack."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from epochline.local.status import StackStatus, State
+
+NOT_HEALTHY = 3
+
+_STYLES = {State.RUNNING: "green", State.UNREADY: "yellow", State.CRASHED: "red", State.STOPPED: "dim"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("up")(up)
+    app.command("down")(down)
+    app.command("status")(status)
+
+
+def up(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Which of postgres, kafka, airflow; all of them if none is named."),
+    ] = None,
+) -> None:
+    """Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.
+
+    Everything lies in $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: all parts asked
+    for are ready; 1: one is not, the message says why; 2: the command line is wrong.
+    """
+    from epochline.local.stack import PARTS, Stack
+
+    stack = Stack()
+    stack.up(parts or PARTS, report=typer.echo)
+    if not parts or "airflow" in parts:
+        typer.echo(f"Airflow is at {stack.airflow.url}, user admin, password in {stack.airflow.password_file}")
+
+
+def down(
+    wipe: Annotated[bool, typer.Option("--wipe", help="Delete all data, logs and passwords as well.")] = False,
+) -> None:
+    """Stop what `up` started, and nothing else. Data stays, unless --wipe is given.
+
+    Exit code 0: nothing of this stack runs, also if nothing ran before; 1: it could not be stopped.
+    """
+    from epochline.local.stack import Stack
+
+    Stack().down(wipe=wipe, report=typer.echo)
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs; holds no password.")] = False,
+) -> None:
+    """Show the parts of the stack: health, version, address, and where the passwords lie.
+
+    Exit code 0: every part runs and answers; 3: one does not.
+    """
+    from epochline.local.stack import Stack
+
+    answer = Stack().status()
+    if as_json:
+        typer.echo(answer.model_dump_json(indent=2))
+    else:
+        _show(answer)
+    if not answer.healthy:
+        raise typer.Exit(NOT_HEALTHY)
+
+
+def _show(answer: StackStatus) -> None:
+    addresses = {
+        "postgres": answer.postgres.dsn,
+        "kafka": answer.kafka.bootstrap_servers,
+        "airflow": answer.airflow.url,
+    }
+    table = Table("part", "state", "version", "address", "pid", box=None, pad_edge=False)
+    for name, part in answer.parts.items():
+        pids = " ".join(str(pid) for pid in part.pids.values() if pid is not None)
+        state = f"[{_STYLES[part.state]}]{part.state}[/]"
+        table.add_row(name, state, part.version, addresses[name] or "-", pids or "-")
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(table)
+    for name, part in answer.parts.items():
+        if part.detail:
+            console.print(f"{name}: {part.detail}", markup=False)
+            console.print(f"  logs: {', '.join(str(log) for log in part.logs)}", markup=False)
+    console.print(f"home: {answer.home}", markup=False)
+    console.print(f"passwords: {answer.secrets_file} (all), {answer.airflow.password_file} (Airflow)", markup=False)
+    console.print(
+        f"psql: PGSERVICEFILE={answer.postgres.service_file} PGPASSFILE={answer.postgres.password_file} "
+        "psql service=epochline",
+        markup=False,
+    )

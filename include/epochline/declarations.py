@@ -1,0 +1,92 @@
+"""Where declarations are found: the files of the DAGs folder, read with or without Airflow.
+
+A DAG file ends with ``dag = epoch_dag(pipeline)``. Read by Airflow that gives the DAG; read by `find`, for the command
+line, it gives nothing, and Airflow is never imported.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from epochline.errors import ConfigurationError, DeclarationError
+from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+_reading_declarations: ContextVar[bool] = ContextVar("reading_declarations", default=False)
+
+
+def epoch_dag(pipeline: Pipeline) -> DAG | None:
+    """The Airflow DAG of a pipeline: ``plan_epoch >> pre_commit >> commit_epoch``, ``abort_epoch`` as teardown.
+
+    Returns:
+        The DAG; None while the command line reads declarations, which needs no Airflow.
+    """
+    if _reading_declarations.get():
+        return None
+    from epochline.airflow.dag import epoch_dag as build
+
+    return build(pipeline)
+
+
+def dags_folder() -> Path:
+    """``EPOCHLINE_DAGS``, or ``dags/`` of the project."""
+    named = os.environ.get("EPOCHLINE_DAGS")
+    project = os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[2]
+    return Path(named) if named else Path(project) / "dags"
+
+
+def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
+    """Every pipeline that a file of the folder declares, by name.
+
+    Raises:
+        DeclarationError: a file cannot be read, a declaration is wrong, or two have one name.
+        ConfigurationError: there is no such folder.
+    """
+    folder = folder or dags_folder()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"there is no folder {folder}; set EPOCHLINE_DAGS to the one that holds your DAG files."
+        )
+    found: dict[str, Pipeline] = {}
+    for path in sorted(folder.rglob("*.py")):
+        if b"epoch_dag" not in path.read_bytes():
+            continue
+        for pipeline in _declared_in(path):
+            if pipeline.name in found and found[pipeline.name] != pipeline:
+                raise DeclarationError(
+                    f"{path}: pipeline {pipeline.name!r} is declared a second time, and differently."
+                )
+            found[pipeline.name] = pipeline
+    return found
+
+
+def find(name: str, folder: Path | None = None) -> Pipeline:
+    """The pipeline with this name.
+
+    Raises:
+        DeclarationError: there is none; the message lists those that are.
+    """
+    found = find_all(folder)
+    if name not in found:
+        known = ", ".join(found) or "none"
+        raise DeclarationError(f"no file in {folder or dags_folder()} declares a pipeline {name!r}; declared: {known}.")
+    return found[name]
+
+
+def _declared_in(path: Path) -> list[Pipeline]:
+    reading = _reading_declarations.set(True)
+    try:
+        names = runpy.run_path(str(path))
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {error}") from error
+    except Exception as error:
+        raise DeclarationError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+    finally:
+        _reading_declarations.reset(reading)
+    return [value for value in names.values() if isinstance(value, Pipeline)]

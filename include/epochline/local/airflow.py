@@ -1,0 +1,167 @@
+"""Airflow 3.3.2 with the LocalExecutor: API server, scheduler and DAG processor as processes of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from epochline.errors import StackError
+from epochline.local import credentials
+from epochline.local.airflow_api import AirflowApi
+from epochline.local.airflow_settings import AirflowSettings
+from epochline.local.home import Home, write_private
+from epochline.local.kafka import Kafka
+from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.postgres import Postgres
+from epochline.local.process import Daemon
+
+# Without the log server, which listens on all addresses: the API server reads the log files themselves.
+_PROCESSES: Mapping[str, Sequence[str]] = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+}
+# What the caller's shell may hold for another Airflow or Spark must not leak into this one.
+_FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTEST_", "PYTHONPATH", "_AIRFLOW")
+
+
+class Airflow:
+    """The three Airflow processes of one home."""
+
+    name = "airflow"
+
+    def __init__(
+        self,
+        home: Home,
+        ports: Ports,
+        postgres: Postgres,
+        kafka: Kafka,
+        *,
+        config: Mapping[str, str] | None = None,
+        dags_folder: Path | None = None,
+        extra_pythonpath: Sequence[Path] = (),
+    ) -> None:
+        self._home = home
+        self._ports = ports
+        self.folder = home.path("airflow")
+        self._settings = AirflowSettings(
+            home=home,
+            postgres=postgres,
+            kafka=kafka,
+            config=config or {},
+            dags_folder=dags_folder,
+            extra_pythonpath=extra_pythonpath,
+        )
+        self.daemons = {
+            name: Daemon(home, f"airflow-{name}", stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
+            for name in _PROCESSES
+        }
+
+    @property
+    def port(self) -> int:
+        """The port of the API server and user interface on 127.0.0.1."""
+        return self._ports.get(self.name)
+
+    @property
+    def url(self) -> str:
+        """Where the user interface and the REST API are."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def password_file(self) -> Path:
+        """The file with the password of the user `admin`, as Airflow's simple auth manager reads it."""
+        return self._settings.password_file
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """The pid of each process, None for one that does not run."""
+        return {name: daemon.pid for name, daemon in self.daemons.items()}
+
+    def version(self) -> str:
+        """The installed version of Airflow."""
+        return version("apache-airflow")
+
+    def token(self) -> str:
+        """A token of the user `admin` for the REST API."""
+        known = credentials.load(self._home)
+        if known is None:
+            raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
+        return AirflowApi(self.url).token("admin", known.airflow_admin)
+
+    def environment(self) -> dict[str, str]:
+        """What the processes are given on top of the caller's environment. It holds passwords."""
+        return self._settings.environment(self.port)
+
+    def start(self) -> None:
+        """Start those of the three processes that do not run; PostgreSQL must be ready."""
+        if all(self.pids.values()):
+            return
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self._settings.write_password_file()
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+        environment = {**kept, **self.environment()}
+        _require_driver()
+        self._migrate(environment)
+        for name, arguments in _PROCESSES.items():
+            if self.daemons[name].pid is None:
+                self.daemons[name].start(
+                    [sys.executable, "-m", "airflow", *arguments], environment=environment, cwd=self.folder
+                )
+
+    def wait(self, seconds: float = 240) -> None:
+        """Wait until the API answers and the scheduler and the DAG processor have reported to it."""
+
+        def ready() -> str | None:
+            for daemon in self.daemons.values():
+                if daemon.pid is None:
+                    raise StackError(f"{daemon.name} ended while starting. {daemon.last_words()}")
+            return self.health()
+
+        self.daemons["api-server"].wait_ready(ready, seconds)
+
+    def health(self) -> str | None:
+        """None when all three processes run and report themselves healthy; else what is wrong."""
+        gone = [name for name, pid in self.pids.items() if pid is None]
+        if gone:
+            return f"not running: {', '.join(gone)}"
+        if not is_listening(self.port):
+            return f"the API server does not listen on port {self.port} yet"
+        since = {name: self.daemons[name].started_at or 0.0 for name in ("scheduler", "dag-processor")}
+        return AirflowApi(self.url).health(since)
+
+    def stop(self) -> bool:
+        """End the three processes and the tasks they run. Whether one was running."""
+        for daemon in self.daemons.values():
+            daemon.ask_to_stop()  # together: each takes seconds
+        stopped = [daemon.stop() for daemon in self.daemons.values()]
+        return any(stopped)
+
+    def _migrate(self, environment: Mapping[str, str]) -> None:
+        # The command takes ten seconds also when there is nothing to do.
+        done = self.folder / "database-version"
+        if done.exists() and done.read_text() == self.version():
+            return
+        answer = subprocess.run(
+            [sys.executable, "-m", "airflow", "db", "migrate"],
+            capture_output=True, text=True, env=dict(environment), cwd=self.folder, check=False,
+        )  # fmt: skip
+        log = self._home.logs / "airflow-migrate.log"
+        write_private(log, answer.stdout + answer.stderr)
+        if answer.returncode != 0:
+            raise StackError(
+                f"`airflow db migrate` failed with exit code {answer.returncode}; its output is in {log}, "
+                f"and `epochline up` tries again. It ends with: {' | '.join(answer.stderr.splitlines()[-2:])}"
+            )
+        write_private(done, self.version())
+
+
+def _require_driver() -> None:
+    # Airflow opens a second, asynchronous engine on the same database and knows no other driver for it.
+    if importlib.util.find_spec("asyncpg") is None:
+        raise StackError("the package asyncpg, which Airflow needs on PostgreSQL, is missing; run `make setup`")

@@ -1,0 +1,142 @@
+"""Airflow's settings, connections and its tasks' environment: by variables, never on a command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from epochline.errors import StackError
+from epochline.local import credentials
+from epochline.local.home import Home, project_root, write_private
+from epochline.local.jars import spark_jars
+from epochline.local.kafka import Kafka
+from epochline.local.ports import LOOPBACK
+from epochline.local.postgres import Postgres, client_environment
+
+ADMIN = "admin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AirflowSettings:
+    """What one home's Airflow is told; `config` (names such as `AIRFLOW__CORE__PARALLELISM`) wins."""
+
+    home: Home
+    postgres: Postgres
+    kafka: Kafka
+    config: Mapping[str, str] = field(default_factory=dict)
+    dags_folder: Path | None = None
+    extra_pythonpath: Sequence[Path] = ()
+
+    @property
+    def password_file(self) -> Path:
+        """Read by the simple auth manager."""
+        return self.home.path("airflow", "passwords.json")
+
+    def write_password_file(self) -> None:
+        """Write the administrator's password where Airflow looks for it; else it would print its own."""
+        write_private(self.password_file, json.dumps({ADMIN: self._credentials().airflow_admin}) + "\n")
+
+    def environment(self, port: int) -> dict[str, str]:
+        """All variables for the processes and, inherited from them, for the tasks."""
+        return {**self._airflow(port), **self._connections(), **self._tasks(), **self.config}
+
+    def _credentials(self) -> credentials.Credentials:
+        known = credentials.load(self.home)
+        if known is None:
+            raise StackError(f"the stack in {self.home} was never started; run `epochline up`")
+        return known
+
+    def _airflow(self, port: int) -> dict[str, str]:
+        secret = self._credentials()
+        url = f"http://{LOOPBACK}:{port}"
+        logs = self.home.logs / "airflow"
+        settings = {
+            "CORE__EXECUTOR": "LocalExecutor",
+            "CORE__DAGS_FOLDER": str(self.dags_folder or project_root() / "dags"),
+            "CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
+            "CORE__LOAD_EXAMPLES": "False",
+            # A pipeline's file holds neither the word DAG nor airflow: the package makes the DAG.
+            "CORE__DAG_DISCOVERY_SAFE_MODE": "False",
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+            "CORE__PARALLELISM": "8",
+            "CORE__FERNET_KEY": secret.airflow_fernet_key,
+            "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+            "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
+            "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.password_file),
+            "DATABASE__SQL_ALCHEMY_CONN": self.postgres.dsn("airflow").replace(
+                "postgresql://", "postgresql+psycopg2://", 1
+            ),
+            "API__HOST": LOOPBACK,
+            "API__PORT": str(port),
+            "API__BASE_URL": url,
+            "API__WORKERS": "1",
+            "API__SECRET_KEY": secret.airflow_api_secret_key,
+            "API_AUTH__JWT_SECRET": secret.airflow_jwt_secret,
+            # The default second between two looks is most of a short epoch's time.
+            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            # Both would listen on all addresses; the stack asks the API server and the pid files instead.
+            "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+            "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": LOOPBACK,
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+            "LOGGING__BASE_LOG_FOLDER": str(logs),
+            "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(logs / "dag_processor"),
+            "USAGE_DATA_COLLECTION__ENABLED": "False",
+        }
+        return {
+            "AIRFLOW_HOME": str(self.home.path("airflow")),
+            **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+        }
+
+    def _connections(self) -> dict[str, str]:
+        postgres = {
+            "conn_type": "postgres",
+            "host": LOOPBACK,
+            "port": self.postgres.port,
+            "schema": "epochline",
+            "login": "epochline",
+            "password": self._credentials().epochline,
+        }
+        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap_servers}}
+        # As JSON: `local[2]` is no valid host in a URI.
+        spark = {"conn_type": "spark", "host": "local[2]"}
+        return {
+            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(postgres),
+            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        }
+
+    def _tasks(self) -> dict[str, str]:
+        project = project_root()
+        path = [project / "include", project / "spark_jobs", *self.extra_pythonpath]
+        binaries = Path(sys.executable).parent
+        direct = ",".join(
+            filter(None, (os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), LOOPBACK, "localhost"))
+        )
+        return {
+            "EPOCHLINE_HOME": str(self.home.root),
+            "EPOCHLINE_PROJECT": str(project),
+            "EPOCHLINE_SPARK_JARS": ",".join(str(jar) for jar in spark_jars()),
+            "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
+            "SPARK_HOME": str(_pyspark()),
+            # Otherwise the driver and its user interface listen on every address of the machine.
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "NO_PROXY": direct,
+            "no_proxy": direct,
+            **client_environment(self.postgres),
+        }
+
+
+def _pyspark() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StackError("pyspark is not installed in this Python; run `make setup`")
+    return Path(spec.origin).parent

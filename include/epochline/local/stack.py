@@ -1,0 +1,179 @@
+"""The stack of one home: brought up, looked at, taken down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from epochline.errors import StackError
+from epochline.local import credentials
+from epochline.local.airflow import Airflow
+from epochline.local.home import Home
+from epochline.local.kafka import Kafka
+from epochline.local.ports import Ports
+from epochline.local.postgres import Postgres
+from epochline.local.process import Daemon
+from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, StackStatus, State
+
+PARTS = ("postgres", "kafka", "airflow")
+
+
+class Stack:
+    """PostgreSQL, Kafka and Airflow under one home. Stacks in different homes know nothing of each other."""
+
+    def __init__(
+        self,
+        home: Path | None = None,
+        *,
+        airflow_config: Mapping[str, str] | None = None,
+        dags_folder: Path | None = None,
+        extra_pythonpath: Sequence[Path] = (),
+        postgres_settings: Mapping[str, str] | None = None,
+        kafka_settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Describe a stack; nothing is started or written.
+
+        Args:
+            home: its folder; `default_home()` if not given.
+            airflow_config: more variables for Airflow's processes, such as `AIRFLOW__CORE__PARALLELISM`.
+                These and the following are not kept: they hold for what this object starts.
+            dags_folder: instead of the checkout's `dags/`.
+            extra_pythonpath: folders from which tasks can import besides the checkout's.
+            postgres_settings: more lines of postgresql.conf.
+            kafka_settings: more lines of server.properties.
+        """
+        self.home = Home(home)
+        self._ports = Ports(self.home)
+        self.postgres = Postgres(self.home, self._ports, postgres_settings)
+        self.kafka = Kafka(self.home, self._ports, kafka_settings)
+        self.airflow = Airflow(
+            self.home,
+            self._ports,
+            self.postgres,
+            self.kafka,
+            config=airflow_config,
+            dags_folder=dags_folder,
+            extra_pythonpath=extra_pythonpath,
+        )
+
+    def up(self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print) -> None:
+        """Start what does not run, and return when every part asked for is ready.
+
+        Parts that run are left alone, crashed ones are started again, and after an interruption or an error
+        the next call goes on from there. One `up` or `down` at a time per home; a second one waits.
+
+        Raises:
+            StackError: a part could not be started; the message says why and where its log is.
+        """
+        wanted = _with_needs(parts)
+        with self.home.lock(report):
+            credentials.ensure(self.home)
+            self._ports.settle(self._running())
+            begun = time.monotonic()
+
+            def ready(part: Postgres | Kafka | Airflow) -> None:
+                report(
+                    f"{part.name:<9} {part.version()} is ready on port {part.port} ({time.monotonic() - begun:.0f} s)"
+                )
+
+            if "kafka" in wanted:  # first: it needs no other part, and starts while PostgreSQL does
+                report(f"kafka     starting on port {self.kafka.port}")
+                self.kafka.start(lambda text: report(f"kafka     {text}"))
+            if "postgres" in wanted:
+                report(f"postgres  starting on port {self.postgres.port}")
+                self.postgres.start()
+                self.postgres.wait()
+                self._migrate_ledger()
+                ready(self.postgres)
+            if "airflow" in wanted:
+                report(f"airflow   starting on port {self.airflow.port} (the first time takes a minute)")
+                self.airflow.start()
+            if "kafka" in wanted:
+                self.kafka.wait()
+                ready(self.kafka)
+            if "airflow" in wanted:
+                self.airflow.wait()
+                ready(self.airflow)
+
+    def down(self, wipe: bool = False, report: Callable[[str], None] = lambda _line: None) -> None:
+        """Stop what this stack started, and nothing else; data stays unless `wipe`."""
+        if not self.home.exists():
+            report(f"there is no stack in {self.home}")
+            return
+        with self.home.lock(report):
+            # Users first, so that nobody loses the server it is writing to.
+            for part in (self.airflow, self.kafka, self.postgres):
+                report(f"{part.name:<9} {'stopped' if part.stop() else 'was not running'}")
+            if wipe:
+                self.home.wipe()
+                report(f"deleted {self.home}")
+
+    def status(self) -> StackStatus:
+        """Ask each part how it is. Takes no lock and changes nothing; there may be no home yet."""
+        known = bool(self._ports.known())
+        postgres = self._part(self.postgres, {"postgres": self.postgres.daemon})
+        kafka = self._part(self.kafka, {"kafka": self.kafka.daemon})
+        airflow = self._part(self.airflow, self.airflow.daemons)
+        return StackStatus(
+            home=self.home.root,
+            secrets_file=self.home.secrets,
+            postgres=PostgresStatus(
+                **postgres,
+                dsn=self.postgres.dsn(with_password=False) if known else None,
+                service_file=self.postgres.service_file,
+                password_file=self.postgres.password_file,
+            ),
+            kafka=KafkaStatus(**kafka, bootstrap_servers=self.kafka.bootstrap_servers if known else None),
+            airflow=AirflowStatus(
+                **airflow, url=self.airflow.url if known else None, password_file=self.airflow.password_file
+            ),
+        )
+
+    def _part(self, part: Postgres | Kafka | Airflow, daemons: Mapping[str, Daemon]) -> dict[str, Any]:
+        state, detail = State.STOPPED, ""
+        crashed = [name for name, daemon in daemons.items() if daemon.crashed]
+        pids = {name: daemon.pid for name, daemon in daemons.items()}
+        if crashed:
+            state, detail = (
+                State.CRASHED,
+                f"{', '.join(crashed)} ended unasked; `epochline up` starts it again",
+            )
+        elif all(pids.values()):
+            wrong = part.health()
+            state, detail = (State.RUNNING, "") if wrong is None else (State.UNREADY, wrong)
+        elif any(pids.values()):
+            state, detail = State.UNREADY, "not all of its processes were started; run `epochline up`"
+        return {
+            "state": state,
+            "detail": detail,
+            "version": part.version(),
+            "port": self._ports.known().get(part.name),
+            "pids": pids,
+            "logs": [daemon.log for daemon in daemons.values()],
+        }
+
+    def _running(self) -> set[str]:
+        running = {part.name for part in (self.postgres, self.kafka) if part.pid is not None}
+        if self.kafka.pid is not None:
+            running.add("kafka_controller")
+        if self.airflow.pids["api-server"] is not None:
+            running.add(self.airflow.name)
+        elif any(self.airflow.pids.values()):
+            running.add("airflow's other processes")  # they were told the ports as well
+        return running
+
+    def _migrate_ledger(self) -> None:
+        # Imported here: SQLAlchemy and Alembic are not needed to look at a stack or to stop it.
+        from epochline.ledger.migrate import upgrade
+
+        upgrade(self.postgres.dsn().replace("postgresql://", "postgresql+psycopg2://", 1))
+
+
+def _with_needs(parts: Sequence[str]) -> set[str]:
+    unknown = set(parts) - set(PARTS)
+    if unknown:
+        raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    # Airflow keeps its own tables in PostgreSQL.
+    return set(parts) | ({"postgres"} if "airflow" in parts else set())

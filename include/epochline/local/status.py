@@ -1,0 +1,75 @@
+"""What `epochline status` shows, as values: no password is ever among them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, computed_field
+
+
+class State(StrEnum):
+    """How a part is."""
+
+    RUNNING = "running"  # and answering
+    UNREADY = "unready"  # its processes live, but it does not answer (yet)
+    CRASHED = "crashed"  # it was started, nobody stopped it, and a process of it is gone
+    STOPPED = "stopped"
+
+
+class PartStatus(BaseModel):
+    """One part of the stack."""
+
+    model_config = ConfigDict(frozen=True)
+
+    state: State
+    detail: str = ""  # what is wrong, in words
+    version: str
+    port: int | None = None
+    pids: dict[str, int | None]
+    logs: list[Path]
+
+
+class PostgresStatus(PartStatus):
+    """PostgreSQL; the DSN carries no password."""
+
+    dsn: str | None = None
+    service_file: Path
+    password_file: Path
+
+
+class KafkaStatus(PartStatus):
+    """Kafka."""
+
+    bootstrap_servers: str | None = None
+
+
+class AirflowStatus(PartStatus):
+    """Airflow."""
+
+    url: str | None = None
+    user: str = "admin"
+    password_file: Path
+
+
+class StackStatus(BaseModel):
+    """All parts of the stack in one home."""
+
+    model_config = ConfigDict(frozen=True)
+
+    home: Path
+    secrets_file: Path
+    postgres: PostgresStatus
+    kafka: KafkaStatus
+    airflow: AirflowStatus
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def healthy(self) -> bool:
+        """Every part runs and answers."""
+        return all(part.state is State.RUNNING for part in self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, PartStatus]:
+        """The parts by name."""
+        return {"postgres": self.postgres, "kafka": self.kafka, "airflow": self.airflow}

@@ -1,0 +1,89 @@
+"""Connection details of a job: a JSON file that only its owner can read, named by an environment variable.
+
+Never arguments, Spark settings or options: those show in ``ps``, the UI and the event log (trap 17).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import parse_dsn
+
+from epochline.errors import ConfigurationError
+
+CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
+"""Environment variable with the path of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCredentials:
+    """How a job reaches PostgreSQL and Kafka. Its text form shows no value."""
+
+    dsn: str = field(repr=False)
+    kafka: Mapping[str, str] = field(repr=False)
+
+
+def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
+    """Read the credentials file that the environment names.
+
+    The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; beside the
+    servers, ``kafka`` may hold any property of Kafka's Java consumer.
+
+    Raises:
+        ConfigurationError: no file is named, others can read it, or it does not hold what is needed. The message
+            shows nothing that the file holds.
+    """
+    name = environment.get(CREDENTIALS_VARIABLE)
+    if not name:
+        raise ConfigurationError(
+            f"{CREDENTIALS_VARIABLE} is not set: it names the JSON file with the connection details, mode 0600"
+        )
+    text = _read_private(Path(name))
+    try:
+        content = json.loads(text)
+    except ValueError:
+        # The decoder's message would show a piece of the file.
+        raise ConfigurationError(f"{name}: is not JSON") from None
+    return _checked(name, content)
+
+
+def _read_private(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                raise ConfigurationError(
+                    f"{path}: others than its owner may read it (mode {stat.S_IMODE(status.st_mode):04o}); chmod 600"
+                )
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        raise ConfigurationError(f"{path}: cannot be read ({reason})") from None
+
+
+def _checked(name: str, content: Any) -> JobCredentials:
+    sections = content if isinstance(content, dict) else {}
+    postgres, kafka = sections.get("postgres"), sections.get("kafka")
+    dsn = postgres.get("dsn") if isinstance(postgres, dict) else None
+    if not isinstance(dsn, str) or not _is_dsn(dsn):
+        raise ConfigurationError(
+            f'{name}: "postgres" needs a "dsn" that libpq understands: postgresql://user:pw@host:port/db'
+        )
+    if not isinstance(kafka, dict) or not kafka.get("bootstrap.servers"):
+        raise ConfigurationError(f'{name}: "kafka" needs at least "bootstrap.servers"')
+    return JobCredentials(dsn=dsn, kafka={str(key): str(value) for key, value in kafka.items()})
+
+
+def _is_dsn(dsn: str) -> bool:
+    try:
+        parse_dsn(dsn)
+    except psycopg2.ProgrammingError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""Without a transform: parse, cast, encode and copy in one pass inside the writer's Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from epochline.arrow.flow import BatchFlow
+from epochline.arrow.summing import PartialSums
+from epochline.layout import StagedTable
+from epochline.ledger.parts import message_of
+from epochline.names import QUARANTINE
+from epochline.offsets import PartitionCounts, add_up
+from epochline.pipeline import Pipeline
+from epochline.spark.functions import ShippedFunctions
+
+MAX_KEYS = 100_000
+"""Keys that one part sums before it writes them: bounds memory, and a repeat flushes at the same rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnePass:
+    """Makes the flow of records into every sink and the quarantine."""
+
+    pipeline: Pipeline
+    tables: tuple[StagedTable, ...]
+    functions: ShippedFunctions
+
+    def make(self) -> OnePassFlow:
+        """A flow for one Spark partition."""
+        self.functions.install()
+        return OnePassFlow(self.pipeline, self.tables)
+
+
+class OnePassFlow:
+    """Records of one Spark partition on their way into every sink and the quarantine."""
+
+    def __init__(self, pipeline: Pipeline, tables: tuple[StagedTable, ...]) -> None:
+        self._batches = BatchFlow(pipeline, tables)
+        self._sums = partial_sums(pipeline, tables)
+        self._counts: dict[tuple[str, int], PartitionCounts] = {}
+
+    def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        """Parse one batch of records; rows of sinks with mode ``add`` are held back and summed."""
+        processed = self._batches.process(batch)
+        self._counts = add_up((self._counts, processed.counts))
+        staged = {QUARANTINE: processed.quarantine}
+        for sink, rows in processed.rows.items():
+            summed = self._sums[sink].add(rows) if sink in self._sums else rows
+            if summed is not None:
+                staged[sink] = summed
+        return staged
+
+    def finish(self) -> Mapping[str, pa.RecordBatch]:
+        """The sums that are left."""
+        return flushed(self._sums)
+
+    def message(self, sink: str) -> Mapping[str, Any]:
+        """The quarantine's part carries what was received per Kafka partition."""
+        return message_of(self._counts) if sink == QUARANTINE else {}
+
+
+def partial_sums(pipeline: Pipeline, tables: tuple[StagedTable, ...]) -> dict[str, PartialSums]:
+    """For each sink of mode ``add`` among the tables, what sums its rows."""
+    modes = {sink.table: sink for sink in pipeline.sinks}
+    return {
+        table.sink: PartialSums(table, modes[table.sink], MAX_KEYS)
+        for table in tables
+        if table.sink in modes and modes[table.sink].mode == "add"
+    }
+
+
+def flushed(sums: Mapping[str, PartialSums]) -> dict[str, pa.RecordBatch]:
+    """The rows that are still held back, by sink."""
+    left = {sink: one.flush() for sink, one in sums.items()}
+    return {sink: rows for sink, rows in left.items() if rows is not None}

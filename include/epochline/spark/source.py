@@ -1,0 +1,63 @@
+"""Reading the planned ranges with Spark's own Kafka source: exactly those offsets, of exactly those partitions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from epochline.errors import ConfigurationError
+from epochline.offsets import PlannedRange
+
+RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+"""Columns of a record, as parsers and flows get them."""
+
+_OURS = frozenset({"isolation.level", "group.id", "key.deserializer", "value.deserializer", "auto.offset.reset",
+                   "enable.auto.commit", "interceptor.classes"})  # fmt: skip
+"""Properties of the consumer that decide what is read: the job sets them, nobody else."""
+
+
+def read_ranges(spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapping[str, str]) -> DataFrame:
+    """A DataFrame of the records in the ranges.
+
+    Only committed records are read (trap 13), a range that Kafka no longer holds whole is an error and not a short
+    answer, and a partition that appeared since the plan is not looked at (trap 14).
+
+    Args:
+        spark: the session.
+        ranges: what the epoch reads.
+        kafka: properties of Kafka's Java consumer, the servers among them.
+
+    Raises:
+        ConfigurationError: the properties hold one that only the job may set.
+    """
+    taken = sorted(_OURS & set(kafka))
+    if taken:
+        raise ConfigurationError(
+            f"Kafka's properties hold {', '.join(taken)}, which epochline sets itself; take it out"
+        )
+    reader = spark.read.format("kafka").options(**{f"kafka.{name}": value for name, value in kafka.items()})
+    frame = reader.options(**_bounds(ranges, spark.sparkContext.defaultParallelism)).load()
+    return frame.withColumnRenamed("timestampType", "timestamp_type").select(*RECORD)
+
+
+def _bounds(ranges: Sequence[PlannedRange], cores: int) -> dict[str, str]:
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    untils: dict[str, dict[str, int]] = {}
+    for one in ranges:
+        assigned.setdefault(one.tp.topic, []).append(one.tp.partition)
+        starts.setdefault(one.tp.topic, {})[str(one.tp.partition)] = one.range.start
+        untils.setdefault(one.tp.topic, {})[str(one.tp.partition)] = one.range.until
+    bounds = {
+        "assign": json.dumps(assigned),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(untils),
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+    if len(ranges) < cores:
+        bounds["minPartitions"] = str(cores)
+    return bounds

@@ -1,0 +1,142 @@
+"""The Spark data source that stages rows: a writer per write, a transaction per Spark partition, a manifest at the end.
+
+Rows count by what the writers' messages and the ledger's parts say. Nothing relies on `abort`, nor on a driver that
+lives to call `commit` (trap 22): the seal refuses an attempt without manifests and end mark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+from epochline.arrow.encoding import CopyEncoder
+from epochline.errors import EpochFencedError
+from epochline.layout import StagedTable, StagingTicket
+from epochline.ledger.parts import Part, insert_manifest
+from epochline.spark.connection import transaction
+from epochline.spark.flow import Flow, FlowMaker
+from epochline.spark.transaction import PartTransaction
+
+SOURCE_NAME = "epochline_staging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOrder:
+    """All that one write needs on driver and executors. The DSN shows in no text form of it (trap 17)."""
+
+    ticket: StagingTicket
+    flow: FlowMaker
+    dsn: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PartMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What a task tells the driver: its parts, by sink, as they stand in the ledger."""
+
+    spark_partition: int
+    parts: Mapping[str, Part]
+
+
+class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes one DataFrame into the staging tables of its order.
+
+    The write id is made with the writer: a plan that is executed again gets another one, which the seal refuses.
+    """
+
+    def __init__(self, order: WriteOrder) -> None:
+        self._order = order
+        self._write_id = str(uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
+        """Stage one Spark partition in one transaction; a repeat answers as the first try did.
+
+        Raises:
+            EpochFencedError: the attempt was fenced or sealed; nothing of the partition was kept.
+            NonDeterministicPartError: an earlier try of the partition committed other rows.
+            LedgerUnavailableError: PostgreSQL is gone; a repeat helps.
+        """
+        task = TaskContext.get()
+        spark_partition: int = task.partitionId() if task is not None else 0
+        order = self._order
+        part = PartTransaction(order.ticket, order.dsn, self._write_id, spark_partition)
+        try:
+            parts = _stage(part, order.flow.tables, order.flow.make(), iterator)
+            return PartMessage(spark_partition, part.finish(parts))
+        finally:
+            part.close()
+
+    def commit(self, messages: Sequence[PartMessage | None]) -> None:
+        """Write the manifests of this write, one per sink, from the messages alone.
+
+        Raises:
+            EpochFencedError: the attempt was fenced or sealed meanwhile.
+        """
+        given = [message for message in messages if message is not None]
+        rows = {
+            table.sink: sum(message.parts[table.sink].rows for message in given) for table in self._order.flow.tables
+        }
+        ticket = self._order.ticket
+        with transaction(self._order.dsn, ticket.application_name) as session, session.cursor() as cursor:
+            if not insert_manifest(cursor, ticket.attempt_id, self._write_id, len(given), rows):
+                raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
+
+    def abort(self, messages: Sequence[PartMessage | None]) -> None:
+        """Nothing: parts without a manifest count for nothing."""
+
+
+def stage(frame: DataFrame, order: WriteOrder) -> None:
+    """Write a DataFrame into staging as the order says, manifests included."""
+    source = _source(order)
+    frame.sparkSession.dataSource.register(source)
+    frame.write.format(SOURCE_NAME).mode("append").save()
+
+
+def _source(order: WriteOrder) -> type[DataSource]:
+    # A local class is pickled by value, with the order in its closure: no option, no plan and no log shows it.
+    class StagingSource(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return SOURCE_NAME
+
+        def writer(self, schema: object, overwrite: bool) -> StagingWriter:
+            return StagingWriter(order)
+
+    return StagingSource
+
+
+def _stage(
+    part: PartTransaction, tables: Sequence[StagedTable], flow: Flow, batches: Iterable[pa.RecordBatch]
+) -> list[Part]:
+    """Copy every batch, table by table, and say what was copied."""
+    copies = {table.sink: _copying(part, table) for table in tables}
+    rows = dict.fromkeys(copies, 0)
+
+    def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
+        for sink, batch in staged.items():
+            if batch.num_rows:
+                copies[sink](batch)
+                rows[sink] += batch.num_rows
+
+    for batch in batches:
+        if batch.num_rows:
+            copy(flow.process(batch))
+    copy(flow.finish())
+    return [
+        Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink))) for sink, count in rows.items()
+    ]
+
+
+def _copying(part: PartTransaction, table: StagedTable) -> Callable[[pa.RecordBatch], None]:
+    encoder = CopyEncoder(table.columns)
+
+    def copy(batch: pa.RecordBatch) -> None:
+        data = b"".join((encoder.begin(), encoder.encode(batch), encoder.end()))
+        part.copy(table, encoder.copy_options, data)
+
+    return copy

@@ -1,0 +1,157 @@
+"""The one PostgreSQL transaction in which a Spark partition stages its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import socket
+from collections.abc import Iterator, Sequence
+
+import psycopg2
+from psycopg2 import errors, sql
+
+from epochline.errors import BadRecordError, EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
+from epochline.layout import StagedTable, StagingTicket
+from epochline.ledger.parts import Part, first_parts, insert_parts, record_fenced_write, standing
+from epochline.spark.connection import LOST, connect, transaction
+
+_REFUSED_COLUMN = re.compile(r"^COPY .*, line \d+, column (?P<column>[^:]+)")
+_REPORTER = "epochline:refused"
+"""Application name of the session that records a refused write: a fence must not end that one as well."""
+
+
+class PartTransaction:
+    """Rows of one Spark partition, all or nothing.
+
+    Nothing counts before `finish` returns; a try that dies earlier leaves no row, because PostgreSQL rolls its
+    transaction back. `finish` inserts the part rows on condition that the attempt is neither fenced nor sealed.
+    """
+
+    def __init__(self, ticket: StagingTicket, dsn: str, write_id: str, spark_partition: int) -> None:
+        self._ticket = ticket
+        self._dsn = dsn
+        self._write_id = write_id
+        self._spark_partition = spark_partition
+        self._session = connect(dsn, ticket.application_name)
+        self._backend_pid = self._session.info.backend_pid
+
+    def copy(self, table: StagedTable, options: str, data: bytes) -> None:
+        """Append encoded rows to a staging table.
+
+        Args:
+            table: whose rows.
+            options: of COPY, as the encoder that made the data says.
+            data: one whole COPY stream.
+
+        Raises:
+            EpochFencedError: the attempt was fenced, and its session or table is gone.
+            LedgerUnavailableError: the session is gone, and the attempt is live.
+            BadRecordError: PostgreSQL refuses a value.
+        """
+        statement = sql.SQL("COPY {table} ({columns}) FROM STDIN WITH ({options})").format(
+            table=sql.Identifier("epochline_staging", table.table),
+            columns=sql.SQL(", ").join(map(sql.Identifier, table.columns)),
+            options=sql.SQL(options),
+        )
+        with self._asking(f"copy into {table.table}"), self._session.cursor() as cursor:
+            try:
+                cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
+            except (psycopg2.DataError, psycopg2.IntegrityError) as error:
+                raise BadRecordError(self._refusal(table, error)) from None
+
+    def finish(self, parts: Sequence[Part]) -> dict[str, Part]:
+        """Insert the part rows and commit; return by sink what counts for this Spark partition.
+
+        A second try of a part rolls back its own rows and answers with what the first one committed.
+
+        Raises:
+            EpochFencedError: the attempt is fenced, sealed or gone; the refused write is recorded.
+            NonDeterministicPartError: an earlier try committed other rows.
+            LedgerUnavailableError: the session is gone, and the attempt is live.
+        """
+        with self._asking("insert parts"):
+            try:
+                accepted = self._insert(parts)
+            except errors.UniqueViolation:
+                self._session.rollback()
+                return self._first(parts)
+            if accepted:
+                self._session.commit()
+                return {part.sink: part for part in parts}
+            self._session.rollback()
+        raise self._refused("insert parts")
+
+    def close(self) -> None:
+        """End the session; what was not finished is rolled back."""
+        with contextlib.suppress(psycopg2.Error):
+            self._session.close()
+
+    def _insert(self, parts: Sequence[Part]) -> bool:
+        with self._session.cursor() as cursor:
+            return insert_parts(cursor, self._ticket.attempt_id, self._write_id, self._spark_partition, parts)
+
+    def _first(self, parts: Sequence[Part]) -> dict[str, Part]:
+        with self._session.cursor() as cursor:
+            first = first_parts(cursor, self._ticket.attempt_id, self._write_id, self._spark_partition)
+        self._session.rollback()
+        for part in parts:
+            earlier = first.get(part.sink)
+            if earlier is None or earlier.message != part.message:
+                raise NonDeterministicPartError(
+                    f"{self._ticket}: a second try of Spark partition {self._spark_partition} gave other rows for"
+                    f" {part.sink} than the first ({_brief(part)} against {_brief(earlier)}). Its rows were rolled"
+                    " back. Is parse or transform free of randomness, clocks and order?"
+                )
+        return {part.sink: first[part.sink] for part in parts}
+
+    def _refusal(self, table: StagedTable, error: psycopg2.Error) -> str:
+        # The server's own message holds the value, which must not get into logs.
+        found = _REFUSED_COLUMN.match(error.diag.context or "")
+        where = f", column {found['column']}" if found else ""
+        return (
+            f"{self._ticket}: PostgreSQL refused a row for {table.sink}{where}:"
+            f" {type(error).__name__} (SQLSTATE {error.pgcode})"
+        )
+
+    @contextlib.contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Turn the loss of the session or the table into what it means for the attempt."""
+        try:
+            yield
+        except LOST as error:
+            reason = " ".join(str(error).split())
+            self.close()
+            if not self._live():
+                raise self._refused(what) from None
+            raise LedgerUnavailableError(f"{self._ticket}: {what}: {reason}") from error
+
+    def _live(self) -> bool:
+        with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
+            found = standing(cursor, self._ticket.attempt_id)
+        return found is not None and found.live
+
+    def _refused(self, what: str) -> EpochFencedError:
+        """Record the refused write of this session, in a transaction of its own."""
+        attempt_id = self._ticket.attempt_id
+        with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
+            found = standing(cursor, attempt_id)
+            if found is not None and not found.live:
+                record_fenced_write(cursor, attempt_id, self._backend_pid, socket.gethostname(), what)
+        return EpochFencedError(
+            f"{self._ticket}: was fenced or sealed before Spark partition {self._spark_partition} was written"
+            f" ({what}); nothing of the partition was kept"
+        )
+
+
+@contextlib.contextmanager
+def _asked(ticket: StagingTicket) -> Iterator[None]:
+    try:
+        yield
+    except psycopg2.Error as error:
+        reason = " ".join(str(error).split())
+        raise LedgerUnavailableError(f"{ticket}: its standing cannot be asked: {reason}") from error
+
+
+def _brief(part: Part | None) -> str:
+    return "nothing" if part is None else f"{part.rows} rows, {dict(part.message)}"

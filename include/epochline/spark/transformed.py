@@ -1,0 +1,120 @@
+"""What a transform gave, table by table, on its way into staging. Its rows belong to no record any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from epochline.arrow.flow import cast_rows
+from epochline.errors import DeclarationError
+from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
+from epochline.names import order_column
+from epochline.pipeline import Pipeline, PostgresTable
+from epochline.spark.one_pass import flushed, partial_sums
+from epochline.spark.parsed import quoted
+
+DIGEST = "_epochline_digest"
+"""A hash of each row as the transform gave it; a part carries their sum, so that two tries can be told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRows:
+    """Makes the flow of a transform's rows into one sink."""
+
+    pipeline: Pipeline
+    sink: PostgresTable
+    tables: tuple[StagedTable, ...]
+
+    def make(self) -> SinkFlow:
+        """A flow for one Spark partition."""
+        return SinkFlow(self.pipeline, self.sink, self.tables)
+
+
+class SinkFlow:
+    """Rows of one Spark partition on their way into one sink."""
+
+    def __init__(self, pipeline: Pipeline, sink: PostgresTable, tables: tuple[StagedTable, ...]) -> None:
+        self._sink = sink
+        (self._table,) = tables
+        self._sums = partial_sums(pipeline, tables)
+        self._rows = 0
+        self._digest = 0
+
+    def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        """Cast one batch to the staging columns; a value that does not fit fails the attempt."""
+        hashes = batch.column(batch.schema.get_field_index(DIGEST)).to_numpy().view(np.uint64)
+        self._digest = (self._digest + int(hashes.sum(dtype=np.uint64))) % 2**64
+        self._rows += batch.num_rows
+        rows = cast_rows(self._table, self._sink, batch.drop_columns([DIGEST]))
+        summed = self._sums[self._sink.table].add(rows) if self._sums else rows
+        return {} if summed is None else {self._sink.table: summed}
+
+    def finish(self) -> Mapping[str, pa.RecordBatch]:
+        """The sums that are left."""
+        return flushed(self._sums)
+
+    def message(self, sink: str) -> Mapping[str, Any]:
+        """Rows and digest as the transform gave them: after a shuffle, sums may be flushed at other rows."""
+        return {"rows": self._rows, "digest": str(self._digest)}
+
+
+def by_table(pipeline: Pipeline, made: Any) -> dict[str, DataFrame]:
+    """The DataFrame of every sink, from what a transform returned.
+
+    Raises:
+        DeclarationError: a sink got none, or a table is not declared.
+    """
+    tables = [sink.table for sink in pipeline.sinks]
+    if isinstance(made, DataFrame):
+        made = {tables[0]: made} if len(tables) == 1 else made
+    where = f"{pipeline.name}: {pipeline.transform}"
+    if not isinstance(made, Mapping):
+        raise DeclarationError(
+            f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
+        )
+    missing = [table for table in tables if table not in made]
+    strangers = [str(table) for table in made if table not in tables]
+    wrong = [table for table in tables if table in made and not isinstance(made[table], DataFrame)]
+    if missing or strangers or wrong:
+        said = [f"no DataFrame for {table}" for table in missing]
+        said += [f"{table}, which is no declared sink" for table in strangers]
+        said += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
+        raise DeclarationError(f"{where} returned {'; '.join(said)}. Every sink needs its own, an empty one included")
+    return {table: made[table] for table in tables}
+
+
+def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> DataFrame:
+    """The staging columns of a sink and each row's digest, taken from a transform's DataFrame by name.
+
+    An ``_order_…`` column is taken from the column it keeps where the frame has no such column itself;
+    ``_deleted`` is false where the frame does not say.
+
+    Raises:
+        DeclarationError: the frame lacks a column.
+    """
+    sources = {order_column(name): name for name in sink.order_by}
+    have = frame.columns
+    picked: list[Column] = []
+    missing: list[str] = []
+    for name in staged.columns:
+        source = name if name in have else sources.get(name, name)
+        if source in have:
+            picked.append(F.col(quoted(source)).alias(name))
+        elif name == DELETED:
+            picked.append(F.lit(False).alias(name))
+        else:
+            missing.append(source)
+    if missing:
+        hint = ""
+        if set(missing) & set(STAGED_LINEAGE):
+            hint = "; keep the lineage columns in the transform, or declare the sink aggregated=True"
+        raise DeclarationError(
+            f"sink {sink}: the transform's DataFrame has no {', '.join(missing)}; it has {', '.join(have)}{hint}"
+        )
+    return frame.select(*picked).withColumn(DIGEST, F.xxhash64(*(F.col(quoted(name)) for name in staged.columns)))

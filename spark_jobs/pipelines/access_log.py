@@ -1,0 +1,190 @@
+"""Web server access logs: NCSA Common and Combined Log Format, one line per record.
+
+``client ident user [17/May/2015:10:05:03 +0000] "GET /path HTTP/1.1" 200 203023 "referrer" "user agent"``
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RECORD = {
+    "client": "text",
+    "ts": "timestamptz",
+    "method": "text",
+    "path": "text",
+    "protocol": "text",
+    "status": "integer",
+    "bytes": "bigint",
+    "referrer": "text",
+    "user_agent": "text",
+}
+"""What `parse` gives, by PostgreSQL types."""
+
+# A line is taken apart in two ways that agree: by cutting at quotes, for lines as servers mostly write them, and
+# by one expression for the others. RE2 is quick with few groups and over bytes, and slow with many over text.
+_HEAD = r"\A(?P<client>[^ ]+) [^ ]+ [^\[]*\[(?P<time>[^\]]*)\] \z"
+_REST = (
+    r"\A (?P<status>[0-9][0-9][0-9]) (?P<bytes>[0-9]+|-)"
+    r'(?: "(?P<referrer>[^"\\]*)" "(?P<user_agent>[^"\\]*)")?\z'
+)
+_DIGITS = 18
+
+# Inside quotes a backslash takes the byte after it along.
+_QUOTED = r'(?:[^"\\]|\\.)*'
+_LINE = (
+    r"(?s)\A(?P<client>[^ ]+) [^ ]+ .*?\[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
+    rf' "(?P<request>{_QUOTED})" (?P<status>[0-9]{{3}}) (?P<bytes>[0-9]{{1,{_DIGITS}}}|-)(?P<tail>(?: .*)?)\z'
+)
+# Referrer and agent may be absent, others may follow, and a line cut off in either has no closing quote.
+_TAIL = (
+    rf'(?s)\A "(?P<referrer>{_QUOTED}\\?)'
+    rf'(?:"(?: "(?P<user_agent>{_QUOTED}\\?)(?:".*)?|.*))?\z'
+)
+_FIELDS = ("client", "time", "request", "status", "bytes", "referrer", "user_agent")
+_REQUEST = (
+    r"(?s)\A(?P<method>[A-Za-z][A-Za-z_-]*) (?P<path>[^ ](?:.*[^ ])?) (?P<protocol>[A-Za-z]+/[0-9.]+)\z"
+)
+_PLAIN_REQUEST = r"\A(?P<method>[A-Za-z]+) (?P<path>[^ ]+) (?P<protocol>[A-Za-z]+/[0-9.]+)\z"
+_TIME = (
+    r"\A(?P<day>[0-9]{2})/(?P<month>[A-Za-z]{3})/(?P<year>[0-9]{4}):(?P<clock>[0-9]{2}:[0-9]{2}:[0-9]{2})"
+    r" (?P<hours>[+-][0-9]{2})(?P<minutes>[0-9]{2})\z"
+)
+_MONTHS = pa.array(["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"])
+_NUMBERS = pa.array([f"{number:02d}" for number in range(1, 13)])
+
+
+def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Lines to columns; a line without client, time, request, status and size in their places is an error.
+
+    A size of ``-`` is NULL, as are a referrer or agent that is absent, empty or ``-``. A request that is not
+    ``METHOD path PROTOCOL`` is the path as a whole. Quoted fields stay as the server escaped them. A line that
+    is not UTF-8 is an error: its bytes are neither guessed at nor replaced.
+    """
+    values = batch.column("value")
+    invalid = _invalid(values)
+    field = _taken_apart(pc.if_else(invalid, None, values) if invalid.true_count else values)
+    ts = _moments(field["time"])
+    method, path, protocol = _request(field["request"])
+    missing = pc.and_(field["client"].is_null(), values.is_valid())
+    errors = pa.nulls(len(values), pa.string())
+    errors = _marked(errors, invalid, "the line is not UTF-8")
+    errors = _marked(errors, missing, "client, time, request, status and size are not in their places")
+    errors = _marked(errors, pc.and_(ts.is_null(), field["client"].is_valid()), "there is no such time")
+    columns = {
+        "client": field["client"].cast(pa.string()),
+        "ts": ts,
+        "method": method,
+        "path": path,
+        "protocol": protocol,
+        "status": field["status"].cast(pa.string()).cast(pa.int32()),
+        "bytes": _absent(field["bytes"]).cast(pa.string()).cast(pa.int64()),
+        "referrer": _absent(field["referrer"]).cast(pa.string()),
+        "user_agent": _absent(field["user_agent"]).cast(pa.string()),
+        "_error": errors,
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One request and its bytes for each line, to be summed per client."""
+    rows = batch.num_rows
+    sizes = pc.fill_null(batch.column("bytes"), 0)
+    ones = pa.array([1], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))
+    return pa.RecordBatch.from_arrays(
+        [batch.column("client"), ones, sizes], names=["client", "requests", "bytes"]
+    )
+
+
+def _invalid(values: pa.BinaryArray) -> pa.BooleanArray:
+    """Which lines are not UTF-8."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            return pa.array([True])
+        middle = len(values) // 2
+        return pa.concat_arrays([_invalid(values.slice(0, middle)), _invalid(values.slice(middle))])
+    return pa.array([False]).take(pa.array([0] * len(values), pa.int64()))
+
+
+def _groups(texts: pa.BinaryArray, pattern: str) -> dict[str, pa.Array]:
+    """Named groups of an expression; NULL, all of them, where it does not match."""
+    found = pc.extract_regex(texts, pattern)
+    return dict(zip((one.name for one in found.type), found.flatten(), strict=True))
+
+
+def _taken_apart(lines: pa.BinaryArray) -> dict[str, pa.Array]:
+    """The fields of each line, as bytes; NULL, all of them, in a line that is none."""
+    if pc.any(pc.match_substring_regex(lines, r"[\r\n]\z")).as_py():
+        lines = pc.replace_substring_regex(lines, r"[\r\n]+\z", "")
+    # Up to three pieces: what is before the request, the request, and what is after it.
+    pieces = pc.split_pattern(lines, '"', max_splits=2)
+    whole = pc.equal(pc.list_value_length(pieces), 3)
+    pieces = pc.if_else(whole, pieces, pa.scalar([None] * 3, pieces.type))
+    field = _groups(pc.list_element(pieces, 0), _HEAD)
+    field["request"] = pc.list_element(pieces, 1)
+    field |= _groups(pc.list_element(pieces, 2), _REST)
+    plain = pc.and_(field["client"].is_valid(), pc.less_equal(pc.binary_length(field["bytes"]), _DIGITS))
+    plain = pc.and_(plain, pc.invert(pc.ends_with(field["request"], "\\")))
+    odd = pc.invert(pc.fill_null(plain, False))
+    if not odd.true_count:
+        return field
+    others = _taken_apart_slowly(lines.filter(odd))
+    return {name: pc.replace_with_mask(field[name], odd, others[name]) for name in _FIELDS}
+
+
+def _taken_apart_slowly(lines: pa.BinaryArray) -> dict[str, pa.Array]:
+    field = _groups(lines, _LINE)
+    return field | _groups(field.pop("tail"), _TAIL)
+
+
+def _request(requests: pa.BinaryArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    field = _groups(requests, _PLAIN_REQUEST)
+    odd = pc.and_(field["method"].is_null(), requests.is_valid())
+    if odd.true_count:
+        left = requests.filter(odd)
+        others = _groups(left, _REQUEST)
+        others["path"] = pc.coalesce(others["path"], left)
+        field = {name: pc.replace_with_mask(field[name], odd, others[name]) for name in field}
+    method, path, protocol = (field[name].cast(pa.string()) for name in ("method", "path", "protocol"))
+    return method, path, protocol
+
+
+def _marked(errors: pa.StringArray, bad: pa.BooleanArray, reason: str) -> pa.StringArray:
+    """The errors with a reason added where a row is bad and has none yet."""
+    if not bad.true_count:
+        return errors
+    return pc.if_else(pc.and_(bad, errors.is_null()), reason, errors)
+
+
+def _moments(times: pa.BinaryArray) -> pa.TimestampArray:
+    """The times in UTC; NULL where there is no such day, hour or offset.
+
+    Through ISO 8601, since strptime would take the 31st of February for the 3rd of March.
+    """
+    encoded = times.cast(pa.string()).dictionary_encode()
+    field = _groups(encoded.dictionary, _TIME)
+    month = _NUMBERS.take(pc.index_in(pc.utf8_lower(field["month"]), _MONTHS))
+    date = pc.binary_join_element_wise(field["year"], month, field["day"], "-")
+    zone = pc.binary_join_element_wise(field["hours"], field["minutes"], ":")
+    texts = pc.binary_join_element_wise(pc.binary_join_element_wise(date, field["clock"], "T"), zone, "")
+    return _cast_existing(texts, pa.timestamp("us", "UTC")).take(encoded.indices)
+
+
+def _cast_existing(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(target)
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return pa.nulls(1, target)
+    middle = len(texts) // 2
+    return pa.concat_arrays(
+        [_cast_existing(texts.slice(0, middle), target), _cast_existing(texts.slice(middle), target)]
+    )
+
+
+def _absent(texts: pa.BinaryArray) -> pa.BinaryArray:
+    """NULL for ``-``, and for a field that is not there, which RE2 gives as an empty text."""
+    gone = pc.or_(pc.equal(texts, b"-"), pc.equal(texts, b""))
+    return pc.if_else(gone, None, texts)

@@ -1,0 +1,156 @@
+"""Servers of the stack: known by more than their pid, ended with what they started, nobody else touched."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from epochline.errors import StackError
+from epochline.local.home import Home
+from epochline.local.process import Daemon, identity
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def home(tmp_path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+@pytest.fixture
+def daemon(home) -> Iterator[Daemon]:
+    daemon = Daemon(home, "thing", stop_signals=((signal.SIGTERM, 1), (signal.SIGKILL, 5)))
+    yield daemon
+    daemon.stop()
+
+
+def _start(daemon: Daemon, *command: str) -> int:
+    return daemon.start(command or ("sleep", "60"), environment=ENVIRONMENT, cwd=Path("/"))
+
+
+def _eventually(condition) -> bool:
+    deadline = time.monotonic() + 10
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_started_server_runs_under_the_pid_that_was_recorded(daemon):
+    pid = _start(daemon)
+
+    assert daemon.pid == pid
+    assert _eventually(lambda: psutil.Process(pid).name() == "sleep")
+    assert os.getsid(pid) == pid
+
+
+def test_a_stopped_server_is_gone_and_not_called_crashed(daemon):
+    pid = _start(daemon)
+
+    assert daemon.stop()
+
+    assert identity(pid) is None
+    assert not daemon.crashed
+    assert not daemon.stop()
+
+
+def test_a_killed_server_is_called_crashed_until_it_is_started_again(daemon):
+    os.kill(_start(daemon), signal.SIGKILL)
+
+    assert _eventually(lambda: daemon.crashed)
+    _start(daemon)
+    assert not daemon.crashed
+
+
+def test_a_server_that_ignores_the_first_signal_gets_the_next(daemon):
+    pid = _start(daemon, "sh", "-c", "trap '' TERM; echo set; while :; do sleep 0.1; done")
+    assert _eventually(lambda: "set" in daemon.log.read_text())
+
+    daemon.stop()
+
+    assert identity(pid) is None
+
+
+def test_a_reused_pid_is_neither_ours_nor_stopped(home, daemon):
+    with subprocess.Popen(["sleep", "60"]) as foreign:
+        record = {"pid": foreign.pid, "identity": "another boot/12345", "started_at": 0}
+        (home.run / "thing.json").write_text(json.dumps(record))
+
+        assert daemon.pid is None
+        assert daemon.crashed
+        daemon.stop()
+
+        assert foreign.poll() is None
+        foreign.kill()
+
+
+@pytest.mark.parametrize("detach", ["", "setsid "], ids=["same session", "own session"])
+def test_what_a_killed_server_left_running_is_ended_at_the_next_start(daemon, detach):
+    pid = _start(daemon, "sh", "-c", f"{detach}sleep 61 & echo $!; wait")
+    assert _eventually(lambda: daemon.log.read_text().strip().isdigit())
+    child = int(daemon.log.read_text())
+    os.kill(pid, signal.SIGKILL)
+    assert _eventually(lambda: daemon.crashed)
+    assert psutil.pid_exists(child)
+
+    _start(daemon)
+
+    assert _eventually(lambda: not psutil.pid_exists(child) or identity(child) is None)
+
+
+def test_two_homes_do_not_end_each_others_servers(tmp_path, daemon):
+    other_home = Home(tmp_path / "other")
+    other_home.create()
+    other = Daemon(other_home, "thing", stop_signals=((signal.SIGKILL, 5),))
+    _start(other)
+    _start(daemon)
+
+    daemon.stop()
+
+    assert other.pid is not None
+    other.stop()
+
+
+def test_a_server_that_ends_while_starting_is_reported_with_its_last_words(daemon):
+    _start(daemon, "sh", "-c", "echo no licence; exit 1")
+
+    with pytest.raises(StackError, match=r"thing ended while starting.*no licence"):
+        daemon.wait_ready(lambda: "not yet", seconds=10)
+
+
+def test_a_server_that_is_not_ready_in_time_is_left_running(daemon):
+    _start(daemon)
+
+    with pytest.raises(StackError, match="still waking up"):
+        daemon.wait_ready(lambda: "still waking up", seconds=0.1)
+
+    assert daemon.pid is not None
+
+
+def test_no_server_runs_without_a_pid_file_when_its_starter_dies(home, daemon):
+    # The starter is killed at the last moment before the file is written.
+    script = (
+        "import os, signal, sys; from pathlib import Path; from epochline.local import process\n"
+        "from epochline.local.home import Home\n"
+        "process.write_private = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "process.Daemon(Home(Path(sys.argv[1])), 'thing', stop_signals=()).start(\n"
+        "    ('sh', '-c', 'echo ran'), environment=dict(os.environ), cwd=Path('/'))"
+    )
+    include = str(Path(__file__).parents[2] / "include")
+    environment = {**os.environ, "PYTHONPATH": include}
+    starter = subprocess.run(
+        [os.sys.executable, "-c", script, str(home)], env=environment, check=False, capture_output=True
+    )
+    time.sleep(0.5)
+
+    assert starter.returncode == -9
+    assert daemon.log.read_text() == ""
