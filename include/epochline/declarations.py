@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import sys
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,11 +35,15 @@ def epoch_dag(pipeline: Pipeline) -> DAG | None:
     return build(pipeline)
 
 
+def project_folder() -> Path:
+    """The folder that holds ``dags/`` and ``spark_jobs/``: ``EPOCHLINE_PROJECT``, or this checkout."""
+    return Path(os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[2])
+
+
 def dags_folder() -> Path:
     """``EPOCHLINE_DAGS``, or ``dags/`` of the project."""
     named = os.environ.get("EPOCHLINE_DAGS")
-    project = os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[2]
-    return Path(named) if named else Path(project) / "dags"
+    return Path(named) if named else project_folder() / "dags"
 
 
 def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
@@ -53,6 +58,10 @@ def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
         raise ConfigurationError(
             f"there is no folder {folder}; set EPOCHLINE_DAGS to the one that holds your DAG files."
         )
+    functions = str(project_folder() / "spark_jobs")
+    if functions not in sys.path:
+        # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
+        sys.path.append(functions)
     found: dict[str, Pipeline] = {}
     for path in sorted(folder.rglob("*.py")):
         if b"epoch_dag" not in path.read_bytes():

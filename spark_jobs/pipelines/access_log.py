@@ -23,7 +23,7 @@ RECORD = {
 
 # A line is taken apart in two ways that agree: by cutting at quotes, for lines as servers mostly write them, and
 # by one expression for the others. RE2 is quick with few groups and over bytes, and slow with many over text.
-_HEAD = r"\A(?P<client>[^ ]+) [^ ]+ [^\[]*\[(?P<time>[^\]]*)\] \z"
+_HEAD = r"\A(?P<client>[^ ]+) [^ ]+ [^\[ ][^\[]*\[(?P<time>[^\]]*)\] \z"
 _REST = (
     r"\A (?P<status>[0-9][0-9][0-9]) (?P<bytes>[0-9]+|-)"
     r'(?: "(?P<referrer>[^"\\]*)" "(?P<user_agent>[^"\\]*)")?\z'
@@ -33,7 +33,7 @@ _DIGITS = 18
 # Inside quotes a backslash takes the byte after it along.
 _QUOTED = r'(?:[^"\\]|\\.)*'
 _LINE = (
-    r"(?s)\A(?P<client>[^ ]+) [^ ]+ .*?\[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
+    r"(?s)\A(?P<client>[^ ]+) [^ ]+ [^ ].*? \[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
     rf' "(?P<request>{_QUOTED})" (?P<status>[0-9]{{3}}) (?P<bytes>[0-9]{{1,{_DIGITS}}}|-)(?P<tail>(?: .*)?)\z'
 )
 # Referrer and agent may be absent, others may follow, and a line cut off in either has no closing quote.
@@ -42,9 +42,7 @@ _TAIL = (
     rf'(?:"(?: "(?P<user_agent>{_QUOTED}\\?)(?:".*)?|.*))?\z'
 )
 _FIELDS = ("client", "time", "request", "status", "bytes", "referrer", "user_agent")
-_REQUEST = (
-    r"(?s)\A(?P<method>[A-Za-z][A-Za-z_-]*) (?P<path>[^ ](?:.*[^ ])?) (?P<protocol>[A-Za-z]+/[0-9.]+)\z"
-)
+_REQUEST = r"(?s)\A(?P<method>[A-Za-z][A-Za-z_-]*) (?P<path>[^ ](?:.*[^ ])?) (?P<protocol>[A-Za-z]+/[0-9.]+)\z"
 _PLAIN_REQUEST = r"\A(?P<method>[A-Za-z]+) (?P<path>[^ ]+) (?P<protocol>[A-Za-z]+/[0-9.]+)\z"
 _TIME = (
     r"\A(?P<day>[0-9]{2})/(?P<month>[A-Za-z]{3})/(?P<year>[0-9]{4}):(?P<clock>[0-9]{2}:[0-9]{2}:[0-9]{2})"
@@ -91,9 +89,7 @@ def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
     rows = batch.num_rows
     sizes = pc.fill_null(batch.column("bytes"), 0)
     ones = pa.array([1], pa.int64()).take(pa.nulls(rows, pa.int64()).fill_null(0))
-    return pa.RecordBatch.from_arrays(
-        [batch.column("client"), ones, sizes], names=["client", "requests", "bytes"]
-    )
+    return pa.RecordBatch.from_arrays([batch.column("client"), ones, sizes], names=["client", "requests", "bytes"])
 
 
 def _invalid(values: pa.BinaryArray) -> pa.BooleanArray:

@@ -22,6 +22,7 @@ from epochline.airflow.connections import (
     run_of,
     writers_of,
 )
+from epochline.declarations import project_folder
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class PreCommitOperator(SparkSubmitOperator):
             if ticket is None:
                 self.log.info("epoch %s of %s is sealed already; Spark has nothing to do", self.epoch_id, name)
                 return
-            self.application = self.application or str(_project() / "spark_jobs" / "pre_commit.py")
+            self.application = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
             self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
             self.name = f"epochline {name} epoch {ticket.epoch_id} attempt {ticket.attempt}"
             self.application_args = [
@@ -226,8 +227,3 @@ class AbortEpochOperator(BaseOperator):
             AbortOutcome.ALREADY_ABORTED: "was aborted before; clear this run from plan_epoch to try the range again",
         }[outcome]
         raise AirflowFailException(f"epoch {self.epoch_id} of {self.pipeline.name} {what}.")
-
-
-def _project() -> Path:
-    """The folder that holds dags/ and spark_jobs/."""
-    return Path(os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[3])

@@ -32,8 +32,6 @@ def hexadecimal(array: pa.BinaryArray) -> pa.StringArray:
     r"""Each row as PostgreSQL reads ``bytea`` in text: ``\x`` and two digits a byte. NULL stays NULL."""
     layout = byte_layout(array)
     digits = bytes(layout.data).hex().encode()
-    rows = zip(
-        array.is_valid().to_pylist(), (layout.starts * 2).tolist(), (layout.lengths * 2).tolist(), strict=True
-    )
+    rows = zip(array.is_valid().to_pylist(), (layout.starts * 2).tolist(), (layout.lengths * 2).tolist(), strict=True)
     texts = [b"\\x" + digits[start : start + length] if valid else None for valid, start, length in rows]
     return pa.array(texts, pa.binary()).cast(pa.string())

@@ -24,10 +24,7 @@ def spelled_out(column: pa.Array) -> pa.Array:
     if bounds["min"].as_py() >= _YEAR_1 * per_day and bounds["max"].as_py() < _YEAR_10000 * per_day:
         return column
     zone = "+00" if not is_date and column.type.tz else ""
-    texts = [
-        None if tick is None else _date(tick) if is_date else _timestamp(tick, zone)
-        for tick in ticks.to_pylist()
-    ]
+    texts = [None if tick is None else _date(tick) if is_date else _timestamp(tick, zone) for tick in ticks.to_pylist()]
     return pa.array(texts, pa.string())
 
 

@@ -9,9 +9,7 @@ import pyarrow.compute as pc
 from epochline.arrow.contract import BatchContractError
 
 
-def explode(
-    batch: pa.RecordBatch, name: str, keep_empty: pa.BooleanArray
-) -> tuple[pa.RecordBatch, pa.Array, pa.Array]:
+def explode(batch: pa.RecordBatch, name: str, keep_empty: pa.BooleanArray) -> tuple[pa.RecordBatch, pa.Array, pa.Array]:
     """Multiply rows by the elements of a list column.
 
     The fields of a list of structs become columns (and take the place of columns of the same name); the elements

@@ -188,9 +188,7 @@ class BatchFlow:
         )
 
 
-def _without(
-    rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]
-) -> pa.RecordBatch:
+def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:
     return rows.filter(pa.array(~np.isin(record, list(reasons))))
 
 

@@ -139,9 +139,7 @@ class _Member:
         try:
             return self._take(value)
         except DoesNotFitError as error:
-            raise DoesNotFitError(
-                f"{self.name}: {_shown(value)} does not fit {self.kind} ({error})"
-            ) from None
+            raise DoesNotFitError(f"{self.name}: {_shown(value)} does not fit {self.kind} ({error})") from None
 
 
 def _shown(value: Any) -> str:

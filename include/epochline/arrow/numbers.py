@@ -83,9 +83,7 @@ def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
     _only(array)
     texts = array.cast(pa.string())
     require(pc.match_substring_regex(texts, _NUMERAL), "not a number")
-    large = pc.or_(
-        pc.match_substring_regex(texts, "[eE]"), pc.greater(pc.binary_length(texts), _SURELY_SMALL)
-    )
+    large = pc.or_(pc.match_substring_regex(texts, "[eE]"), pc.greater(pc.binary_length(texts), _SURELY_SMALL))
     if pc.any(large).as_py():
         for text in pc.drop_null(texts.filter(large)).to_pylist():
             if not numeric_holds(text):

@@ -148,9 +148,7 @@ class _JsonParser:
         columns, problems = _cast(columns, self._kinds, values.problems | problems)
         return _parsed(list(self._kinds), columns, values.problems | problems)
 
-    def _with_tombstones(
-        self, batch: pa.RecordBatch, values: pa.StringArray
-    ) -> tuple[list[pa.Array], dict[int, str]]:
+    def _with_tombstones(self, batch: pa.RecordBatch, values: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
         """Records without a value take their columns from their keys; undecodable values stay NULL."""
         with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
         without = pc.indices_nonzero(values.is_null()).to_pylist()

@@ -73,9 +73,7 @@ class SinkRows:
                 problems[row] = f"{self._sink}: the record has no value, and tombstones are quarantined"
         ignored = tombstones if on_tombstone == "ignore" else None
         self._refuse_nulls(columns, problems, ignored)
-        batch = pa.RecordBatch.from_arrays(
-            [columns[name] for name in self._schema.names], schema=self._schema
-        )
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if ignored is None:
             return batch, problems, None
         left = pc.indices_nonzero(pc.invert(ignored))
@@ -93,9 +91,7 @@ class SinkRows:
             array = cast.array
         return _no_null_measure(self._sink, name, array)
 
-    def _own_columns(
-        self, rows: pa.RecordBatch, columns: dict[str, pa.Array], problems: dict[int, str]
-    ) -> None:
+    def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], problems: dict[int, str]) -> None:
         for name in self._kinds:
             if name in STAGED_LINEAGE:
                 columns[name] = rows.column(name)
@@ -104,9 +100,7 @@ class SinkRows:
             elif name in self._orders:
                 columns[name] = rows.column(self._orders[name])
 
-    def _refuse_nulls(
-        self, columns: dict[str, pa.Array], problems: dict[int, str], ignored: pa.Array | None
-    ) -> None:
+    def _refuse_nulls(self, columns: dict[str, pa.Array], problems: dict[int, str], ignored: pa.Array | None) -> None:
         for name in self._sink.key:
             for row in null_rows(columns[name]):
                 problems.setdefault(row, f"{self._sink}: NULL in the key column {name}")
@@ -114,9 +108,7 @@ class SinkRows:
             if staged in columns:
                 # Compared with a NULL nothing is newer: such a row, or deletion, would be lost without a word.
                 for row in null_rows(columns[staged]):
-                    problems.setdefault(
-                        row, f"{self._sink}: NULL in {name}, by which the newest row is chosen"
-                    )
+                    problems.setdefault(row, f"{self._sink}: NULL in {name}, by which the newest row is chosen")
 
 
 def _no_null_measure(sink: PostgresTable, name: str, column: pa.Array) -> pa.Array:

@@ -40,16 +40,12 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         at = batch.schema.get_field_index(field.name)
         if at < 0:
             if field.name in _NEEDED:
-                raise ColumnMismatchError(
-                    f"the source gives no column {field.name!r}; it gives {batch.schema.names}"
-                )
+                raise ColumnMismatchError(f"the source gives no column {field.name!r}; it gives {batch.schema.names}")
             columns.append(pa.nulls(batch.num_rows, field.type))
             continue
         column = batch.column(at)
         try:
             columns.append(column if column.type.equals(field.type) else column.cast(field.type))
         except pa.ArrowException as error:
-            raise ColumnMismatchError(
-                f"the source's column {field.name!r} ({column.type}): {error}"
-            ) from error
+            raise ColumnMismatchError(f"the source's column {field.name!r} ({column.type}): {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)

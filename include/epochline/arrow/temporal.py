@@ -42,6 +42,9 @@ def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
     if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
         raise pa.ArrowTypeError("no date")
     cast = array.cast(pa.date32())
+    if pa.types.is_timestamp(given):  # Arrow drops the time of day without a word
+        moments = array.cast(pa.timestamp("us"))
+        require(pc.equal(cast.cast(pa.timestamp("us")), moments), "not at midnight")
     days = cast.cast(pa.int32())
     in_range = pc.and_(pc.greater_equal(days, _JULIAN_DAY_0), pc.less_equal(days, _LAST_DAY))
     require(in_range, "outside 4713 BC to 5874897 AD")

@@ -26,6 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.flow import BatchFlow
+from epochline.arrow.rows import TOMBSTONE
 from epochline.arrow.types import record_schema
 from epochline.columns import parse_type
 from epochline.errors import DeclarationError
@@ -96,7 +97,7 @@ def frame_schema(pipeline: Pipeline) -> pa.Schema:
             raise DeclarationError(
                 f"{pipeline.name}: record.{name} is {text}; with a transform, {_WIDEST_DECIMAL} digits are the most"
             )
-    record = record_schema({**pipeline.parsed_columns, **STAGED_LINEAGE})
+    record = record_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
     refused = pa.struct(list(record_schema(QUARANTINE_COLUMNS)))
     return pa.schema([*record, (KIND, pa.int16()), (REFUSED, refused), (COUNTS, pa.string())])
 
@@ -111,8 +112,8 @@ def parse(records: DataFrame, task: ParseTask) -> DataFrame:
 
 
 def parsed_rows(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """What the transform gets: the record's columns and its lineage."""
-    names = [*pipeline.parsed_columns, *STAGED_LINEAGE]
+    """What the transform gets: the record's columns, its lineage and whether it is a tombstone."""
+    names = [*pipeline.parsed_columns, *STAGED_LINEAGE, TOMBSTONE]
     return frame.where(F.col(KIND) == IS_PARSED).select(*(F.col(quoted(name)) for name in names))
 
 

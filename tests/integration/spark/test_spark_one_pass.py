@@ -106,11 +106,10 @@ def test_an_attempt_that_is_fenced_while_its_job_runs_ends_fenced(spark, databas
     )
 
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(run, spark, name, 1, 1, credentials)
-        _wait_for_a_writer(database, ticket)
-        database.fence(ticket)
+        fenced = pool.submit(_fence_a_writer_at_work, database, ticket)
         with pytest.raises(EpochFencedError):
-            job.result()
+            run(spark, name, 1, 1, credentials)
+        fenced.result()
 
     assert database.parts(ticket) == {}
     assert database.rows(ticket, "public.hits") == []
@@ -193,16 +192,15 @@ def test_no_secret_reaches_the_event_log(spark, database, topic, name, credentia
     assert CANARY.encode() not in logged
 
 
-def _wait_for_a_writer(database, ticket) -> None:
+def _fence_a_writer_at_work(database, ticket) -> None:
     until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if database.query(
-            "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'PgSleep'",
-            (ticket.application_name,),
-        ):
-            return
+    while not database.query(
+        "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event = 'PgSleep'",
+        (ticket.application_name,),
+    ):
+        assert time.monotonic() < until, "no writer came"
         time.sleep(0.05)
-    pytest.fail("no writer came")
+    database.fence(ticket)
 
 
 def _connects(dsn: str) -> bool:

@@ -1,0 +1,135 @@
+"""The access log's parse: every line a server may write, and nothing altered."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines import access_log
+
+LINE = (
+    b'83.149.9.216 - - [17/May/2015:10:05:03 +0000] "GET /a?b=1 HTTP/1.1" 200 203023 "http://x/" "Mozilla/5.0 (X; Y)"'
+)
+PARSED = {
+    "client": "83.149.9.216",
+    "ts": datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC),
+    "method": "GET",
+    "path": "/a?b=1",
+    "protocol": "HTTP/1.1",
+    "status": 200,
+    "bytes": 203023,
+    "referrer": "http://x/",
+    "user_agent": "Mozilla/5.0 (X; Y)",
+    "_error": None,
+}
+
+
+def parse(*lines: bytes | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = access_log.parse(pa.record_batch({"value": pa.array(lines, pa.binary())})).to_pylist()
+    return rows
+
+
+def test_a_combined_line_gives_every_column() -> None:
+    assert parse(LINE) == [PARSED]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        (b' "http://x/" "Mozilla/5.0 (X; Y)"', b"", {"referrer": None, "user_agent": None}),
+        (b' "Mozilla/5.0 (X; Y)"', b"", {"user_agent": None}),
+        (b' "http://x/" "Mozilla/5.0 (X; Y)"', b' "http://x/', {"user_agent": None}),
+        (b'(X; Y)"', b"(X; Y", {"user_agent": "Mozilla/5.0 (X; Y"}),
+        (b'(X; Y)"', b"(X\\", {"user_agent": "Mozilla/5.0 (X\\"}),
+        (b'(X; Y)"', b'(X; Y)" "more" 12', {}),
+        (b'(X; Y)"', b'(X; Y)"\r\n', {}),
+        (b"Mozilla/5.0 (X; Y)", b'say \\"hi\\" \\\\', {"user_agent": 'say \\"hi\\" \\\\'}),
+        (b"Mozilla/5.0 (X; Y)", "Müller 🐎".encode(), {"user_agent": "Müller 🐎"}),
+        (b"Mozilla/5.0 (X; Y)", b"-", {"user_agent": None}),
+        (b"http://x/", b'a\\"b', {"referrer": 'a\\"b'}),
+        (b"203023", b"-", {"bytes": None}),
+        (b"203023", b"0", {"bytes": 0}),
+        (b"203023", b"999999999999999999", {"bytes": 999999999999999999}),
+        (b"83.149.9.216", b"crawler.example.com", {"client": "crawler.example.com"}),
+        (b"83.149.9.216", b"2001:db8::1", {"client": "2001:db8::1"}),
+        (b"216 - -", b"216 ident frank", {}),
+        (b"216 - -", b"216 - a user [of sorts]", {}),
+        (b"216 - -", b'216 - "a user"', {}),
+        (b"GET /a?b=1 HTTP/1.1", b"-", {"method": None, "path": "-", "protocol": None}),
+        (b"GET /a?b=1 HTTP/1.1", b"", {"method": None, "path": "", "protocol": None}),
+        (b"GET /a?b=1 HTTP/1.1", b"GET /old", {"method": None, "path": "GET /old", "protocol": None}),
+        (b"GET /a?b=1 HTTP/1.1", b"GET /a b c HTTP/1.1", {"path": "/a b c"}),
+        (b"GET /a?b=1 HTTP/1.1", b'GET /\\"x HTTP/1.0', {"path": '/\\"x', "protocol": "HTTP/1.0"}),
+        (b"GET /a?b=1 HTTP/1.1", b"\\x16\\x03\\x01", {"method": None, "path": "\\x16\\x03\\x01", "protocol": None}),
+        (b"10:05:03 +0000", b"10:05:03 +0530", {"ts": datetime(2015, 5, 17, 4, 35, 3, tzinfo=UTC)}),
+        (b"10:05:03 +0000", b"10:05:03 -0800", {"ts": datetime(2015, 5, 17, 18, 5, 3, tzinfo=UTC)}),
+        (b"17/May", b"17/MAY", {}),
+    ],
+)  # fmt: skip
+def test_an_odd_line_passes(old: bytes, new: bytes, differs: dict[str, Any]) -> None:
+    assert old in LINE
+
+    assert parse(LINE, LINE.replace(old, new), LINE) == [PARSED, PARSED | differs, PARSED]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "places"),
+        (b"hello", "places"),
+        (LINE.replace(b" 200 ", b" OK "), "places"),
+        (LINE.replace(b" 200 ", b" 2000 "), "places"),
+        (LINE.replace(b" 203023", b""), "places"),
+        (LINE.replace(b" 203023", b" 12x"), "places"),
+        (LINE.replace(b" 203023", b" 1234567890123456789"), "places"),
+        (LINE.replace(b"17/May/2015:10:05:03 +0000", b"yesterday"), "no such time"),
+        (LINE.replace(b"83.149.9.216 ", b""), "places"),
+        (LINE.replace(b'HTTP/1.1"', b"HTTP/1.1"), "places"),
+        (LINE.replace(b"17/May", b"31/Feb"), "no such time"),
+        (LINE.replace(b"17/May", b"17/Foo"), "no such time"),
+        (LINE.replace(b"10:05:03", b"10:65:03"), "no such time"),
+        (LINE.replace(b"Mozilla", b"Mo\xffilla"), "UTF-8"),
+    ],
+)
+def test_a_line_without_its_fields_is_an_error_of_its_own(line: bytes, reason: str) -> None:
+    good, bad, other = parse(LINE, line, LINE)
+
+    assert good == other == PARSED
+    assert reason in bad["_error"]
+
+
+def test_a_record_without_a_value_is_no_error() -> None:
+    assert parse(None) == [dict.fromkeys(PARSED)]
+
+
+def test_no_lines_give_no_rows() -> None:
+    assert parse() == []
+
+
+def test_per_client_counts_each_line_once_and_no_size_as_nothing() -> None:
+    batch = access_log.parse(pa.record_batch({"value": pa.array([LINE, LINE.replace(b"203023", b"-")], pa.binary())}))
+
+    assert access_log.per_client(batch).to_pylist() == [
+        {"client": "83.149.9.216", "requests": 1, "bytes": 203023},
+        {"client": "83.149.9.216", "requests": 1, "bytes": 0},
+    ]
+
+
+def test_a_real_log_passes_as_a_whole() -> None:
+    name = os.environ.get("EPOCHLINE_TEST_LOG")
+    if not name:
+        pytest.skip("EPOCHLINE_TEST_LOG names no access log")
+    lines = Path(name).read_bytes().splitlines()
+
+    rows = parse(*lines)
+
+    assert [row["_error"] for row in rows if row["_error"]] == []
+    assert sum(row["bytes"] is None for row in rows) == sum(
+        b'" ' in line and b" - " in line.split(b'"')[2] + b" " for line in lines
+    )
+    assert not any(row["method"] is None for row in rows)

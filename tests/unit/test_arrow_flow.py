@@ -1,0 +1,354 @@
+"""From source batches to staged rows: every record in every sink, or in none and quarantined."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from epochline.arrow.contract import BatchContractError
+from epochline.arrow.flow import BatchFlow
+from epochline.arrow.rows import ValueDoesNotFitError
+from epochline.arrow.source import ColumnMismatchError
+from epochline.errors import BadRecordError
+from epochline.layout import staged_tables
+from epochline.parsing import Json, Text
+from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+
+ONE_TWO = pa.array([1, 2])
+COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
+
+
+def records(*values: bytes | None, keys: list[bytes | None] | None = None, **more: Any) -> pa.RecordBatch:
+    n = len(values)
+    columns = {
+        "topic": pa.array(["t"] * n, pa.string()),
+        "partition": pa.array([0] * n, pa.int32()),
+        "offset": pa.array(range(100, 100 + n), pa.int64()),
+        "timestamp": pa.array([0] * n, pa.timestamp("us", "UTC")),
+        "timestamp_type": pa.array([0] * n, pa.int32()),
+        "key": pa.array(keys or [None] * n, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+    }
+    return pa.record_batch(columns | more)
+
+
+def flow(*sinks: PostgresTable, **declared: Any) -> BatchFlow:
+    declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
+    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, **declared)
+    targets = {sink.table: sink.columns or COLUMNS for sink in sinks}
+    return BatchFlow(pipeline, staged_tables(pipeline, targets, 1, 1))
+
+
+def doc(**members: Any) -> bytes:
+    return json.dumps(members).encode()
+
+
+@pytest.fixture
+def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., None]:
+    """Makes a module ``user_code`` of functions that a declaration can name."""
+
+    def make(**given: Callable[..., Any]) -> None:
+        source = "\n".join(f"def {name}(batch): ..." for name in given)
+        (tmp_path / "user_code.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        module = types.ModuleType("user_code")
+        module.__spec__ = types.SimpleNamespace(origin=str(tmp_path / "user_code.py"))  # type: ignore[assignment]
+        for name, function in given.items():
+            setattr(module, name, function)
+        monkeypatch.setitem(sys.modules, "user_code", module)
+
+    return make
+
+
+ALL = PostgresTable(table="everything", columns=COLUMNS)
+SMALL = PostgresTable(table="small", columns={"id": "smallint"})
+
+
+def test_a_record_that_one_sink_cannot_take_is_in_none_and_quarantined_once() -> None:
+    done = flow(ALL, SMALL).process(records(doc(id=1), doc(id=40000), doc(id=3, name="x", status=5)))
+
+    assert done.rows["small"].to_pylist() == [
+        {"id": 1, "_topic": "t", "_partition": 0, "_offset": 100, "_row": 0},
+        {"id": 3, "_topic": "t", "_partition": 0, "_offset": 102, "_row": 0},
+    ]
+    assert done.rows["everything"].column("id").to_pylist() == [1, 3]
+    assert done.quarantine.column("offset").to_pylist() == [101]
+    assert done.quarantine.column("reason").to_pylist() == ["small: id: 40000 does not fit smallint"]
+    counts = done.counts["t", 0]
+    assert (counts.received, counts.passed, counts.quarantined, counts.skipped) == (3, 2, 1, 0)
+    assert (counts.first_offset, counts.last_offset) == (100, 102)
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (b"{", "JSON"),
+        (b"[]", "not a JSON object"),
+        (b"\xff", "UTF-8"),
+        (b"", "JSON"),
+        (b'{"id":"1"}', "id: "),
+        (b'{"id":1.5}', "id: "),
+        (b'{"id":9223372036854775808}', "id: "),
+        (b'{"status":32768}', "status: "),
+        (b'{"name":"a\\u0000b"}', "NUL"),
+        (b'{"name":"\\ud800"}', "surrogate"),
+        (b'{"id":1} {"id":2}', "JSON"),
+    ],
+)
+@pytest.mark.parametrize("others", [1, 700])
+def test_poison_is_one_records_error(value: bytes, word: str, others: int) -> None:
+    good = [doc(id=n, name=f"n{n}") for n in range(others)]
+
+    done = flow(ALL).process(records(*good, value, *good))
+
+    assert done.rows["everything"].num_rows == 2 * others
+    (row,) = done.quarantine.to_pylist()
+    assert row["offset"] == 100 + others
+    assert row["value"] == value
+    assert word in row["reason"]
+
+
+def test_the_quarantine_keeps_the_record_as_it_came() -> None:
+    headers = pa.array(
+        [[{"key": "h", "value": b"\xff"}, {"key": "a\0", "value": None}], None],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+
+    done = flow(ALL).process(records(b"\x00\xff", doc(id=1), keys=[b"\xfe", None], headers=headers))
+
+    (row,) = done.quarantine.to_pylist()
+    assert (row["topic"], row["partition"], row["key"], row["value"]) == ("t", 0, b"\xfe", b"\x00\xff")
+    assert json.loads(row["headers"]) == [["h", base64.b64encode(b"\xff").decode()], ["a␀", None]]
+    assert done.quarantine.schema.names[3] == "record_timestamp"
+
+
+def test_policy_fail_names_the_first_bad_record() -> None:
+    with pytest.raises(BadRecordError, match=r"t-0 offset 101: .*not JSON"):
+        flow(ALL, bad_records="fail").process(records(doc(id=1), b"x", b"y"))
+
+
+@pytest.mark.parametrize("variant", ["large", "view", "dictionary", "no headers, no key"])
+def test_variants_of_arrow_types_are_taken(variant: str) -> None:
+    batch = records(doc(id=1))
+    kinds = {
+        "large": {"topic": pa.large_string(), "value": pa.large_binary(), "key": pa.large_binary()},
+        "view": {"topic": pa.string_view(), "value": pa.binary_view()},
+        "dictionary": {"topic": pa.dictionary(pa.int32(), pa.string())},
+    }.get(variant, {})
+    columns = {
+        name: batch.column(name).cast(kinds[name]) if name in kinds else batch.column(name)
+        for name in batch.schema.names
+        if not (variant.startswith("no ") and name in ("key", "timestamp"))
+    }
+
+    done = flow(ALL).process(pa.record_batch(columns))
+
+    assert done.rows["everything"].column("id").to_pylist() == [1]
+    assert done.counts == flow(ALL).process(batch).counts
+
+
+def test_counts_are_kept_per_topic_and_partition_and_sum_over_batches() -> None:
+    batch = records(
+        *[doc(id=n) for n in range(5)], b"x",
+        topic=pa.array(["t", "t", "u", "u", "t", "u"]),
+        partition=pa.array([0, 1, 0, 0, 1, 0], pa.int32()),
+    )  # fmt: skip
+    one = flow(ALL)
+
+    whole = one.process(batch).counts
+    first, rest = one.process(batch.slice(0, 3)).counts, one.process(batch.slice(3)).counts
+
+    assert {key: (c.received, c.quarantined) for key, c in whole.items()} == {
+        ("t", 0): (1, 0),
+        ("t", 1): (2, 0),
+        ("u", 0): (3, 1),
+    }
+    assert first["t", 1] + rest["t", 1] == whole["t", 1]
+    assert first["u", 0] + rest["u", 0] == whole["u", 0]
+
+
+def test_no_records_give_no_rows() -> None:
+    done = flow(ALL).process(records())
+
+    assert (done.rows["everything"].num_rows, done.quarantine.num_rows, done.counts) == (0, 0, {})
+
+
+UPSERT = {"table": "u", "mode": "upsert", "key": "id", "columns": COLUMNS}
+
+
+@pytest.mark.parametrize(
+    ("tombstone", "staged", "quarantined"),
+    [
+        ("delete", [(1, "a", False), (2, None, True)], 0),
+        ("ignore", [(1, "a", False)], 0),
+        ("quarantine", [(1, "a", False)], 1),
+    ],
+)
+def test_a_tombstone_does_what_the_sink_declares(tombstone: Any, staged: Any, quarantined: int) -> None:
+    sinks = (PostgresTable(**UPSERT, tombstone=tombstone), ALL)
+
+    done = flow(*sinks).process(records(doc(id=1, name="a"), None, keys=[None, doc(id=2, name="b")]))
+
+    rows = done.rows["u"].to_pylist()
+    assert [(row["id"], row["name"], row["_deleted"]) for row in rows] == staged
+    assert done.quarantine.num_rows == quarantined
+    assert done.rows["everything"].num_rows == 2 - quarantined
+    assert done.counts["t", 0].passed == 2 - quarantined
+
+
+def test_a_null_in_a_key_or_order_column_is_quarantined() -> None:
+    sink = PostgresTable(**UPSERT, order_by="status")
+
+    done = flow(sink).process(records(doc(id=1, status=7), doc(name="x", status=1), doc(id=2), None))
+
+    assert done.rows["u"].select(["id", "_order_status", "_deleted"]).to_pylist() == [
+        {"id": 1, "_order_status": 7, "_deleted": False}
+    ]
+    assert done.quarantine.column("reason").to_pylist() == [
+        "u: NULL in the key column id",
+        "u: NULL in status, by which the newest row is chosen",
+        "u: NULL in the key column id",
+    ]
+
+
+def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Callable[..., None]) -> None:
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch(
+            {
+                "id": pa.array([1, None, None, 4]),
+                "_skip": pa.array([False, True, True, None]),
+                "_error": pa.array([None, None, "no\0good", None]),
+            }
+        )
+
+    functions(parse=parse)
+    done = flow(SMALL, parse="user_code:parse", record={"id": "bigint"}).process(records(*[b""] * 4))
+
+    counts = done.counts["t", 0]
+    assert (counts.received, counts.passed, counts.skipped, counts.quarantined) == (4, 2, 1, 1)
+    assert done.quarantine.column("reason").to_pylist() == ["no\\0good"]
+    assert done.rows["small"].column("id").to_pylist() == [1, 4]
+
+
+def test_a_list_column_multiplies_rows(functions: Callable[..., None]) -> None:
+    items = [
+        [{"sku": "a", "n": 1}, {"sku": "b", "n": 2}],
+        [],
+        None,
+        [{"sku": "c", "n": 70000}],
+        [{"sku": "d", "n": 4}],
+    ]
+
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"id": pa.array(range(5)), "items": pa.array(items)})
+
+    functions(parse=parse)
+    record = {"id": "bigint", "sku": "text", "n": "smallint"}
+    sink = PostgresTable(table="lines", columns=record)
+    done = flow(sink, parse="user_code:parse", record=record, explode="items").process(records(*[b""] * 5))
+
+    assert [tuple(row.values()) for row in done.rows["lines"].to_pylist()] == [
+        (0, "a", 1, "t", 0, 100, 0),
+        (0, "b", 2, "t", 0, 100, 1),
+        (4, "d", 4, "t", 0, 104, 0),
+    ]
+    assert done.counts["t", 0].passed == 4
+    assert done.quarantine.column("offset").to_pylist() == [103]
+
+
+def test_a_list_of_scalars_becomes_the_column_itself(functions: Callable[..., None]) -> None:
+    functions(parse=lambda batch: pa.record_batch({"tag": pa.array([["x", "y"], ["z"]], pa.large_list(pa.string()))}))
+    sink = PostgresTable(table="tags", columns={"tag": "text"})
+
+    done = flow(sink, parse="user_code:parse", record={"tag": "text"}, explode="tag").process(records(b"", b""))
+
+    rows = done.rows["tags"]
+    assert list(zip(rows["tag"].to_pylist(), rows["_offset"].to_pylist(), rows["_row"].to_pylist(), strict=True)) == [
+        ("x", 100, 0),
+        ("y", 100, 1),
+        ("z", 101, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "word"),
+    [
+        (lambda batch: batch.slice(1).select(["value"]), BatchContractError, "1 rows for 2"),
+        (lambda batch: batch.to_pylist(), BatchContractError, "list"),
+        (lambda batch: batch.select(["key"]), ColumnMismatchError, "no column id"),
+        (lambda batch: pa.record_batch({"id": pa.array([[1], [2]])}), ColumnMismatchError, "cannot become bigint"),
+        (lambda batch: pa.record_batch({"id": ONE_TWO, "_skip": ONE_TWO}), BatchContractError, "_skip"),
+        (lambda batch: pa.record_batch({"id": ONE_TWO, "_error": ONE_TWO}), BatchContractError, "_error"),
+    ],
+)  # fmt: skip
+def test_a_parse_that_breaks_its_contract_fails_the_attempt(
+    functions: Callable[..., None], given: Any, error: Any, word: str
+) -> None:
+    functions(parse=given)
+
+    with pytest.raises(error, match=word):
+        flow(SMALL, parse="user_code:parse", record={"id": "bigint"}).process(records(b"", b""))
+
+
+def test_a_select_gives_its_sink_other_columns(functions: Callable[..., None]) -> None:
+    functions(
+        twice=lambda batch: pa.record_batch({"client": batch["name"], "n": pc.multiply(batch["id"], 2)}),
+        short=lambda batch: batch.slice(1),
+    )
+    columns = {"client": "text", "n": "bigint"}
+    add = PostgresTable(table="a", mode="add", key="client", measures="n", columns=columns, select="user_code:twice")
+    short = PostgresTable(table="s", columns=columns, select="user_code:short")
+
+    done = flow(ALL, add).process(records(doc(id=4, name="x"), doc(name="y"), doc(id=1)))
+
+    assert done.rows["a"].to_pylist() == [{"client": "x", "n": 8}, {"client": "y", "n": 0}]
+    assert done.quarantine.column("reason").to_pylist() == ["a: NULL in the key column client"]
+    with pytest.raises(BatchContractError, match="select user_code:short of s"):
+        flow(short).process(records(doc(id=4), doc(id=5)))
+
+
+def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: Callable[..., None]) -> None:
+    functions(transform=lambda frame: frame)
+    sink = PostgresTable(**UPSERT, order_by="status")
+    pipeline = Pipeline(
+        name="p", source=KafkaSource(topics="t"), parse=Json(columns=COLUMNS), sinks=sink,
+        transform="user_code:transform", bad_records="quarantine",
+    )  # fmt: skip
+    tables = staged_tables(pipeline, {"u": COLUMNS}, 1, 1)
+    one = BatchFlow(pipeline, tables)
+
+    rows, quarantine, counts = one.parse_only(
+        records(doc(id=1, name="a", status=2), b"x", None, keys=[None, None, doc(id=1, status=3)])
+    )
+
+    assert rows.schema.equals(one.parsed_schema)
+    assert rows.column("_tombstone").to_pylist() == [False, True]
+    assert quarantine.column("offset").to_pylist() == [101]
+    assert counts["t", 0].passed == 2
+    staged = one.cast_rows(tables[0], sink, rows)
+    assert staged.select(["id", "name", "status", "_order_status", "_deleted"]).to_pylist() == [
+        {"id": 1, "name": "a", "status": 2, "_order_status": 2, "_deleted": False},
+        {"id": 1, "name": None, "status": None, "_order_status": 3, "_deleted": True},
+    ]
+    too_big = rows.set_column(rows.schema.get_field_index("status"), "status", pa.array([1, 99999]))
+    with pytest.raises(ValueDoesNotFitError, match="status: 99999 does not fit smallint"):
+        one.cast_rows(tables[0], sink, too_big)
+    with pytest.raises(ColumnMismatchError, match="no column status"):
+        one.cast_rows(tables[0], sink, rows.drop_columns(["status"]))
+
+
+def test_text_refuses_what_postgresql_has_no_room_for() -> None:
+    sink = PostgresTable(table="lines", columns={"value": "text"})
+
+    done = flow(sink, parse=Text()).process(records(b"a", b"\xc3(", b"a\0", None, "ä".encode()))
+
+    assert done.rows["lines"].column("value").to_pylist() == ["a", None, "ä"]
+    assert done.quarantine.column("offset").to_pylist() == [101, 102]

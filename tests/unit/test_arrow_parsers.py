@@ -1,0 +1,131 @@
+"""Ready-made parsers: all at once or one by one, a record means the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epochline.arrow import json_values
+from epochline.arrow.jsontext import read_json, write_json
+from epochline.arrow.parsers import build_parser
+from epochline.errors import DeclarationError
+from epochline.parsing import Bytes, Json, Regex
+from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+
+COLUMNS = {
+    "b": "boolean", "i": "bigint", "s": "smallint", "f": "double precision", "r": "real", "t": "text",
+    "d": "date", "ts": "timestamptz",
+}  # fmt: skip
+
+
+def parse(parser: Any, values: list[bytes | None], keys: list[bytes | None] | None = None) -> list[dict[str, Any]]:
+    record = parser.record
+    pipeline = Pipeline(
+        name="p", source=KafkaSource(topics="t"), parse=parser, sinks=PostgresTable(table="s", columns=record)
+    )
+    batch = pa.record_batch(
+        {"key": pa.array(keys or [None] * len(values), pa.binary()), "value": pa.array(values, pa.binary())}
+    )
+    rows: list[dict[str, Any]] = build_parser(pipeline)(batch).to_pylist()
+    return rows
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=5)
+    | st.sampled_from(["2024-02-29", "2024-02-29T01:02:03Z", "1", "true", "NaN"])
+)  # fmt: skip
+DOCUMENTS = st.dictionaries(
+    st.sampled_from([*COLUMNS, "x"]), SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(), SCALARS)
+).map(lambda document: json.dumps(document).encode())
+ODD = st.sampled_from(
+    [b"", b" ", b"{}", b"{}{}", b'{"i":1},"x":{"i":2}', b'{"i":[{}', b"]}", b'{"i":1', b'}', b'{"t":"a', b'"}', b"null",
+     b' {"i":1} ', b'{"i":1}\n{"i":2}', b'{\n"i":1}', b'{"i":1,"i":2}', b'{"i":01}', b'{"f":1e400}', b'{"f":1e-400}',
+     b'{"f":NaN}', b'{"x":Infinity,"i":1}', b'{"i":-0}', b'{"i":1e3}', b'{"f":-0.0}', b'\xef\xbb\xbf{"i":1}',
+     b'{"x":' + b"[" * 300 + b"]" * 300 + b"}", b'{"t":"\\u0000"}', b'{"\\u0069":7}', b'{"x":"\\ud800","i":1}',
+     b'{"ts":"2024-02-29T01:02:03"}', b"\xff", b"{\"t\":\"\xc3\xa4\"}"]
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(DOCUMENTS | ODD, max_size=8))
+def test_json_means_the_same_all_at_once_and_one_by_one(values: list[bytes]) -> None:
+    with mock.patch.object(json_values, "_ONE_BY_ONE", 1):
+        at_once = parse(Json(columns=COLUMNS), values)
+    with mock.patch.object(json_values, "_ONE_BY_ONE", 10**9):
+        one_by_one = parse(Json(columns=COLUMNS), values)
+
+    assert repr(at_once) == repr(one_by_one)  # NaN is not equal to itself
+
+
+def test_good_json_is_read_all_at_once() -> None:
+    values = [json.dumps({"i": n, "t": f"n{n}", "f": n / 3, "x": [n]}).encode() for n in range(1000)]
+    with mock.patch.object(json_values.JsonReader, "read_each", side_effect=AssertionError):
+        rows = parse(Json(columns=COLUMNS), values)
+
+    assert rows[999] == dict.fromkeys([*COLUMNS, "_error"]) | {"i": 999, "t": "n999", "f": 333.0}
+
+
+def test_nested_members_of_json_columns_keep_their_text() -> None:
+    value = b'{"j": {"a": [1, 2.50, "\xc3\xa4\\n", null, true], "b": 1e2}, "n": 1.10, "k": "text"}'
+
+    (row,) = parse(Json(columns={"j": "jsonb", "k": "json", "n": "numeric"}), [value])
+
+    assert row == {"j": '{"a":[1,2.50,"ä\\n",null,true],"b":1e2}', "k": '"text"', "n": "1.10", "_error": None}
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_texts_are_written_as_they_were_read(value: Any) -> None:
+    text = json.dumps(value)
+    if "NaN" in text or "Infinity" in text:
+        return
+
+    assert json.loads(write_json(read_json(text))) == json.loads(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [(b'{"i":7,"x":1}', 7), (b"7", None), (None, None), (b"\xff", None), (b"[1]", None)],
+)
+def test_a_json_tombstone_takes_its_columns_from_its_key(key: bytes | None, expected: int | None) -> None:
+    rows = parse(Json(columns={"i": "bigint"}), [b'{"i":1}', None, b'{"i":3}'], [None, key, b'{"i":9}'])
+
+    assert [row["i"] for row in rows] == [1, expected, 3]
+    assert [row["_error"] for row in rows] == [None] * 3
+
+
+def test_bytes_are_given_as_they_are() -> None:
+    assert parse(Bytes(), [b"\x00\xff", None, b""]) == [
+        {"value": b"\x00\xff", "_error": None},
+        {"value": None, "_error": None},
+        {"value": b"", "_error": None},
+    ]
+
+
+def test_a_regex_gives_columns_nulls_and_errors() -> None:
+    parser = Regex(pattern=r"(?P<k>\w+)=(?P<v>\d*)(?P<unit>kg|)(;(?P<note>.*))?", columns={"v": "integer"})
+
+    rows = parse(parser, [b"a=1", b"a=2kg;", b"b=", b"a=1\n", b"x", b"\xff", None, b"a=99999999999", b"n=1;hey"])
+
+    assert [tuple(row.values())[:4] for row in rows] == [
+        ("a", 1, "", None),
+        ("a", 2, "kg", ""),
+        ("b", None, "", None),
+        *[(None, None, None, None)] * 4,
+        ("a", None, "", None),
+        ("n", 1, "", "hey"),
+    ]
+    errors = [row["_error"] or "" for row in rows]
+    assert [bool(error) for error in errors] == [False, False, True, True, True, True, False, True, False]
+    assert "does not match" in errors[3]
+    assert errors[7].startswith("v: '99999999999' does not fit integer")
+
+
+def test_a_pattern_that_re2_does_not_take_is_refused_before_any_record() -> None:
+    with pytest.raises(DeclarationError, match="RE2"):
+        parse(Regex(pattern=r"(?P<a>x(?=y))y"), [])
