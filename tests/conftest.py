@@ -18,6 +18,8 @@ from epochline.local.stack import Stack
 
 _numbers = itertools.count(1)
 _TEMPLATE = "template_epochline"
+AIRFLOW_DAGS = Path(__file__).with_name("airflow") / "dags"
+AIRFLOW_FUNCTIONS = Path(__file__).with_name("airflow") / "functions"
 
 
 def sqlalchemy_url(dsn: str) -> str:
@@ -28,7 +30,16 @@ def sqlalchemy_url(dsn: str) -> str:
 def stack() -> Iterator[Stack]:
     """A home of its own with PostgreSQL, gone after the session; `kafka_bootstrap` adds Kafka to it."""
     home = Path(tempfile.mkdtemp(prefix="epochline-tests-"))
-    one = Stack(home)
+    one = Stack(
+        home,
+        dags_folder=AIRFLOW_DAGS,
+        extra_pythonpath=(AIRFLOW_FUNCTIONS,),
+        # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.
+        airflow_config={
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+        },
+    )
     one.up(parts=("postgres",))
     try:
         yield one

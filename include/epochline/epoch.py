@@ -151,6 +151,8 @@ class Attempt:
     fenced: bool = False
     ended: bool = False
     """Whether the job wrote its end mark: without one the attempt failed, whatever the exit code."""
+    error: str | None = None
+    """Why the attempt's job failed, as ``Class: message``, or why the attempt was fenced."""
 
     @property
     def application_name(self) -> str:

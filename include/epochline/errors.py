@@ -122,3 +122,12 @@ class NonDeterministicPartError(EpochError):
 
 class BadRecordError(EpochError):
     """A record could not be parsed or does not fit the target, and the policy is ``fail``."""
+
+
+def error_of(text: str) -> EpochlineError | None:
+    """The error that another process wrote down as ``Class: message``; None where it was none of ours."""
+    name, _, message = text.partition(": ")
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, EpochlineError):
+        return kind(message)
+    return None

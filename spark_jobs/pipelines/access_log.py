@@ -8,38 +8,26 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-RECORD = {
-    "client": "text",
-    "ts": "timestamptz",
-    "method": "text",
-    "path": "text",
-    "protocol": "text",
-    "status": "integer",
-    "bytes": "bigint",
-    "referrer": "text",
-    "user_agent": "text",
-}
-"""What `parse` gives, by PostgreSQL types."""
-
 # A line is taken apart in two ways that agree: by cutting at quotes, for lines as servers mostly write them, and
 # by one expression for the others. RE2 is quick with few groups and over bytes, and slow with many over text.
 _HEAD = r"\A(?P<client>[^ ]+) [^ ]+ [^\[ ][^\[]*\[(?P<time>[^\]]*)\] \z"
 _REST = (
     r"\A (?P<status>[0-9][0-9][0-9]) (?P<bytes>[0-9]+|-)"
-    r'(?: "(?P<referrer>[^"\\]*)" "(?P<user_agent>[^"\\]*)")?\z'
+    r'(?: (?P<referrer>"[^"\\]*)" (?P<user_agent>"[^"\\]*)")?\z'
 )
 _DIGITS = 18
 
-# Inside quotes a backslash takes the byte after it along.
+# Inside quotes a backslash takes the byte after it along; a request with a bare quote in it ends before the status.
 _QUOTED = r'(?:[^"\\]|\\.)*'
 _LINE = (
     r"(?s)\A(?P<client>[^ ]+) [^ ]+ [^ ].*? \[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
-    rf' "(?P<request>{_QUOTED})" (?P<status>[0-9]{{3}}) (?P<bytes>[0-9]{{1,{_DIGITS}}}|-)(?P<tail>(?: .*)?)\z'
+    rf' "(?P<request>{_QUOTED}|.*?)" (?P<status>[0-9]{{3}}) (?P<bytes>[0-9]{{1,{_DIGITS}}}|-)(?P<tail>(?: .*)?)\z'
 )
-# Referrer and agent may be absent, others may follow, and a line cut off in either has no closing quote.
+# Referrer and agent may be absent, others may follow, and a line cut off in either has no closing quote. Each is
+# taken with its opening quote, which tells an empty one from one that is not there.
 _TAIL = (
-    rf'(?s)\A "(?P<referrer>{_QUOTED}\\?)'
-    rf'(?:"(?: "(?P<user_agent>{_QUOTED}\\?)(?:".*)?|.*))?\z'
+    rf'(?s)\A (?P<referrer>"{_QUOTED}\\?)'
+    rf'(?:"(?: (?P<user_agent>"{_QUOTED}\\?)(?:".*)?|.*))?\z'
 )
 _FIELDS = ("client", "time", "request", "status", "bytes", "referrer", "user_agent")
 _REQUEST = r"(?s)\A(?P<method>[A-Za-z][A-Za-z_-]*) (?P<path>[^ ](?:.*[^ ])?) (?P<protocol>[A-Za-z]+/[0-9.]+)\z"
@@ -53,20 +41,18 @@ _NUMBERS = pa.array([f"{number:02d}" for number in range(1, 13)])
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Lines to columns; a line without client, time, request, status and size in their places is an error.
+    r"""Lines to columns; a line without client, time, request, status and size in their places is an error.
 
-    A size of ``-`` is NULL, as are a referrer or agent that is absent, empty or ``-``. A request that is not
-    ``METHOD path PROTOCOL`` is the path as a whole. Quoted fields stay as the server escaped them. A line that
-    is not UTF-8 is an error: its bytes are neither guessed at nor replaced.
+    A size of ``-`` is NULL, as are a referrer or agent that is not there. A request that is not
+    ``METHOD path PROTOCOL`` is the path as a whole. Quoted fields stay as the server escaped them; bytes that a text
+    column cannot hold (no UTF-8, NUL) are escaped as servers do it, ``\xhh``.
     """
-    values = batch.column("value")
-    invalid = _invalid(values)
-    field = _taken_apart(pc.if_else(invalid, None, values) if invalid.true_count else values)
+    values = _as_text(batch.column("value"))
+    field = _taken_apart(values)
     ts = _moments(field["time"])
     method, path, protocol = _request(field["request"])
     missing = pc.and_(field["client"].is_null(), values.is_valid())
     errors = pa.nulls(len(values), pa.string())
-    errors = _marked(errors, invalid, "the line is not UTF-8")
     errors = _marked(errors, missing, "client, time, request, status and size are not in their places")
     errors = _marked(errors, pc.and_(ts.is_null(), field["client"].is_valid()), "there is no such time")
     columns = {
@@ -76,9 +62,9 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
         "path": path,
         "protocol": protocol,
         "status": field["status"].cast(pa.string()).cast(pa.int32()),
-        "bytes": _absent(field["bytes"]).cast(pa.string()).cast(pa.int64()),
-        "referrer": _absent(field["referrer"]).cast(pa.string()),
-        "user_agent": _absent(field["user_agent"]).cast(pa.string()),
+        "bytes": _sizes(field["bytes"]).cast(pa.string()).cast(pa.int64()),
+        "referrer": _quoted(field["referrer"]),
+        "user_agent": _quoted(field["user_agent"]),
         "_error": errors,
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -92,16 +78,17 @@ def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column("client"), ones, sizes], names=["client", "requests", "bytes"])
 
 
-def _invalid(values: pa.BinaryArray) -> pa.BooleanArray:
-    """Which lines are not UTF-8."""
+def _as_text(values: pa.BinaryArray) -> pa.BinaryArray:
+    """The lines with those bytes escaped that a text column cannot hold."""
+    if pc.any(pc.match_substring(values, b"\0")).as_py():
+        values = pc.replace_substring(values, b"\0", b"\\x00")
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
-        if len(values) == 1:
-            return pa.array([True])
-        middle = len(values) // 2
-        return pa.concat_arrays([_invalid(values.slice(0, middle)), _invalid(values.slice(middle))])
-    return pa.array([False]).take(pa.array([0] * len(values), pa.int64()))
+        lines = (value.as_py() for value in values)
+        escaped = [None if line is None else line.decode(errors="backslashreplace").encode() for line in lines]
+        return pa.array(escaped, pa.binary())
+    return values
 
 
 def _groups(texts: pa.BinaryArray, pattern: str) -> dict[str, pa.Array]:
@@ -180,7 +167,12 @@ def _cast_existing(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
     )
 
 
-def _absent(texts: pa.BinaryArray) -> pa.BinaryArray:
-    """NULL for ``-``, and for a field that is not there, which RE2 gives as an empty text."""
-    gone = pc.or_(pc.equal(texts, b"-"), pc.equal(texts, b""))
-    return pc.if_else(gone, None, texts)
+def _sizes(texts: pa.BinaryArray) -> pa.BinaryArray:
+    """NULL for ``-``."""
+    return pc.if_else(pc.equal(texts, b"-"), None, texts)
+
+
+def _quoted(texts: pa.BinaryArray) -> pa.StringArray:
+    """What is behind the opening quote; NULL for a field that is not there, which RE2 gives as an empty text."""
+    there = pc.if_else(pc.equal(texts, b""), None, texts)
+    return pc.utf8_slice_codeunits(there.cast(pa.string()), 1)

@@ -87,7 +87,7 @@ def test_the_digest_is_what_it_was_in_earlier_versions() -> None:
     assert digest_of([("t", 3, 7, b"key", b"a value longer than a word"), ("u", 0, 0, None, b"x" * 2000)]) == PINNED
 
 
-PINNED = 0
+PINNED = 16325215890746047749
 
 
 @pytest.mark.parametrize("long", [b"x" * 1024, b"x" * 1025])

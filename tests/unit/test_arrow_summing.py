@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -79,7 +80,7 @@ def test_no_row_is_lost_however_sums_are_given_up(given_rows: list[Any], cut: in
 def test_where_batches_begin_and_end_changes_nothing(given_rows: list[Any], cuts: list[int], max_keys: int) -> None:
     batch = rows(*given_rows)
     bounds = [0, *sorted(cuts), len(given_rows)]
-    batches = [batch.slice(a, b - a) for a, b in zip(bounds, bounds[1:], strict=False) if b > a]
+    batches = [batch.slice(a, b - a) for a, b in pairwise(bounds) if b > a]
 
     assert staged(sums(max_keys=max_keys), *batches) == staged(sums(max_keys=max_keys), batch)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from epochline.airflow.connections import (
     epochline_errors,
@@ -23,10 +23,14 @@ from epochline.airflow.connections import (
     writers_of,
 )
 from epochline.declarations import project_folder
+from epochline.errors import error_of
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from epochline.layout import StagingTicket
+    from epochline.ports import Ledger
 
 EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
 """The epoch's id, as ``plan_epoch`` left it: the only thing that passes between tasks (INV-8)."""
@@ -97,8 +101,8 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def execute(self, context: Context) -> None:
         """Stage and seal the epoch; succeed without Spark where it is sealed already."""
-        from epochline.airflow.lease import kept_lease
         from epochline.coordinator import LEASE, begin, seal
+        from epochline.lease import kept_lease
 
         run, name = run_of(context), self.pipeline.name
         with epochline_errors():
@@ -119,7 +123,7 @@ class PreCommitOperator(SparkSubmitOperator):
                 kept_lease(ledger, ticket, run, self.on_kill),
             ):
                 self._hand_over_credentials(Path(folder))
-                super().execute(context)
+                self._submit(context, ledger, ticket)
                 # Asked after the read: a transaction that began meanwhile has left its marker by now.
                 gaps = offsets_of(self.pipeline).look(self.pipeline.source).invisible_allowed
                 counts = seal(ledger, ticket, run, invisible_allowed=gaps)
@@ -127,6 +131,18 @@ class PreCommitOperator(SparkSubmitOperator):
             "epoch %d of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
             ticket.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
         )  # fmt: skip
+
+    def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
+        """Run Spark; where its job failed for a reason of ours, that reason says whether a retry helps."""
+        try:
+            super().execute(context)
+        except AirflowException as failure:
+            with ledger.transaction() as tx:
+                attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+            reason = error_of(attempt.error or "") if attempt is not None else None
+            if reason is None:
+                raise
+            raise reason from failure
 
     def _refuse_not_to_wait(self) -> None:
         """A submit that returns before the job ended would be sealed before it was staged."""

@@ -94,7 +94,7 @@ class _RegexParser:
         self._kinds = {name: column_type(text) for name, text in parse.record.items()}
         # RE2's classes like \d are of ASCII; Python is asked only whether a group took part in the match.
         self._python = re.compile(parse.pattern, re.ASCII)
-        self._pattern = rf"\A(?:{parse.pattern})\z"
+        self._pattern = rf"\A(?:{_only_named_groups(parse.pattern)})\z"
         try:
             pc.extract_regex(pa.array([""]), self._pattern)
         except pa.ArrowInvalid as error:
@@ -132,6 +132,14 @@ class _RegexParser:
             pc.if_else(pa.array([row in gone for row in range(len(values))]), None, group) if gone else group
             for group, gone in zip(groups, absent, strict=True)
         ]
+
+
+_PATTERN_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\((?!\?)", re.DOTALL)
+
+
+def _only_named_groups(pattern: str) -> str:
+    """The pattern with groups that have no name made non-capturing: Arrow refuses them, and no one asks."""
+    return _PATTERN_PART.sub(lambda part: "(?:" if part[0] == "(" else part[0], pattern)
 
 
 class _JsonParser:

@@ -38,6 +38,7 @@ def _attempt(row: Row[Any]) -> Attempt:
         sealed=row.sealed_at is not None,
         fenced=row.fenced_at is not None,
         ended=row.job_ended_at is not None,
+        error=row.error,
     )
 
 

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 
-from epochline import errors
-from epochline.errors import EpochlineError
+from epochline.errors import DataLossError, EpochlineError, SourceError, SourceUnavailableError
 
-_OURS = re.compile(r"^(?:\s|\S+Exception: )*epochline\.errors\.(?P<name>\w+): (?P<message>.*)$", re.MULTILINE)
+_OURS = re.compile(
+    r"^(?:\s|\S+Exception: )*(?P<module>epochline(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.*)$", re.MULTILINE
+)
 """The last line of a Python traceback, as it stands in the message of a JVM exception."""
+
+_LOST = re.compile(r"[^\n]*(?:KafkaIllegalStateException|KAFKA_DATA_LOSS|OffsetOutOfRangeException|may have been lost)[^\n]*")
+_UNREACHABLE = re.compile(r"org\.apache\.kafka\.common\.errors\.TimeoutException[^\n]*|No resolvable bootstrap urls[^\n]*")
 
 
 def told(error: BaseException) -> EpochlineError | None:
     """The error that stands behind an exception, or None where it is none of ours.
 
-    Spark gives the driver a Python worker's exception as text: class and message are read from it.
+    Spark gives the driver a Python worker's exception as text: class and message are read from it. Kafka's own
+    word that a range is not there any more (``failOnDataLoss``) is ours too.
     """
     if isinstance(error, EpochlineError):
         return error
-    found = _OURS.search(str(error))
-    kind = getattr(errors, found["name"], None) if found else None
-    if found is None or not isinstance(kind, type) or not issubclass(kind, EpochlineError):
+    text = str(error)
+    for found in _OURS.finditer(text):
+        kind = _error_class(found["module"], found["name"])
+        if kind is not None:
+            return kind(found["message"].strip())
+    return _of_kafka(text)
+
+
+def _error_class(module: str, name: str) -> type[EpochlineError] | None:
+    try:
+        kind = getattr(importlib.import_module(module), name, None)
+    except ImportError:
         return None
-    return kind(found["message"].strip())
+    return kind if isinstance(kind, type) and issubclass(kind, EpochlineError) else None
+
+
+def _of_kafka(text: str) -> SourceError | None:
+    lost = _LOST.search(text)
+    if lost is not None:
+        return DataLossError(
+            f"Kafka did not give every record of the planned range: {' '.join(lost[0].split())}."
+            " The attempt failed; nothing it wrote counts"
+        )
+    gone = _UNREACHABLE.search(text)
+    return None if gone is None else SourceUnavailableError(f"Kafka: {' '.join(gone[0].split())}")
 
 
 def one_line(error: BaseException) -> str:

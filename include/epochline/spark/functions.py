@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -65,8 +64,8 @@ def _is_installed(module: str) -> bool:
     """Whether a module belongs to epochline or to what pip put beside it, which executors have too."""
     if module.partition(".")[0] == "epochline":
         return True
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is None:
         return False
     installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
-    return any(folder in Path(spec.origin).resolve().parents for folder in installed)
+    return any(folder in Path(file).resolve().parents for folder in installed)

@@ -18,6 +18,10 @@ _OURS = frozenset({"isolation.level", "group.id", "key.deserializer", "value.des
 """Properties of the consumer that decide what is read: the job sets them, nobody else."""
 
 
+POLL_TIMEOUT_MS = 120_000
+"""How long a task waits for a record before the range counts as lost (``failOnDataLoss``)."""
+
+
 def read_ranges(spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapping[str, str]) -> DataFrame:
     """A DataFrame of the records in the ranges.
 
@@ -57,6 +61,7 @@ def _bounds(ranges: Sequence[PlannedRange], cores: int) -> dict[str, str]:
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
         "includeHeaders": "true",
+        "kafkaConsumer.pollTimeoutMs": str(POLL_TIMEOUT_MS),
     }
     if len(ranges) < cores:
         bounds["minPartitions"] = str(cores)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from epochline.arrow.flow import cast_rows
+from epochline.arrow.rows import TOMBSTONE, cast_rows
 from epochline.errors import DeclarationError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
@@ -92,24 +92,16 @@ def by_table(pipeline: Pipeline, made: Any) -> dict[str, DataFrame]:
 def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> DataFrame:
     """The staging columns of a sink and each row's digest, taken from a transform's DataFrame by name.
 
-    An ``_order_…`` column is taken from the column it keeps where the frame has no such column itself;
-    ``_deleted`` is false where the frame does not say.
+    The columns of ``order_by`` stand for the ``_order_…`` columns, and ``_tombstone`` for ``_deleted``, where the
+    frame has no such columns itself: `cast_rows` makes one of the other.
 
     Raises:
         DeclarationError: the frame lacks a column.
     """
     sources = {order_column(name): name for name in sink.order_by}
     have = frame.columns
-    picked: list[Column] = []
-    missing: list[str] = []
-    for name in staged.columns:
-        source = name if name in have else sources.get(name, name)
-        if source in have:
-            picked.append(F.col(quoted(source)).alias(name))
-        elif name == DELETED:
-            picked.append(F.lit(False).alias(name))
-        else:
-            missing.append(source)
+    needed = [name if name in have else sources.get(name, name) for name in staged.columns if name != DELETED]
+    missing = [name for name in needed if name not in have]
     if missing:
         hint = ""
         if set(missing) & set(STAGED_LINEAGE):
@@ -117,4 +109,6 @@ def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> 
         raise DeclarationError(
             f"sink {sink}: the transform's DataFrame has no {', '.join(missing)}; it has {', '.join(have)}{hint}"
         )
-    return frame.select(*picked).withColumn(DIGEST, F.xxhash64(*(F.col(quoted(name)) for name in staged.columns)))
+    optional = [name for name in (DELETED, TOMBSTONE) if DELETED in staged.columns and name in have]
+    picked = [F.col(quoted(name)) for name in dict.fromkeys([*needed, *optional])]
+    return frame.select(*picked, F.xxhash64(*picked).alias(DIGEST))

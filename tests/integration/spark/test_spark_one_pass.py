@@ -11,7 +11,7 @@ import pytest
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.errors import EpochFencedError, EpochNotFoundError, SourceError
+from epochline.errors import DataLossError, EpochFencedError, EpochNotFoundError
 from epochline.ledger.parts import counts_of
 from epochline.names import QUARANTINE
 from epochline.offsets import add_up
@@ -129,6 +129,7 @@ def test_only_committed_records_are_read_and_markers_are_passed_over(
         producer.begin_transaction()
         for value in _json(round_ * 10, 10):
             producer.send(records, value=value, partition=0)
+        producer.flush()  # otherwise an abort sends nothing at all
         producer.commit_transaction() if keep else producer.abort_transaction()
     producer.close()
     ticket = database.attempt(_pipeline(name, records), {(records, 0): (0, 33)})
@@ -140,11 +141,14 @@ def test_only_committed_records_are_read_and_markers_are_passed_over(
     assert database.ended(ticket)
 
 
-def test_a_range_that_kafka_does_not_hold_fails_the_attempt(spark, database, topic, name, credentials):
+def test_a_range_that_kafka_does_not_hold_fails_the_attempt(
+    spark, database, topic, name, credentials, monkeypatch
+):
+    monkeypatch.setattr("epochline.spark.source.POLL_TIMEOUT_MS", 2000)
     records = topic({0: _json(0, 10)})
     ticket = database.attempt(_pipeline(name, records), {(records, 0): (0, 25)})
 
-    with pytest.raises(SourceError):
+    with pytest.raises(DataLossError):
         run(spark, name, 1, 1, credentials)
 
     assert not database.ended(ticket)

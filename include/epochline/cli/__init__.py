@@ -1,0 +1,99 @@
+"""The command line. Exit codes, the same for every command:
+
+0: done. 1: refused or failed, the message says why. 2: wrong use, or a wrong declaration. 3: not healthy, or further
+behind than was asked for. 70: an error of epochline itself. 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epochline.cli import (
+    abort,
+    feed,
+    lag,
+    ledger,
+    migrate,
+    plan,
+    run,
+    sql,
+    stack,
+    trigger,
+)
+from epochline.cli.demo import command as demo
+from epochline.errors import EpochlineError
+
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="epochline",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, abort, trigger, demo):
+    _command.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"epochline {version('epochline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that you can query.
+
+    Exit codes: 0 done; 1 refused or failed, the message says why; 2 wrong use or wrong declaration; 3 not healthy, or
+    further behind than asked for; 70 an error of epochline itself; 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Run the command line: an expected error is one paragraph and its exit code, never a traceback."""
+    try:
+        app()
+    except EpochlineError as error:
+        _say(f"error: {' '.join(str(error).split())}")
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        _say(
+            f"error: something in epochline itself went wrong ({type(error).__name__}: {' '.join(str(error).split())})."
+            f" The traceback is in {_keep_traceback()}; please report it."
+        )
+        sys.exit(INTERNAL_ERROR)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _keep_traceback() -> Path:
+    from epochline.local.home import Home
+
+    home = Home()
+    handle, name = tempfile.mkstemp(
+        prefix="epochline-error-", suffix=".log", dir=home.logs if home.logs.is_dir() else None
+    )
+    with os.fdopen(handle, "w") as log:
+        traceback.print_exc(file=log)
+    return Path(name)

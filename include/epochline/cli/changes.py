@@ -1,0 +1,113 @@
+"""What a declaration changed since the last epoch, and what becomes of each change. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class Effect(enum.StrEnum):
+    """What becomes of a change."""
+
+    NEXT_EPOCH = "next epoch"
+    MIGRATION = "needs migration"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field that differs: before, now, and what becomes of it."""
+
+    field: str
+    before: Any
+    now: Any
+    effect: Effect
+    advice: str = ""
+
+
+_KEPT = "rows that are there were written by the old one; declare another table, or another pipeline"
+_TABLE = "run `epochline migrate`, which makes missing tables; a column you add by ALTER TABLE"
+_ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
+_SINK: Mapping[str, tuple[Effect, str]] = {
+    "mode": (Effect.REFUSED, _KEPT),
+    "key": (Effect.REFUSED, _KEPT),
+    "measures": (Effect.MIGRATION, _ALTER),
+    "order_by": (Effect.MIGRATION, "the table needs the _order_ columns; without them order holds within an epoch"),
+    "lineage": (Effect.MIGRATION, "the table must have the _ columns, or none of them"),
+    "aggregated": (Effect.MIGRATION, "the table must have the _ columns, or none of them"),
+}
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+    """Every field in which two stored declarations of a pipeline differ.
+
+    Args:
+        before: the declaration of the last epoch, as JSON.
+        now: the declaration as it is written now, as JSON.
+    """
+    return [*_plain(before, now), *_sinks(_by_table(before), _by_table(now))]
+
+
+def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    for field in sorted((set(before) | set(now)) - {"sinks"}):
+        old, new = before.get(field), now.get(field)
+        if old == new:
+            continue
+        if field == "source" and isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _source(old, new)
+        else:
+            yield Change(field=field, before=old, now=new, effect=Effect.NEXT_EPOCH)
+
+
+def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    advice = {
+        "connection": "another Kafka cluster is refused: offsets belong to the one they were read from",
+        "startup": "only for topics that the ledger does not know yet; origins are kept",
+        "topics": "a new topic begins by the startup mode; the heads of one taken out are kept",
+    }
+    for field in sorted(set(before) | set(now)):
+        old, new = before.get(field), now.get(field)
+        if old != new:
+            yield Change(
+                field=f"source.{field}",
+                before=old,
+                now=new,
+                effect=Effect.NEXT_EPOCH,
+                advice=advice.get(field, ""),
+            )
+
+
+def _by_table(declaration: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {sink["table"]: sink for sink in declaration.get("sinks", ())}
+
+
+def _sinks(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> Iterator[Change]:
+    for table in sorted(before.keys() - now.keys()):
+        advice = "the table is left as it is"
+        yield Change(field=f"sinks.{table}", before="declared", now=None, effect=Effect.NEXT_EPOCH, advice=advice)
+    for table in sorted(now.keys() - before.keys()):
+        yield Change(field=f"sinks.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
+    for table in sorted(before.keys() & now.keys()):
+        for field in sorted(before[table].keys() | now[table].keys()):
+            old, new = before[table].get(field), now[table].get(field)
+            if old == new:
+                continue
+            if field == "columns":
+                yield from _columns(f"sinks.{table}.columns", old or {}, new or {})
+                continue
+            effect, advice = _SINK.get(field, (Effect.NEXT_EPOCH, ""))
+            yield Change(field=f"sinks.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
+
+
+def _columns(where: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if new is None:
+            effect, advice = Effect.NEXT_EPOCH, "the table keeps it, new rows do not fill it"
+        else:
+            effect, advice = Effect.MIGRATION, _ALTER
+        yield Change(field=f"{where}.{name}", before=old, now=new, effect=effect, advice=advice)

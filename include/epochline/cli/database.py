@@ -1,0 +1,66 @@
+"""Questions to the ledger and the target, read only: the statements of ``queries.sql``, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_READ_ONLY = "-c default_transaction_read_only=on"
+
+Row = dict[str, Any]
+
+
+@cache
+def _statements() -> dict[str, str]:
+    _, *pieces = _NAME.split(files("epochline.cli").joinpath("queries.sql").read_text())
+    return {name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
+
+
+@contextmanager
+def session(dsn: str, *, write: bool = False) -> Iterator[Connection]:
+    """A session that answers many questions, each on what is there now. It refuses to change anything unless told.
+
+    Raises:
+        LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, or refuses.
+    """
+    from epochline.ledger.postgres import explained
+
+    try:
+        opened = psycopg2.connect(
+            dsn,
+            application_name="epochline cli",
+            connect_timeout=10,
+            options=f"-c TimeZone=UTC{'' if write else ' ' + _READ_ONLY}",
+        )
+        try:
+            opened.autocommit = True
+            yield opened
+        finally:
+            opened.close()
+    except psycopg2.Error as error:
+        raise explained(error) from error
+
+
+def ask(opened: Connection, name: str, **values: Any) -> list[Row]:
+    """Run a named statement; its rows by column."""
+    columns, rows = execute(opened, _statements()[name], values)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def execute(
+    opened: Connection, statement: str, values: dict[str, Any] | None = None
+) -> tuple[list[str], Sequence[tuple[Any, ...]]]:
+    """Run any statement; its columns and rows, none for a statement that gives none."""
+    with opened.cursor() as cursor:
+        cursor.execute(statement, values)
+        if cursor.description is None:
+            return [], []
+        return [column.name for column in cursor.description], cursor.fetchall()

@@ -1,0 +1,91 @@
+"""`epochline lag`: how far each partition is behind."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from epochline.pipeline import Pipeline
+
+TOO_FAR_BEHIND = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("lag")(lag)
+
+
+def lag(
+    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; every declared one if not given.")] = None,
+    fail_above: Annotated[
+        int | None, typer.Option(min=0, help="Exit with 3 if a pipeline is more records than this behind.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show per partition the head, the end of the log, the records between, and when something was last committed.
+
+    The end is the last stable offset: what can be read now. Exit code 0: shown; 1: Kafka or the ledger cannot be
+    asked; 2: there is no such pipeline; 3: a pipeline is further behind than --fail-above.
+    """
+    from epochline.cli import pipelines, printing
+
+    declared = pipelines.find_all() if pipeline is None else {pipeline: pipelines.find(pipeline)}
+    rows = [row for one in declared.values() for row in lag_of(one)]
+    if as_json:
+        printing.say(printing.as_json(rows))
+    else:
+        printing.table(
+            ("pipeline", "topic", "partition", "head", "end", "lag", "last commit"),
+            [
+                (
+                    row["pipeline"],
+                    row["topic"],
+                    row["partition"],
+                    row["head"],
+                    row["end"],
+                    row["lag"],
+                    "-" if row["seconds_since_commit"] is None else f"{printing.duration(row['seconds_since_commit'])} ago",
+                )
+                for row in rows
+            ],
+        )
+    behind = {name: sum(row["lag"] for row in rows if row["pipeline"] == name) for name in declared}
+    if not as_json:
+        for name, records in behind.items():
+            printing.say(f"{name}: {records} records behind" if records else f"{name}: caught up")
+    if fail_above is not None and any(records > fail_above for records in behind.values()):
+        raise typer.Exit(TOO_FAR_BEHIND)
+
+
+def lag_of(pipeline: Pipeline) -> list[dict[str, Any]]:
+    """One row per partition; a partition that the ledger does not know yet has the head where it would begin."""
+    from epochline.cli.connections import offsets_of, postgres_dsn
+    from epochline.cli.database import ask, session
+    from epochline.planning import missing_origins
+
+    with session(postgres_dsn(pipeline.postgres_connection)) as opened:
+        heads = {(row["topic"], row["partition"]): row for row in ask(opened, "heads", pipeline=pipeline.name)}
+    view = offsets_of(pipeline).look(pipeline.source)
+    unknown = [one for one in view.partitions if (one.tp.topic, one.tp.partition) not in heads]
+    begun = missing_origins(
+        [], unknown, startup=pipeline.source.startup, by_pattern=pipeline.source.pattern is not None
+    )
+    origins = {(one.tp.topic, one.tp.partition): one.offset for one in begun}
+    rows = []
+    for one in sorted(view.partitions, key=lambda each: each.tp):
+        head = heads.get((one.tp.topic, one.tp.partition))
+        at = head["next_offset"] if head else origins[one.tp.topic, one.tp.partition]
+        committed = head is not None and head["epoch_id"] is not None
+        rows.append(
+            {
+                "pipeline": pipeline.name,
+                "topic": one.tp.topic,
+                "partition": one.tp.partition,
+                "head": at,
+                "end": one.last_stable,
+                "lag": max(0, one.last_stable - at),
+                "seconds_since_commit": head["seconds"] if head and committed else None,
+            }
+        )
+    return rows

@@ -1,0 +1,130 @@
+"""`epochline ledger`: the last epochs, or one of them in full."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from epochline.errors import EpochNotFoundError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("ledger")(ledger)
+
+
+def ledger(
+    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all of them if not given.")] = None,
+    epoch: Annotated[int | None, typer.Option(min=1, help="One epoch: its ranges, attempts and quarantine.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many epochs, the newest first.")] = 20,
+    connection: Annotated[
+        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the last epochs of the ledger; with --epoch, everything it knows of one.
+
+    Exit code 0: shown, be it nothing; 1: there is no such epoch, or the ledger cannot be read; 2: wrong use.
+    """
+    from epochline.cli import connections, database, printing
+
+    if epoch is not None and pipeline is None:
+        raise typer.BadParameter("epoch ids count per pipeline: name the pipeline, as in `ledger access_log --epoch 3`")
+    dsn = connections.postgres_dsn(connection or connection_of(pipeline))
+    with database.session(dsn) as opened:
+        epochs = database.ask(opened, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
+        if epoch is None:
+            printing.say(printing.as_json(epochs)) if as_json else show_epochs(epochs)
+            return
+        if not epochs:
+            raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
+        ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
+        attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
+        kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
+    if as_json:
+        printing.say(
+            printing.as_json({**epochs[0], "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept})
+        )
+        return
+    _show_one(epochs[0], ranges, attempts, kept)
+
+
+def connection_of(pipeline: str | None) -> str:
+    """The connection that a declared pipeline names; the usual one for pipelines that are no longer declared."""
+    from epochline.cli import connections, pipelines
+    from epochline.errors import EpochlineError
+
+    if pipeline is None:
+        return connections.POSTGRES
+    try:
+        return pipelines.find(pipeline).postgres_connection
+    except EpochlineError:
+        return connections.POSTGRES
+
+
+def show_epochs(epochs: list[dict[str, Any]]) -> None:
+    """The last epochs as a table, with the errors of those that have one below it."""
+    from epochline.cli import printing
+
+    if not epochs:
+        printing.say("the ledger holds no epoch yet")
+        return
+    printing.table(
+        ("pipeline", "epoch", "state", "attempt", "read", "passed", "skipped", "quarantined", "rows", "planned", "took"),
+        [
+            (
+                one["pipeline"], one["epoch_id"], one["state"], one["attempt"], one["records_read"],
+                one["records_passed"], one["records_skipped"], one["records_quarantined"], one["rows_written"],
+                one["planned_at"], printing.duration(one["seconds"]),
+            )
+            for one in epochs
+        ],
+    )  # fmt: skip
+    for one in epochs:
+        if one["error"]:
+            printing.say(f"epoch {one['epoch_id']} of {one['pipeline']}: {one['error']}")
+
+
+def _show_one(
+    epoch: dict[str, Any], ranges: list[dict[str, Any]], attempts: list[dict[str, Any]], quarantined: int
+) -> None:
+    from epochline.cli import printing
+
+    show_epochs([epoch])
+    printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
+    if epoch["note"]:
+        printing.say(f"note: {epoch['note']}")
+    printing.say()
+    printing.table(
+        ("topic", "partition", "range", "read", "passed", "skipped", "quarantined"),
+        [
+            (
+                one["topic"], one["partition"], f"[{one['start_offset']}, {one['until_offset']})", one["records_read"],
+                one["records_passed"], one["records_skipped"], one["records_quarantined"],
+            )
+            for one in ranges
+        ],
+    )  # fmt: skip
+    printing.say()
+    show_attempts(attempts)
+    printing.say(f"records kept in the quarantine: {quarantined}")
+
+
+def show_attempts(attempts: list[dict[str, Any]]) -> None:
+    """Attempts as a table, with what went wrong below it."""
+    from epochline.cli import printing
+
+    printing.table(
+        ("attempt", "state", "host", "started", "ended", "rows staged", "fenced writes"),
+        [
+            (
+                one["attempt"], one["state"], one["host"], one["started_at"], one["ended_at"], one["rows_staged"],
+                one["fenced_writes"],
+            )
+            for one in attempts
+        ],
+    )  # fmt: skip
+    for one in attempts:
+        if one["error"]:
+            printing.say(f"attempt {one['attempt']}: {one['error']}")

@@ -1,0 +1,67 @@
+"""`epochline migrate`: the ledger and the declared target tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from epochline.pipeline import Pipeline
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("migrate")(migrate)
+
+
+def migrate(
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Bring the ledger to this version, and make the target tables that are declared and missing.
+
+    Safe to run at any time and from several places. No column is ever altered. Exit code 0: ledger and targets are
+    there; 1: refused, the message says why; 2: a declaration is wrong.
+    """
+    from epochline.cli import connections, pipelines, printing
+
+    found = pipelines.find_all()
+    # Without a pipeline there may still be a ledger to make, for those to come.
+    ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [connections.POSTGRES]
+    revisions = {one: _upgrade(connections.postgres_dsn(one)) for one in ids}
+    tables = create_targets(found)
+    if as_json:
+        printing.say(printing.as_json({"ledger": revisions, "pipelines": sorted(found), "created": tables}))
+        return
+    for one, revision in revisions.items():
+        printing.say(f"ledger of {one}: at revision {revision}")
+    _show(tables, printing.say)
+
+
+def create_targets(found: dict[str, Pipeline]) -> dict[str, list[str]]:
+    """Make what is missing of every pipeline's targets; the tables made, by pipeline."""
+    from epochline.cli.connections import ledger_of
+
+    made = {}
+    for name, pipeline in found.items():
+        with ledger_of(pipeline).transaction() as tx:
+            made[name] = list(tx.targets.create(pipeline))
+    return made
+
+
+def create_declared(report: Callable[[str], None]) -> None:
+    """Make the targets of every declared pipeline, as `up` does, and say which."""
+    from epochline.cli import pipelines
+
+    _show(create_targets(pipelines.find_all()), report)
+
+
+def _show(tables: dict[str, list[str]], report: Callable[[str], None]) -> None:
+    for name, made in tables.items():
+        report(f"{name}: {'made ' + ', '.join(made) if made else 'every target is there'}")
+
+
+def _upgrade(dsn: str) -> str:
+    from epochline.ledger.migrate import upgrade
+
+    return upgrade(dsn.replace("postgresql://", "postgresql+psycopg2://", 1))

@@ -1,0 +1,148 @@
+"""`epochline plan`: what the next epoch would read, without planning it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochline.errors import EpochlineError
+from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from epochline.cli.changes import Change
+    from epochline.coordinator import Preview
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("plan")(plan)
+
+
+def plan(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    max_records: Annotated[int | None, typer.Option(min=1, help="Instead of the declared limit.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what the next epoch of PIPELINE would read, and what its declaration changed. Changes nothing.
+
+    The checks are those of a real plan. Exit code 0: the next epoch could be planned, be it empty; 1: it would be
+    refused, the message says why; 2: there is no such pipeline, or its declaration is wrong.
+    """
+    from epochline.cli import pipelines, printing
+    from epochline.cli.connections import ledger_of, offsets_of
+    from epochline.coordinator import preview
+
+    declared = pipelines.find(pipeline)
+    since, changed = _changes(declared)
+    try:
+        seen = preview(ledger_of(declared), offsets_of(declared), declared, record_limit=max_records)
+    except EpochlineError:
+        # A change is the likely reason why a plan is refused.
+        if changed and not as_json:
+            _show_changes(since, changed)
+        raise
+    if as_json:
+        printing.say(printing.as_json(_as_dict(declared, seen, since, changed)))
+        return
+    _show(declared, seen)
+    _show_changes(since, changed)
+
+
+def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
+    """The last epoch and what the declaration changed since."""
+    from epochline.cli.changes import changes
+    from epochline.cli.connections import postgres_dsn
+    from epochline.cli.database import ask, session
+
+    with session(postgres_dsn(declared.postgres_connection)) as opened:
+        known = ask(opened, "newest_declaration", pipeline=declared.name)
+    if not known:
+        return None, []
+    now = json.loads(declared.stored())
+    return known[0]["epoch_id"], changes(known[0]["body"], now)
+
+
+def _rows(seen: Preview) -> list[dict[str, Any]]:
+    ranges = {one.tp: one.range for one in seen.ranges}
+    origins = {origin.tp: origin for origin in seen.origins}
+    rows = []
+    for head in sorted(seen.heads, key=lambda one: one.tp):
+        read = ranges.get(head.tp)
+        backlog = seen.backlog[head.tp]
+        rows.append(
+            {
+                "topic": head.tp.topic,
+                "partition": head.tp.partition,
+                "head": head.next_offset,
+                "start": read.start if read else None,
+                "until": read.until if read else None,
+                "offsets": len(read) if read else 0,
+                "backlog_after": backlog - (len(read) if read else 0),
+                "origin": origins[head.tp].chosen_by if head.tp in origins else None,
+            }
+        )
+    return rows
+
+
+def _as_dict(declared: Pipeline, seen: Preview, since: int | None, changed: list[Change]) -> dict[str, Any]:
+    return {
+        "pipeline": declared.name,
+        "declaration_hash": declared.declaration_hash,
+        "unfinished_epoch": None if seen.unfinished is None else seen.unfinished.epoch_id,
+        "partitions": _rows(seen),
+        "offsets": sum(len(one.range) for one in seen.ranges),
+        "notes": list(seen.notes),
+        "declared_since_epoch": since,
+        "changes": [
+            {"field": one.field, "before": one.before, "now": one.now, "effect": str(one.effect), "advice": one.advice}
+            for one in changed
+        ],
+    }
+
+
+def _show(declared: Pipeline, seen: Preview) -> None:
+    from epochline.cli import printing
+
+    rows = _rows(seen)
+    printing.table(
+        ("topic", "partition", "head", "would read", "offsets", "backlog after"),
+        [
+            (
+                row["topic"],
+                row["partition"],
+                row["head"] if row["origin"] is None else f"{row['head']} ({row['origin']})",
+                f"[{row['start']}, {row['until']})" if row["offsets"] else "-",
+                row["offsets"],
+                row["backlog_after"],
+            )
+            for row in rows
+        ],
+    )
+    total, after = sum(row["offsets"] for row in rows), sum(row["backlog_after"] for row in rows)
+    if total:
+        printing.say(f"the next epoch of {declared.name} would read {total} offsets and leave {after}")
+    else:
+        printing.say(f"{declared.name}: nothing to read; a run would be skipped")
+    if seen.unfinished is not None:
+        one = seen.unfinished
+        how = "commits it first" if one.state == "PRE_COMMITTED" else "settles it first"
+        printing.say(f"{one} is {one.state} (attempt {one.attempt}, {one.run}): the next run {how}")
+    for note in seen.notes:
+        printing.say(note)
+
+
+def _show_changes(since: int | None, changed: list[Change]) -> None:
+    from epochline.cli import printing
+
+    if since is None:
+        printing.say("the ledger knows no epoch of it yet; every topic begins as its startup mode says")
+    elif not changed:
+        printing.say(f"the declaration is that of epoch {since}")
+    else:
+        printing.say(f"the declaration changed since epoch {since}:")
+        printing.table(
+            ("field", "before", "now", "effect", "what to do"),
+            [(one.field, one.before, one.now, str(one.effect), one.advice) for one in changed],
+        )

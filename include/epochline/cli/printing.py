@@ -1,0 +1,98 @@
+"""How commands print data: tables for people, JSON and CSV for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_STATES = {
+    "COMMITTED": "green", "PRE_COMMITTED": "cyan", "PLANNED": "yellow", "ABORTED": "red",
+    "RUNNING": "yellow", "SEALED": "cyan", "FENCED": "red",
+}  # fmt: skip
+
+
+def console() -> Console:
+    """Standard output as it is now; long lines are never cut."""
+    return Console(soft_wrap=True, highlight=False)
+
+
+def say(text: str = "") -> None:
+    """One line of text, as it is."""
+    console().print(Text(text))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows under headings. Columns of numbers are set to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    kept = list(zip(*cells, strict=True)) if cells else [()] * len(columns)
+    out = Table(box=None, pad_edge=False)
+    for name, texts in zip(columns, kept, strict=True):
+        numbers = bool(texts) and all(text.plain.lstrip("-").isdigit() or text.plain in ("", "-") for text in texts)
+        out.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
+    for row in cells:
+        out.add_row(*row)
+    console().print(out)
+
+
+def as_json(value: Any) -> str:
+    """JSON of what PostgreSQL or the ledger gave: times in ISO form, exact numbers as they are."""
+    return json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
+
+
+def json_line(row: Mapping[str, Any]) -> str:
+    """One row as one line of JSON."""
+    return json.dumps(row, default=_plain, ensure_ascii=False)
+
+
+def text(value: Any) -> str:
+    """A value as text, the way PostgreSQL itself would show it where that is not Python's way."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=_plain, ensure_ascii=False)
+    plain = _plain(value) if isinstance(value, memoryview | bytes) else value
+    return str(plain)
+
+
+def progress(message: str) -> None:
+    """A line about what is going on, on standard error: standard output is for results."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the way people say it."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _cell(value: Any) -> Text:
+    if isinstance(value, datetime):
+        return Text(value.strftime("%Y-%m-%d %H:%M:%S"))
+    shown = "-" if value is None else text(value)
+    return Text(shown, style=_STATES.get(shown, ""))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        exponent = value.as_tuple().exponent
+        return int(value) if exponent == 0 else str(value)
+    if isinstance(value, memoryview | bytes):
+        return f"\\x{bytes(value).hex()}"
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)

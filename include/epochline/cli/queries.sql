@@ -1,0 +1,84 @@
+-- What the command line asks. Nothing here changes anything.
+
+-- name: last_epochs
+SELECT e.pipeline, e.epoch_id, e.state, e.attempt, e.kind, e.dag_id, e.run_id, e.records_read, e.records_passed,
+       e.records_skipped, e.records_quarantined, e.rows_written, e.planned_at, e.pre_committed_at, e.committed_at,
+       e.aborted_at,
+       extract(epoch FROM coalesce(e.committed_at, e.aborted_at, clock_timestamp()) - e.planned_at)::float8 AS seconds,
+       (SELECT sum(r.until_offset - r.start_offset)::bigint FROM epochline.planned_range r
+        WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
+       e.note, e.error
+FROM epochline.epoch e
+WHERE (%(pipeline)s IS NULL OR e.pipeline = %(pipeline)s) AND (%(epoch)s IS NULL OR e.epoch_id = %(epoch)s)
+ORDER BY e.planned_at DESC, e.pipeline, e.epoch_id DESC LIMIT %(limit)s
+
+-- name: ranges_of_epoch
+SELECT topic, partition, start_offset, until_offset, records_read, records_passed, records_skipped,
+       records_quarantined
+FROM epochline.offsets WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s ORDER BY topic, partition
+
+-- name: attempts_of_epoch
+SELECT attempt, state, run_id, host, started_at, ended_at, rows_staged, fenced_writes, error
+FROM epochline.attempts WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s ORDER BY attempt
+
+-- name: quarantined_of_epoch
+SELECT count(*) AS records FROM epochline.quarantine WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
+
+-- name: unfinished_epoch
+SELECT epoch_id, state, attempt, dag_id, run_id, host, lease_until > clock_timestamp() AS lease_alive,
+       extract(epoch FROM lease_until - clock_timestamp())::float8 AS lease_seconds
+FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state IN ('PLANNED', 'PRE_COMMITTED')
+
+-- name: newest_declaration
+SELECT e.epoch_id, e.declaration_hash, d.body
+FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
+WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1
+
+-- name: heads
+SELECT topic, partition, origin_offset, next_offset, epoch_id,
+       extract(epoch FROM clock_timestamp() - committed_at)::float8 AS seconds
+FROM epochline.heads WHERE pipeline = %(pipeline)s ORDER BY topic, partition
+
+-- name: epoch_of_run
+SELECT epoch_id, state, attempt, error, records_read, records_passed, records_skipped, records_quarantined,
+       rows_written, committed_at
+FROM epochline.epoch WHERE pipeline = %(pipeline)s AND dag_id = %(dag_id)s AND run_id = %(run_id)s
+ORDER BY epoch_id DESC LIMIT 1
+
+-- name: running_attempt
+SELECT a.attempt_id, a.epoch_id, a.attempt, e.run_id,
+       (SELECT sum(r.until_offset - r.start_offset)::bigint FROM epochline.planned_range r
+        WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS planned
+FROM epochline.epoch e JOIN epochline.attempt a USING (pipeline, epoch_id, attempt)
+WHERE e.pipeline = %(pipeline)s AND e.state = 'PLANNED' AND a.fenced_at IS NULL AND a.sealed_at IS NULL
+  AND a.job_ended_at IS NULL
+
+-- name: staged_by_attempt
+SELECT p.sink, count(*) AS parts, sum(p.rows)::bigint AS rows,
+       (SELECT sum((seen ->> 'received')::bigint)::bigint FROM epochline.part q,
+               jsonb_array_elements(q.message -> 'seen') seen
+        WHERE q.attempt_id = %(attempt_id)s AND q.sink = p.sink) AS received
+FROM epochline.part p WHERE p.attempt_id = %(attempt_id)s GROUP BY p.sink ORDER BY p.sink
+
+-- name: attempt_is_open
+SELECT job_ended_at IS NULL AND sealed_at IS NULL AND fenced_at IS NULL
+       AND NOT EXISTS (SELECT FROM epochline.manifest m WHERE m.attempt_id = a.attempt_id) AS open
+FROM epochline.attempt a WHERE attempt_id = %(attempt_id)s
+
+-- name: any_part
+SELECT FROM epochline.part WHERE attempt_id = %(attempt_id)s LIMIT 1
+
+-- name: fenced_writes
+SELECT backend_pid, host, what, refused_at FROM epochline.fenced_write WHERE attempt_id = %(attempt_id)s
+ORDER BY refused_at
+
+-- name: epoch
+SELECT state, attempt, error, committed_at FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
+
+-- name: newest_epoch_id
+SELECT coalesce(max(epoch_id), 0) AS epoch_id FROM epochline.epoch WHERE pipeline = %(pipeline)s
+
+-- name: rows_now
+SELECT (SELECT count(*) FROM public.access_log) AS access_log,
+       (SELECT count(*) FROM public.requests_per_client) AS requests_per_client,
+       (SELECT count(*) FROM epochline.quarantine WHERE pipeline = 'access_log') AS quarantine

@@ -1,0 +1,93 @@
+"""`epochline sql`: psql on the target database, or one query."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from epochline.errors import ConfigurationError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("sql")(sql)
+
+
+def sql(
+    query: Annotated[str | None, typer.Argument(help="The query; without one, psql is opened.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Allow changes; otherwise the session is read only.")] = False,
+    connection: Annotated[str, typer.Option(help="Connection id of the database.")] = "epochline_postgres",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row and line.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a heading line; NULL is an empty field.")] = False,
+) -> None:
+    """Open psql on the target database, or run QUERY and show its rows. Read only, unless --write is given.
+
+    Exit code 0: done; 1: PostgreSQL refuses or cannot be reached; 2: wrong use; without QUERY, psql's own.
+    """
+    from epochline.cli import connections, database
+
+    if as_json and as_csv:
+        raise typer.BadParameter("--json and --csv exclude each other")
+    if query is None and (as_json or as_csv):
+        raise typer.BadParameter("--json and --csv need a QUERY")
+    dsn = connections.postgres_dsn(connection)
+    if query is None:
+        _open_psql(dsn, write)
+        return
+    with database.session(dsn, write=write) as opened:
+        columns, rows = database.execute(opened, query)
+    _print(columns, list(rows), as_json, as_csv)
+
+
+def _print(columns: list[str], rows: list[tuple[Any, ...]], as_json: bool, as_csv: bool) -> None:
+    from epochline.cli import printing
+
+    if as_json:
+        if len(set(columns)) != len(columns):
+            raise ConfigurationError("two columns have one name, which JSON cannot hold: give them names with AS.")
+        for row in rows:
+            printing.say(printing.json_line(dict(zip(columns, row, strict=True))))
+    elif as_csv:
+        out = csv.writer(sys.stdout, lineterminator="\n")
+        out.writerows([columns, *([printing.text(value) for value in row] for row in rows)] if columns else [])
+    elif columns:
+        printing.table(columns, [[None if value is None else printing.text(value) for value in row] for row in rows])
+        printing.say(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
+    else:
+        printing.say("done")
+
+
+def _open_psql(dsn: str, write: bool) -> None:
+    """Become psql. The password goes by the environment, which other users cannot read; never as an argument."""
+    from psycopg2.extensions import parse_dsn
+
+    parts = parse_dsn(dsn)
+    names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "password": "PGPASSWORD", "dbname": "PGDATABASE",
+             "sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT", "sslcert": "PGSSLCERT",
+             "sslkey": "PGSSLKEY"}  # fmt: skip
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+    environment |= {names[key]: value for key, value in parts.items() if key in names}
+    if not write:
+        environment["PGOPTIONS"] = "-c default_transaction_read_only=on"
+    program = _psql()
+    sys.stdout.flush()
+    # What was opened for this command ends here: psql takes over terminal, signals and exit code.
+    os.execve(program, [program], environment)
+
+
+def _psql() -> str:
+    from epochline.errors import StackError
+    from epochline.local.postgres import binaries
+
+    try:
+        return str(binaries() / "psql")
+    except StackError:
+        found = shutil.which("psql")
+    if found is None:
+        raise ConfigurationError("there is no psql on this machine; run `epochline sql QUERY` instead.")
+    return found

@@ -1,0 +1,207 @@
+"""A real Airflow beside the session's PostgreSQL and Kafka, driven through its REST API as a person would."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
+
+from epochline.declarations import find
+from epochline.ledger.postgres import PostgresLedger
+from epochline.local.stack import Stack
+from tests.conftest import AIRFLOW_DAGS
+
+PATIENCE_SECONDS = 300.0
+
+
+def eventually(what: str, check: Callable[[], Any], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> Any:
+    """Ask until the answer is true, and give it back."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"within {seconds:.0f} s it did not happen that {what}"
+        time.sleep(every)
+
+
+@dataclass
+class Scheduler:
+    """One Airflow, and the database that its pipelines write to."""
+
+    stack: Stack
+    token: str
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(
+            self.stack.airflow.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
+            method=method,
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            text = error.read().decode()
+            error.close()
+            raise AssertionError(f"{method} {path}: {error.code} {text}") from None
+
+    def trigger(self, dag: str, **conf: Any) -> str:
+        return self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"]
+
+    def state(self, dag: str, run: str) -> str:
+        return self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")["state"]
+
+    def wait(self, dag: str, run: str) -> str:
+        return eventually(
+            f"{run} of {dag} ends",
+            lambda: (state := self.state(dag, run)) in ("success", "failed") and state,
+            every=0.5,
+        )
+
+    def run(self, dag: str, **conf: Any) -> dict[str, str]:
+        """Trigger a run, wait for it, and give its task's states with its own under ``run``."""
+        run = self.trigger(dag, **conf)
+        return {"run": self.wait(dag, run), **self.tasks(dag, run)}
+
+    def instances(self, dag: str, run: str) -> dict[str, dict[str, Any]]:
+        found = self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
+        return {one["task_id"]: one for one in found}
+
+    def tasks(self, dag: str, run: str) -> dict[str, str]:
+        return {task: one["state"] for task, one in self.instances(dag, run).items()}
+
+    def log(self, dag: str, run: str, task: str) -> str:
+        tries = self.instances(dag, run)[task]["try_number"]
+        path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{tries}?full_content=true"
+        return json.dumps(self.call("GET", path))
+
+    def clear(self, dag: str, run: str, tasks: Sequence[str], *, only_failed: bool = False) -> None:
+        body = {
+            "dry_run": False,
+            "dag_run_id": run,
+            "task_ids": list(tasks),
+            "only_failed": only_failed,
+            "include_downstream": True,
+            "reset_dag_runs": True,
+        }
+        self.call("POST", f"/api/v2/dags/{dag}/clearTaskInstances", body)
+        eventually("the run runs again", lambda: self.state(dag, run) not in ("success", "failed"), 30)
+
+    def task_process(self, dag: str, run: str, task: str) -> psutil.Process:
+        """The process that executes a task's code; its parent watches over it."""
+        ti = self.instances(dag, run)[task]["id"]
+        return next(p for p in _processes() if p.cmdline()[:1] == [f"airflow worker -- {ti}"])
+
+    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        connection = psycopg2.connect(self.stack.postgres.dsn())
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(text, values)
+                return cursor.fetchall()
+        finally:
+            connection.close()
+
+    def make_targets(self, pipeline: str) -> None:
+        ledger = PostgresLedger(self.stack.postgres.dsn())
+        with ledger.transaction() as tx:
+            tx.targets.create(find(pipeline, AIRFLOW_DAGS))
+
+    def produce(self, topic: str, values: dict[int, Sequence[str]], *, partitions: int = 4) -> None:
+        """Append values to partitions, the topic made where missing."""
+        bootstrap = self.stack.kafka.bootstrap_servers
+        admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+        if topic not in admin.list_topics():
+            admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 1}})
+            admin.wait_for_topics([topic])
+        admin.close()
+        producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)
+        sent = [
+            producer.send(topic, value=value.encode(), partition=partition)
+            for partition, some in values.items()
+            for value in some
+        ]
+        for future in sent:
+            future.get(30)
+        producer.close()
+
+    def prepare(self, pipeline: str, values: dict[int, Sequence[str]]) -> None:
+        """Targets and records of a pipeline that a test is about to run."""
+        self.make_targets(pipeline)
+        self.produce(pipeline, values)
+
+    def group_offsets(self, pipeline: str) -> dict[int, int]:
+        admin = KafkaAdminClient(bootstrap_servers=self.stack.kafka.bootstrap_servers)
+        held = admin.list_group_offsets(f"epochline.{pipeline}")[f"epochline.{pipeline}"]
+        admin.close()
+        return {key.partition: offset.offset for key, offset in held.items()}
+
+    def heads(self, pipeline: str) -> dict[int, int]:
+        return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", pipeline))
+
+    def epoch(self, pipeline: str, epoch_id: int) -> tuple[str, int]:
+        found = self.query(
+            "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s AND epoch_id = %s", pipeline, epoch_id
+        )
+        return found[0] if found else ("", 0)
+
+    def parts(self, pipeline: str, attempt: int, epoch: int = 1) -> int:
+        """Spark partitions whose transaction of the attempt is committed."""
+        return self.query(
+            "SELECT count(DISTINCT spark_partition) FROM epochline.part JOIN epochline.attempt USING (attempt_id)"
+            " WHERE pipeline = %s AND epoch_id = %s AND attempt = %s",
+            pipeline, epoch, attempt,
+        )[0][0]  # fmt: skip
+
+    def staging_tables(self) -> list[str]:
+        return [name for (name,) in self.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'")]
+
+    def driver(self, pipeline: str, attempt: int) -> psutil.Process:
+        """The JVM of an attempt's Spark driver."""
+        wanted = ["--pipeline", pipeline], ["--attempt", str(attempt)]
+
+        def found() -> psutil.Process | None:
+            for process in _processes():
+                command = process.cmdline()
+                follows = [command[i : i + 2] for i in range(len(command))]
+                if "java" in command[0] and all(pair in follows for pair in wanted):
+                    return process
+            return None
+
+        return eventually(f"attempt {attempt} of {pipeline} has a driver", found, 60)
+
+
+def _processes() -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.cmdline():
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+@pytest.fixture(scope="session")
+def scheduler(stack: Stack) -> Scheduler:
+    """Airflow with the DAGs of ``tests/airflow/dags``, all of them unpaused."""
+    stack.up(parts=("kafka", "airflow"))
+    one = Scheduler(stack, stack.airflow.token())
+    expected = {"access_log", "nothing", "killed_driver", "zombie", "killed_commit", "cleared", "recovered"}
+    eventually(
+        "every DAG is there",
+        lambda: expected <= {dag["dag_id"] for dag in one.call("GET", "/api/v2/dags")["dags"]},
+        120,
+    )
+    for dag in expected:
+        one.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": False})
+    return one

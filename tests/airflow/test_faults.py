@@ -1,0 +1,189 @@
+"""Real processes are killed and stopped under a real scheduler; then the target is compared with what was produced."""
+
+from __future__ import annotations
+
+import psutil
+import psycopg2
+from psycopg2 import sql
+
+from tests.airflow.conftest import Scheduler, eventually
+
+# Sleeping records keep the third and fourth part of an epoch open on two cores, while the first two are committed.
+SLOW = {p: [f"p{p}-{i}" for i in range(25)] + ["sleep 4"] + [f"p{p}-late-{i}" for i in range(15)] for p in range(4)}
+
+
+def produced(values: dict[int, list[str]]) -> list[tuple[str, int]]:
+    return sorted((value, partition) for partition, some in values.items() for value in some)
+
+
+def assert_exact(scheduler: Scheduler, pipeline: str, values: dict[int, list[str]]) -> None:
+    """Both targets hold each record once; the chain is whole; nothing is left over (G3, INV-1)."""
+    for table in (pipeline, f"{pipeline}_again"):
+        rows = scheduler.query(f"SELECT value, _partition FROM {table}")
+        assert sorted(rows) == produced(values)
+    assert scheduler.heads(pipeline) == {p: len(some) for p, some in values.items()}
+    assert scheduler.group_offsets(pipeline) == scheduler.heads(pipeline)
+    assert not [name for name in scheduler.staging_tables() if pipeline in name]
+
+
+def fenced_writes(scheduler: Scheduler, pipeline: str, attempt: int) -> tuple[str, int]:
+    return scheduler.query(
+        "SELECT state, fenced_writes FROM epochline.attempts WHERE pipeline = %s AND epoch_id = 1 AND attempt = %s",
+        pipeline, attempt,
+    )[0]  # fmt: skip
+
+
+def some_parts_but_not_all(scheduler: Scheduler, pipeline: str) -> None:
+    eventually("a part is committed", lambda: scheduler.parts(pipeline, 1) >= 1, every=0.05)
+    assert scheduler.parts(pipeline, 1) < 4
+
+
+def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(scheduler: Scheduler) -> None:
+    """F2, C14, G5: SIGKILL while rows are being copied."""
+    scheduler.prepare("killed_driver", SLOW)
+    run = scheduler.trigger("killed_driver")
+
+    some_parts_but_not_all(scheduler, "killed_driver")
+    scheduler.driver("killed_driver", 1).kill()
+    assert scheduler.query("SELECT count(*) FROM killed_driver") == [(0,)]
+    scheduler.produce("killed_driver", {0: ["later"]})
+
+    assert scheduler.wait("killed_driver", run) == "success"
+    assert scheduler.epoch("killed_driver", 1) == ("COMMITTED", 2)
+    assert fenced_writes(scheduler, "killed_driver", 1)[0] == "FENCED"
+    assert_exact(scheduler, "killed_driver", SLOW)
+
+
+def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> None:
+    """Traps 1 and 8, U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
+    scheduler.prepare("zombie", SLOW)
+    run = scheduler.trigger("zombie")
+    some_parts_but_not_all(scheduler, "zombie")
+
+    driver = scheduler.driver("zombie", 1)
+    stopped = [driver, *driver.children(recursive=True)]
+    for process in stopped:
+        process.suspend()
+    scheduler.task_process("zombie", run, "pre_commit").kill()
+    eventually("the retry is sealed", lambda: scheduler.epoch("zombie", 1)[0] in ("PRE_COMMITTED", "COMMITTED"))
+    for process in stopped:
+        process.resume()
+
+    assert scheduler.wait("zombie", run) == "success"
+    assert scheduler.epoch("zombie", 1) == ("COMMITTED", 2)
+    state, refused = fenced_writes(scheduler, "zombie", 1)
+    assert state == "FENCED"
+    assert refused >= 1
+    eventually("the zombie ends by itself", lambda: not driver.is_running() or driver.status() == "zombie", 60)
+    assert_exact(scheduler, "zombie", SLOW)
+
+
+def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler: Scheduler) -> None:
+    """F1, S15, INV-5."""
+    first = {p: [f"first-{p}"] for p in range(4)}
+    scheduler.prepare("killed_commit", first)
+
+    # Before: a lock on the target holds the commit inside its transaction.
+    holder = psycopg2.connect(scheduler.stack.postgres.dsn())
+    with holder.cursor() as cursor:
+        cursor.execute(sql.SQL("LOCK TABLE killed_commit IN SHARE ROW EXCLUSIVE MODE"))
+        run = scheduler.trigger("killed_commit")
+        eventually("the commit waits for the lock", lambda: _waiting_for_lock(scheduler, "killed_commit"))
+        scheduler.task_process("killed_commit", run, "commit_epoch").kill()
+        assert scheduler.query("SELECT count(*) FROM killed_commit_again") == [(0,)]
+        holder.rollback()
+    holder.close()
+    assert scheduler.wait("killed_commit", run) == "success"
+    assert_exact(scheduler, "killed_commit", first)
+
+    # After: Kafka is stopped, so that the task hangs in the mirror once the epoch is committed.
+    scheduler.produce("killed_commit", {p: [f"second-{p}"] for p in range(4)})
+    run = scheduler.trigger("killed_commit")
+    eventually("the second epoch is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05)
+    kafka = scheduler.stack.kafka
+    broker = psutil.Process(kafka.pid)
+    broker.suspend()
+    try:
+        eventually("it is committed", lambda: scheduler.epoch("killed_commit", 2)[0] == "COMMITTED")
+        scheduler.task_process("killed_commit", run, "commit_epoch").kill()
+    finally:
+        broker.resume()
+
+    assert scheduler.wait("killed_commit", run) == "success"
+    assert "already committed" in scheduler.log("killed_commit", run, "commit_epoch")
+    both = {p: [f"first-{p}", f"second-{p}"] for p in range(4)}
+    assert_exact(scheduler, "killed_commit", both)
+
+
+def _waiting_for_lock(scheduler: Scheduler, table: str) -> bool:
+    return bool(
+        scheduler.query(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s AND datname = current_database()",
+            f'%INSERT INTO "public"."{table}"%',
+        )
+    )
+
+
+def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_receipt(scheduler: Scheduler) -> None:
+    """U4, U6, U7, P15."""
+    poisoned = {0: ["good", "bad", "better"], 1: ["fine"], 2: [], 3: []}
+    scheduler.prepare("cleared", poisoned)
+
+    run = scheduler.trigger("cleared")
+    assert scheduler.wait("cleared", run) == "failed"
+    assert scheduler.tasks("cleared", run) == {
+        "plan_epoch": "success", "pre_commit": "failed", "commit_epoch": "upstream_failed", "abort_epoch": "failed",
+    }  # fmt: skip
+    log = scheduler.log("cleared", run, "pre_commit")
+    assert "cleared-0" in log
+    assert "the record says that it is bad" in log
+    assert scheduler.epoch("cleared", 1)[0] == "ABORTED"
+    assert scheduler.query("SELECT count(*) FROM cleared") == [(0,)]
+    assert not [name for name in scheduler.staging_tables() if "cleared" in name]
+
+    # The commit task alone must not commit nothing.
+    scheduler.clear("cleared", run, ["commit_epoch"], only_failed=True)
+    assert scheduler.wait("cleared", run) == "failed"
+    assert scheduler.query("SELECT count(*) FROM cleared") == [(0,)]
+
+    # The reason goes away: the same run, cleared, reads the same range again, although more was produced.
+    scheduler.produce("cleared", {2: ["later"]})
+    (scheduler.stack.home.root / "forgive").touch()
+    scheduler.clear("cleared", run, ["plan_epoch"])
+    assert scheduler.wait("cleared", run) == "success"
+    assert scheduler.epoch("cleared", 1)[0] == "COMMITTED"
+    assert_exact(scheduler, "cleared", poisoned)
+
+    # A committed run, cleared, shows its receipt and writes nothing twice.
+    scheduler.clear("cleared", run, ["plan_epoch"])
+    assert scheduler.wait("cleared", run) == "success"
+    assert "already committed" in scheduler.log("cleared", run, "commit_epoch")
+    assert_exact(scheduler, "cleared", poisoned)
+
+
+def test_a_sealed_epoch_whose_run_failed_is_committed_by_the_next_run(scheduler: Scheduler) -> None:
+    """INV-6, P6: recovery across runs; the consumer group equals the heads afterwards."""
+    first = {p: [f"first-{p}"] for p in range(4)}
+    scheduler.prepare("recovered", first)
+    holder = psycopg2.connect(scheduler.stack.postgres.dsn())
+    with holder.cursor() as cursor:
+        cursor.execute(sql.SQL("LOCK TABLE recovered IN SHARE ROW EXCLUSIVE MODE"))
+        run = scheduler.trigger("recovered")
+        eventually("the commit waits for the lock", lambda: _waiting_for_lock(scheduler, "recovered"))
+        scheduler.call("PATCH", f"/api/v2/dags/recovered/dagRuns/{run}", {"state": "failed"})
+        eventually("the commit task ended", lambda: not _waiting_for_lock(scheduler, "recovered"))
+        holder.rollback()
+    holder.close()
+    assert scheduler.wait("recovered", run) == "failed"
+    eventually(
+        "the teardown ended",
+        lambda: scheduler.tasks("recovered", run)["abort_epoch"] in ("failed", "skipped", "success"),
+    )
+    assert scheduler.epoch("recovered", 1)[0] == "PRE_COMMITTED"
+
+    scheduler.produce("recovered", {p: [f"second-{p}"] for p in range(4)})
+    assert scheduler.run("recovered")["run"] == "success"
+
+    assert scheduler.epoch("recovered", 1)[0] == "COMMITTED"
+    assert scheduler.epoch("recovered", 2)[0] == "COMMITTED"
+    assert_exact(scheduler, "recovered", {p: [f"first-{p}", f"second-{p}"] for p in range(4)})
