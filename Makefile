@@ -1,16 +1,61 @@
-# `make help` lists the targets.
+# `make help` lists the targets. Needed beforehand: Python 3.11 to 3.13 and Java 17 or 21; make looks for them first.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VENV := .venv
-PY := $(VENV)/bin/python
-UV_VERSION := $(shell sed -n 's/^uv==//p' requirements-dev.txt)
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+UV := $(shell sed -n 's/^\(uv==[0-9.]*\).*/\1/p' requirements-dev.txt)
+COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links
 
-.PHONY: help
+# Fast layers first: a mistake shows in seconds, not after the crash tests.
+FAST := tests/unit tests/contract
+REAL := tests/integration tests/airflow tests/e2e
+
+.PHONY: help setup demo test test-fast test-all lint up down status lock
+
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-.PHONY: lock
-lock: ## pin every package again (requirements.txt, requirements-dev.txt) from pyproject.toml
-	$(VENV)/bin/uv pip compile -q --universal --no-emit-index-url --no-emit-find-links --python-version 3.11 pyproject.toml -o requirements.txt
-	$(VENV)/bin/uv pip compile -q --universal --no-emit-index-url --no-emit-find-links --python-version 3.11 --group dev -c requirements.txt -o requirements-dev.txt
+setup: $(INSTALLED) ## virtual environment, pinned packages, jars
+	@$(BIN)/python -m epochline.local.jars
+
+# Stamped when everything is there, so that an interrupted setup is simply run again.
+$(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
+	@python=$$(include/prerequisites.sh) || exit 1; \
+	echo "setup     virtual environment in $(VENV) (the first time takes a minute or two)"; \
+	"$$python" -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check "$(UV)"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q -r requirements.txt -r requirements-dev.txt
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --no-deps -e .
+	@touch $@
+
+demo: setup ## real log lines through Kafka, Spark, staging, commit and ledger; a driver is killed on the way
+	@$(BIN)/epochline demo $(if $(LOG),--log "$(LOG)")
+
+test: setup lint ## the whole suite, on real servers that it starts itself
+	$(BIN)/pytest $(FAST) $(REAL)
+
+test-fast: setup ## what needs no Kafka, Spark or Airflow
+	$(BIN)/pytest $(FAST)
+
+test-all: test ## everything (today the same as `make test`)
+
+lint: setup ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=include $(BIN)/lint-imports
+
+up: setup ## start PostgreSQL, Kafka and Airflow
+	@$(BIN)/epochline up
+
+down: setup ## stop them; data stays
+	@$(BIN)/epochline down
+
+status: setup ## what runs, where, and where the passwords lie
+	@$(BIN)/epochline status
+
+lock: $(INSTALLED) ## pin every package again from pyproject.toml
+	$(COMPILE) pyproject.toml -o requirements.txt
+	$(COMPILE) --group dev -c requirements.txt -o requirements-dev.txt

@@ -15,7 +15,8 @@ from epochline.spark.orphan import end_with_parent
 def main(arguments: list[str] | None = None) -> int:
     """Stage the attempt; 0 only when its end mark is written.
 
-    The last line on stderr of a failure of ours is ``EPOCHLINE-ERROR <class>: <message>``.
+    The last line on stderr of a failure of ours is ``EPOCHLINE-ERROR <class>: <message>``. In client mode
+    spark-submit joins this process's stderr to its own stdout: that is where the line is found.
     """
     parser = argparse.ArgumentParser(description="Stage one attempt of an epoch: Kafka to PostgreSQL's staging.")
     parser.add_argument("--pipeline", required=True)

@@ -19,7 +19,8 @@ from epochline.pipeline import Pipeline
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-_reading_declarations: ContextVar[bool] = ContextVar("reading_declarations", default=False)
+# While declarations are read, each pipeline that a file hands to `epoch_dag` is put into this list.
+_declared: ContextVar[list[Pipeline] | None] = ContextVar("declared", default=None)
 
 
 def epoch_dag(pipeline: Pipeline) -> DAG | None:
@@ -28,7 +29,9 @@ def epoch_dag(pipeline: Pipeline) -> DAG | None:
     Returns:
         The DAG; None while the command line reads declarations, which needs no Airflow.
     """
-    if _reading_declarations.get():
+    declared = _declared.get()
+    if declared is not None:
+        declared.append(pipeline)
         return None
     from epochline.airflow.dag import epoch_dag as build
 
@@ -89,13 +92,14 @@ def find(name: str, folder: Path | None = None) -> Pipeline:
 
 
 def _declared_in(path: Path) -> list[Pipeline]:
-    reading = _reading_declarations.set(True)
+    declared: list[Pipeline] = []
+    reading = _declared.set(declared)
     try:
-        names = runpy.run_path(str(path))
+        runpy.run_path(str(path))
     except DeclarationError as error:
         raise DeclarationError(f"{path}: {error}") from error
     except Exception as error:
         raise DeclarationError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
     finally:
-        _reading_declarations.reset(reading)
-    return [value for value in names.values() if isinstance(value, Pipeline)]
+        _declared.reset(reading)
+    return declared

@@ -50,7 +50,8 @@ def deleted_keys_table(pipeline: str, sink: str) -> str:
 
 def order_column(column: str) -> str:
     """The target's column that keeps the value by which the newest row of a key was chosen."""
-    return f"_order_{column}"
+    name = f"_order_{column}"
+    return name if len(name.encode()) <= MAX_IDENTIFIER_BYTES else f"_order_{_digest(column)}"
 
 
 def split_table(table: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Ready-made parsers, as a declaration names them. What they do stands in ``epochline.spark.parsers``."""
+"""Ready-made parsers, as a declaration names them. What they do stands in ``epochline.arrow.parsers``."""
 
 from __future__ import annotations
 

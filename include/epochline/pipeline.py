@@ -335,6 +335,11 @@ class Pipeline(_Declared):
             raise ValueError("record: say which columns and types the function gives that parse names")
         if not isinstance(self.parse, str) and self.record:
             raise ValueError("record: a ready-made parser brings its own columns; take it out")
+        if not isinstance(self.parse, str):
+            try:
+                _check_columns(self.parse.record)
+            except ValueError as error:
+                raise ValueError(f"parse: {error}") from error
         tables = [split_table(sink.table) for sink in self.sinks]
         if len(set(tables)) != len(tables):
             raise ValueError("sinks: a table is named twice")
@@ -346,12 +351,19 @@ class Pipeline(_Declared):
         if self.transform is not None:
             if sink.select is not None:
                 raise ValueError(f"sinks.{sink}.select: with a transform, give each table its rows there")
+            missing = [name for name in sink.order_by if name not in {**self.parsed_columns, **(sink.columns or {})}]
+            if missing:
+                raise ValueError(
+                    f"sinks.{sink}.order_by: {', '.join(missing)} is a column neither of the record nor of the table,"
+                    " so"
+                    " its type is not known; name it in columns"
+                )
             return
         if sink.aggregated:
             raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
         columns = self.parsed_columns
         missing = [name for name in sink.order_by if name not in columns]
-        if missing and sink.select is None:
+        if missing:
             raise ValueError(f"sinks.{sink}.order_by: {', '.join(missing)} is not a column of the record")
         if sink.select is None and sink.columns is not None:
             missing = [name for name in sink.columns if name not in columns]
@@ -396,7 +408,8 @@ class Pipeline(_Declared):
 
 def order_columns(sink: PostgresTable, record: dict[str, str]) -> dict[str, ColumnType]:
     """The ``_order_…`` columns of an upsert sink with a declared order, by name."""
-    return {order_column(name): parse_type(record[name]) for name in sink.order_by if name in record}
+    kinds = {**(sink.columns or {}), **record}
+    return {order_column(name): parse_type(kinds[name]) for name in sink.order_by if name in kinds}
 
 
 def load_function(reference: str) -> Callable[..., Any]:

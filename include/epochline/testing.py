@@ -55,7 +55,7 @@ class FakeKafka:
         )
 
     def change(self, topic: str, partition: int, **facts: Any) -> None:
-        """Change what Kafka says of a partition: ``log_start``, ``last_stable``, ``high_watermark``, ``leader_epoch``."""
+        """Change what Kafka says of a partition: any field of its `PartitionView`."""
         self.views[topic, partition] = replace(self.views[topic, partition], **facts)
 
     def look(self, source: KafkaSource) -> SourceView:  # described by the port, here and below

@@ -165,7 +165,9 @@ class Scheduler:
         )[0][0]  # fmt: skip
 
     def staging_tables(self) -> list[str]:
-        return [name for (name,) in self.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'")]
+        return [
+            name for (name,) in self.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'")
+        ]
 
     def driver(self, pipeline: str, attempt: int) -> psutil.Process:
         """The JVM of an attempt's Spark driver."""

@@ -99,7 +99,9 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler
     # After: Kafka is stopped, so that the task hangs in the mirror once the epoch is committed.
     scheduler.produce("killed_commit", {p: [f"second-{p}"] for p in range(4)})
     run = scheduler.trigger("killed_commit")
-    eventually("the second epoch is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05)
+    eventually(
+        "the second epoch is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05
+    )
     kafka = scheduler.stack.kafka
     broker = psutil.Process(kafka.pid)
     broker.suspend()
@@ -118,7 +120,8 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler
 def _waiting_for_lock(scheduler: Scheduler, table: str) -> bool:
     return bool(
         scheduler.query(
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s AND datname = current_database()",
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s AND datname ="
+            " current_database()",
             f'%INSERT INTO "public"."{table}"%',
         )
     )

@@ -231,5 +231,3 @@ def _with_target(world: World) -> World:
     world.kafka.produce("orders", 0, 10)
     world.kafka.produce("orders", 1, 5)
     return world
-
-

@@ -370,13 +370,13 @@ def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder):
         assert stat.S_IMODE(stack.airflow.password_file.stat().st_mode) == 0o600
         assert _listening(processes) == {"127.0.0.1"}
         assert not [s for s in secrets for p in processes for word in p.cmdline() if s in word]
-        request = urllib.request.Request(  # noqa: S310 - loopback
+        request = urllib.request.Request(
             f"{stack.airflow.url}/api/v2/dags", headers={"Authorization": f"Bearer {stack.airflow.token()}"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=30) as answer:
             assert answer.status == 200
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(f"{stack.airflow.url}/api/v2/dags", timeout=30)  # noqa: S310
+            urllib.request.urlopen(f"{stack.airflow.url}/api/v2/dags", timeout=30)
         refused.value.close()
 
         scheduler = stack.airflow.pids["scheduler"]

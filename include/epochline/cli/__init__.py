@@ -1,7 +1,7 @@
-"""The command line. Exit codes, the same for every command:
+"""The command line.
 
-0: done. 1: refused or failed, the message says why. 2: wrong use, or a wrong declaration. 3: not healthy, or further
-behind than was asked for. 70: an error of epochline itself. 130: interrupted.
+Exit codes, the same for every command: 0: done. 1: refused or failed, the message says why. 2: wrong use, or a wrong
+declaration. 3: not healthy, or further behind than was asked for. 70: an error of epochline itself. 130: interrupted.
 """
 
 from __future__ import annotations

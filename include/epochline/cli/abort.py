@@ -67,8 +67,9 @@ def abort_command(
 def _refuse_committed(epoch: dict[str, Any]) -> None:
     if epoch["state"] == EpochState.COMMITTED:
         raise EpochStateError(
-            f"epoch {epoch['epoch_id']} of {epoch['pipeline']} was committed at {epoch['committed_at']:%Y-%m-%d %H:%M:%S}"
-            f" with {epoch['rows_written']} rows; a committed epoch cannot be aborted. Nothing was changed."
+            f"epoch {epoch['epoch_id']} of {epoch['pipeline']} was committed at"
+            f" {epoch['committed_at']:%Y-%m-%d %H:%M:%S} with {epoch['rows_written']} rows; a committed epoch"
+            " cannot be aborted. Nothing was changed."
         )
 
 

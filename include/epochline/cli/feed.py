@@ -31,7 +31,7 @@ def feed_command(
     rate: Annotated[float | None, typer.Option(min=0.001, help="Records per second at most.")] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Of a topic that has to be made.")] = 4,
     bootstrap_servers: Annotated[
-        str | None, typer.Option(help="Kafka's host:port; the running stack's if not given.")
+        str | None, typer.Option(help="Kafka's host:port; that of the connection or running stack if not given.")
     ] = None,
 ) -> None:
     """Send the lines of FILE to a topic, evenly over its partitions, acknowledged by Kafka.
@@ -82,11 +82,12 @@ def _bar() -> Progress:
 
 
 def _stack_servers() -> str:
+    from epochline.cli import connections
     from epochline.local.stack import Stack
 
-    stack = Stack()
-    if stack.kafka.pid is None:
+    if connections.named(connections.KAFKA) is None and Stack().kafka.pid is None:
         raise StackError(
-            f"no Kafka runs in {stack.home}; start it with `epochline up`, or name another one with --bootstrap-servers"
+            f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
+            " --bootstrap-servers"
         )
-    return stack.kafka.bootstrap_servers
+    return connections.kafka_settings()["bootstrap.servers"]

@@ -45,7 +45,7 @@ def lag(
                     row["head"],
                     row["end"],
                     row["lag"],
-                    "-" if row["seconds_since_commit"] is None else f"{printing.duration(row['seconds_since_commit'])} ago",
+                    _ago(row["seconds_since_commit"]),
                 )
                 for row in rows
             ],
@@ -56,6 +56,12 @@ def lag(
             printing.say(f"{name}: {records} records behind" if records else f"{name}: caught up")
     if fail_above is not None and any(records > fail_above for records in behind.values()):
         raise typer.Exit(TOO_FAR_BEHIND)
+
+
+def _ago(seconds: float | None) -> str:
+    from epochline.cli import printing
+
+    return "-" if seconds is None else f"{printing.duration(seconds)} ago"
 
 
 def lag_of(pipeline: Pipeline) -> list[dict[str, Any]]:

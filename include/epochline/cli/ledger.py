@@ -71,7 +71,10 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         printing.say("the ledger holds no epoch yet")
         return
     printing.table(
-        ("pipeline", "epoch", "state", "attempt", "read", "passed", "skipped", "quarantined", "rows", "planned", "took"),
+        (
+            "pipeline", "epoch", "state", "attempt", "read", "passed", "skipped", "quarantined", "rows", "planned",
+            "took",
+        ),
         [
             (
                 one["pipeline"], one["epoch_id"], one["state"], one["attempt"], one["records_read"],

@@ -77,7 +77,7 @@ def _open_psql(dsn: str, write: bool) -> None:
     program = _psql()
     sys.stdout.flush()
     # What was opened for this command ends here: psql takes over terminal, signals and exit code.
-    os.execve(program, [program], environment)
+    os.execve(program, [program], environment)  # noqa: S606 - no shell is wanted
 
 
 def _psql() -> str:

@@ -30,15 +30,29 @@ def up(
 ) -> None:
     """Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.
 
-    Everything lies in $EPOCHLINE_HOME, by default .epochline in the checkout. Exit code 0: all parts asked
-    for are ready; 1: one is not, the message says why; 2: the command line is wrong.
+    Also makes the ledger and the target tables of every declared pipeline. Everything lies in $EPOCHLINE_HOME,
+    by default .epochline in the checkout. Exit code 0: all parts asked for are ready; 1: one is not, the message
+    says why; 2: the command line is wrong.
     """
     from epochline.local.stack import PARTS, Stack
 
     stack = Stack()
     stack.up(parts or PARTS, report=typer.echo)
+    if not parts or {"postgres", "airflow"} & set(parts):
+        _create_targets()
     if not parts or "airflow" in parts:
         typer.echo(f"Airflow is at {stack.airflow.url}, user admin, password in {stack.airflow.password_file}")
+
+
+def _create_targets() -> None:
+    """Make what is declared and missing. A wrong declaration makes the stack no less ready: it is only said."""
+    from epochline.cli.migrate import create_declared
+    from epochline.errors import EpochlineError
+
+    try:
+        create_declared(typer.echo)
+    except EpochlineError as error:
+        typer.echo(f"warning: the target tables were not made: {' '.join(str(error).split())}", err=True)
 
 
 def down(

@@ -83,7 +83,8 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
         return Receipt(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
     if epoch.state is EpochState.ABORTED:
         raise EpochStateError(
-            f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is nothing to"
+            f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is"
+            " nothing to"
             " commit. Clear the run from plan_epoch, so that its range is staged again."
         )
     if epoch.state is EpochState.PLANNED:
@@ -124,7 +125,8 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
         rows = tx.targets.apply(pipeline, sink, ticket.table(sink.table), epoch)
         if sink.mode in ("append", "replace") and rows != sealed[sink.table]:
             raise TargetError(
-                f"{epoch}: {sealed[sink.table]} rows were sealed for {sink}, but {rows} arrived: a trigger or rule of the"
+                f"{epoch}: {sealed[sink.table]} rows were sealed for {sink}, but {rows} arrived: a trigger or rule of"
+                " the"
                 " table swallows rows. Nothing was changed. Take it off, or abort the epoch."
             )
         written += rows

@@ -247,7 +247,8 @@ def _check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: 
         tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
     elif row.cluster_id != view.cluster_id:
         raise DataLossError(
-            f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection} now"
+            f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection}"
+            " now"
             f" leads to cluster {view.cluster_id}. Nothing was planned. Correct the connection."
         )
 

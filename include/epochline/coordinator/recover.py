@@ -58,7 +58,8 @@ def recover(
             notes.append(note)
         elif clock() >= deadline:
             raise EpochBusyError(
-                f"{other}: is being staged by {other.run} on {other.run.host}, attempt {other.attempt}, and its lease is"
+                f"{other}: is being staged by {other.run} on {other.run.host}, attempt {other.attempt}, and its lease"
+                " is"
                 " alive. Nothing was planned. Wait for that run, or mark it failed; this run tries again by itself."
             )
         else:

@@ -1,4 +1,4 @@
-"""Partitions, offsets, topic ids, leader epochs and the group mirror: the adapter behind `epochline.ports.OffsetSource`."""
+"""Partitions, offsets, topic ids, leader epochs and the group mirror: behind `epochline.ports.OffsetSource`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from epochline.ports import MirroredOffset
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+# Forty lines about sockets for each look would hide the few that an operator needs.
+logging.getLogger("kafka").setLevel(logging.WARNING)
 
 _PATIENCE_SECONDS = 15
 _MIRROR = re.compile(r"^epochline (\d+):(\d+)$")
@@ -110,7 +113,8 @@ class KafkaOffsets:
                 )
                 if one["leader_id"] < 0 or one["error_code"]:
                     raise SourceUnavailableError(
-                        f"{tp} has no leader now, so its offsets cannot be known. Nothing was planned; a retry asks again."
+                        f"{tp} has no leader now, so its offsets are not known. Nothing was planned; a retry asks"
+                        " again."
                     )
                 found[tp] = one["leader_epoch"]
         return dict(sorted(found.items()))
@@ -150,8 +154,9 @@ class KafkaOffsets:
         if refused:
             key, error = next(iter(refused.items()))
             raise SourceError(
-                f"consumer group {group} does not take the mirror of {len(refused)} partitions ({key.topic}-{key.partition}:"
-                f" {error.__name__}). Does somebody consume with this group? It is kept for epochline's mirror."
+                f"consumer group {group} does not take the mirror of {len(refused)} partitions"
+                f" ({key.topic}-{key.partition}: {error.__name__}). Does somebody consume with this group? It is kept"
+                " for epochline's mirror."
             )
 
 
@@ -168,7 +173,7 @@ def _matching(source: KafkaSource, call: Callable[..., Any]) -> list[Mapping[str
     missing = sorted(t["name"] for t in topics if t["error_code"] == _UNKNOWN_TOPIC)
     if missing:
         raise SourceError(
-            f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration's topics."
+            f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration."
         )
     return topics
 

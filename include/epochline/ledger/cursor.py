@@ -23,5 +23,6 @@ def execute_sql(
         raise RuntimeError("the connection is closed")
     with closing(driver.cursor()) as cursor:
         # SQLAlchemy's type for a driver's cursor knows text alone; psycopg2's takes what psycopg2.sql composes.
-        cursor.execute(cast("str", statement), tuple(values))
+        # Without values the driver must not look for placeholders: a quoted name may hold a % of its own.
+        cursor.execute(cast("str", statement), tuple(values) or None)
         return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []

@@ -71,5 +71,6 @@ def _refuse_a_newer_ledger(connection: Connection) -> None:
     if current is not None and current not in known:
         raise LedgerError(
             f"The ledger is at revision {current}, which this version of epochline does not know (its newest is"
-            f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a newer one."
+            f" {head_revision()}). Nothing was changed. Install the version of epochline that migrated it, or a newer"
+            " one."
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.columns import parse_type
+from epochline.columns import INTEGERS, parse_type
 from epochline.errors import TargetError
 from epochline.layout import STAGED_LINEAGE
 from epochline.ledger.cursor import execute_sql
@@ -36,7 +36,8 @@ class Target:
     columns: Mapping[str, TargetColumn]
     unique_keys: frozenset[frozenset[str]]
     has_other_rules: bool
-    """Checks, foreign keys, exclusions or triggers: rows may be refused for reasons that only a trial shows."""
+    """Rows may be refused for reasons that only a trial shows: checks, foreign keys from or to it, exclusions,
+    partitions, triggers, rewrite rules, or unique indexes that are partial, deferrable or over expressions."""
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -83,10 +84,15 @@ def find_target(connection: Connection, table: str) -> Target | None:
     _, rules = execute_sql(
         connection,
         sql.SQL(
-            "SELECT EXISTS (SELECT FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 'x'))"
-            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = %s AND NOT tgisinternal)"
+            "SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules"
+            " OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'f', 'x'))"
+            " OR EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f')"
+            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal)"
+            " OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisunique"
+            "            AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR NOT indimmediate))"
+            " FROM pg_class c WHERE c.oid = %s"
         ),
-        (oid, oid),
+        (oid,),
     )
     return Target(
         schema=schema,
@@ -143,7 +149,8 @@ def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
             wrong.append(f"{name} is generated")
     if wrong:
         raise TargetError(
-            f"{who} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the declaration."
+            f"{who} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the"
+            " declaration."
         )
     return dict(sink.columns or {})
 
@@ -154,6 +161,8 @@ def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Targe
     for name, column in target.columns.items():
         if name.startswith("_") or not column.writable:
             continue
+        if sink.mode == "add" and name not in (*sink.key, *sink.measures):
+            continue
         if name in pipeline.parsed_columns if not own_rows else column.required or not column.not_null:
             try:
                 parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
@@ -162,7 +171,8 @@ def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Targe
             filled[name] = column.kind
     if not filled:
         raise TargetError(
-            f"{who} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the table has"
+            f"{who} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the table"
+            " has"
             f" {', '.join(target.columns)}."
         )
     missing = [name for name in (*sink.key, *sink.measures) if name not in filled]
@@ -176,7 +186,8 @@ def _check_required(who: str, sink: PostgresTable, target: Target, filled: Mappi
     left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
     if left_out:
         raise TargetError(
-            f"{who}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default, drop NOT"
+            f"{who}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
+            " drop NOT"
             " NULL, or fill it."
         )
 
@@ -189,7 +200,8 @@ def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
     ]
     if wrong:
         raise TargetError(
-            f"{who} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or declare the"
+            f"{who} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or declare"
+            " the"
             " sink with lineage=False (an audit can then compare counts only)."
         )
 
@@ -197,14 +209,19 @@ def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
 def _check_key(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     if frozenset(sink.key) not in target.unique_keys:
         raise TargetError(
-            f"{who}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)}). Create it."
+            f"{who}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)})."
+            " Create it."
         )
     nullable = [name for name in sink.key if not target.columns[name].not_null]
     if nullable:
         raise TargetError(f"{who}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
-    floats = [name for name in sink.measures if filled[name] in ("real", "double precision")]
-    if floats:
-        raise TargetError(f"{who}: measure {', '.join(floats)} is a floating-point column, which does not add exactly.")
+    inexact = [f"{name} {filled[name]}" for name in sink.measures if not _adds_exactly(target.columns[name])]
+    if inexact:
+        raise TargetError(f"{who}: measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
+
+
+def _adds_exactly(column: TargetColumn) -> bool:
+    return not column.is_enum and parse_type(column.kind).name in INTEGERS | {"numeric"}
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""From staging into the target: append, upsert, add, replace. One set-based statement or a few, all composed by the driver.
+"""From staging into the target: append, upsert, add, replace, by set-based statements that the driver composes.
 
 Keys are touched in sorted order, so that two writers of neighbouring tables never lock rows crosswise.
 """
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from epochline.epoch import Epoch
 from epochline.layout import DELETED, StagedTable
 from epochline.ledger.cursor import execute_sql
-from epochline.names import deleted_keys_table
+from epochline.names import deleted_keys_table, order_column
 from epochline.pipeline import Pipeline, PostgresTable
 from epochline.sinks.catalog import Target, order_of
 
@@ -45,8 +45,12 @@ class Application:
 
     @property
     def kept_order(self) -> list[str]:
-        """The order, if the target keeps all of it; else nothing: then a later epoch replaces."""
-        return self.order if all(name in self.target.columns for name in self.order) else []
+        """The order as far as the target keeps it: all, what was declared, or nothing (a later epoch replaces)."""
+        declared = [order_column(name) for name in self.sink.order_by]
+        for kept in (self.order, declared):
+            if all(name in self.target.columns for name in kept):
+                return kept
+        return []
 
     @property
     def carried(self) -> list[str]:
@@ -110,11 +114,12 @@ def _add(connection: Connection, what: Application) -> int:
     )
     key = names(what.sink.key)
     statement = sql.SQL(
-        "INSERT INTO {target} AS t ({key}, {measures}) SELECT {key}, {sums} FROM {staging} GROUP BY {key} ORDER BY {key}"
-        " ON CONFLICT ({key}) DO UPDATE SET {added}"
+        "INSERT INTO {target} AS t ({key}, {measures}) SELECT {staged_key}, {sums} FROM {staging} s"
+        " GROUP BY {staged_key} ORDER BY {staged_key} ON CONFLICT ({key}) DO UPDATE SET {added}"
     ).format(
         target=what.target.identifier,
         key=key,
+        staged_key=names(what.sink.key, "s"),
         measures=names(what.sink.measures),
         sums=sums,
         staging=what.staging,
@@ -136,6 +141,13 @@ def _newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
     return sql.SQL("({}) > ({})").format(names(columns, left), names(columns, right))
 
 
+def _replaces(what: Application, left: str, right: str) -> sql.Composable:
+    """Whether a staged row replaces a target row; of equals the later epoch's, where the target keeps no position."""
+    if what.kept_order and what.kept_order != what.order:
+        return sql.SQL("NOT {}").format(_newer(what.kept_order, right, left))
+    return _newer(what.kept_order, left, right)
+
+
 def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
     into, values = _with_epoch(what, epoch, "w")
     key = what.sink.key
@@ -146,13 +158,14 @@ def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
         sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("excluded", name)) for name in set_columns
     )
     action = (
-        sql.SQL("DO UPDATE SET {} WHERE {}").format(assignments, _newer(what.kept_order, "excluded", "t"))
+        sql.SQL("DO UPDATE SET {} WHERE {}").format(assignments, _replaces(what, "excluded", "t"))
         if set_columns
         else sql.SQL("DO NOTHING")
     )
     statement = sql.SQL(
         "WITH w AS ({winners}) INSERT INTO {target} AS t ({into}) SELECT {values} FROM w WHERE NOT w.{deleted}"
-        " AND NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer}) ORDER BY {key} ON CONFLICT ({plain_key}) {action}"
+        " AND NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer}) ORDER BY {key} ON CONFLICT"
+        " ({plain_key}) {action}"
     ).format(
         winners=_winners(what),
         target=what.target.identifier,
@@ -179,12 +192,13 @@ def _delete(connection: Connection, what: Application) -> int:
         target=what.target.identifier,
         deleted=sql.Identifier(DELETED),
         same=same(key, "t", "w"),
-        newer=_newer(what.kept_order, "w", "t"),
+        newer=_replaces(what, "w", "t"),
         **parts,
     )
     kept = [*key, *what.order]
     remembered = sql.SQL(
-        "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY {sorted}"
+        "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY"
+        " {sorted}"
         " ON CONFLICT ({key}) {action}"
     ).format(
         kept=names(kept),

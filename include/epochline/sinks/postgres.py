@@ -85,7 +85,8 @@ class PostgresTargets:
         _, [(free,)] = execute_sql(
             self._connection,
             sql.SQL(
-                "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int"
+                "SELECT current_setting('max_connections')::int -"
+                " current_setting('superuser_reserved_connections')::int"
                 " - current_setting('reserved_connections')::int - count(*)"
                 " FROM pg_stat_activity WHERE backend_type = 'client backend'"
             ),
@@ -116,7 +117,8 @@ class PostgresTargets:
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]
         statement = sql.SQL(
-            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, headers, {columns})"
+            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, headers,"
+            " {columns})"
             " SELECT %s, %s, %s, q.topic, r.topic_id, q.headers::jsonb, {values} FROM {staging} q"
             " JOIN epochline.planned_range r ON r.pipeline = %s AND r.epoch_id = %s AND r.topic = q.topic"
             " AND r.partition = q.partition"

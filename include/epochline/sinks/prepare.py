@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -9,7 +11,9 @@ from sqlalchemy import Connection
 from epochline.columns import INTEGERS, parse_type
 from epochline.epoch import Epoch
 from epochline.errors import SealRefusedError
+from epochline.layout import DELETED
 from epochline.ledger.cursor import execute_sql
+from epochline.names import order_column
 from epochline.sinks.modes import Application, apply, names, same
 
 _LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
@@ -27,6 +31,7 @@ def prepare(connection: Connection, what: Application, epoch: Epoch) -> None:
     execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
     if what.sink.key:
         _refuse_null_keys(connection, what)
+    _refuse_nulls(connection, what)
     if what.sink.mode == "upsert" and not what.sink.order_by:
         _refuse_unordered_keys(connection, what)
     if what.sink.mode == "add":
@@ -42,11 +47,37 @@ def _first(connection: Connection, statement: sql.Composable) -> tuple[object, .
     return rows[0] if rows else None
 
 
+def _is_null(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in columns)
+
+
 def _refuse_null_keys(connection: Connection, what: Application) -> None:
-    is_null = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in what.sink.key)
-    if _first(connection, sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, is_null)):
+    """A NULL equals nothing and comes neither before nor after anything: it can be no key and no order."""
+    orders = [order_column(name) for name in what.sink.order_by]
+    for role, columns in (("key", what.sink.key), ("order_by", orders)):
+        if columns and _first(
+            connection, sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, _is_null(columns))
+        ):
+            raise SealRefusedError(
+                f"{epoch_of(what)}: a row for {what.sink} has a NULL in its {role} ({', '.join(columns)})."
+                " Nothing was sealed."
+            )
+
+
+def _refuse_nulls(connection: Connection, what: Application) -> None:
+    """A NULL for a NOT NULL column; sums and tombstones bring none."""
+    if what.sink.mode == "add":
+        return
+    columns = [name for name in what.carried if name in what.target.columns and what.target.columns[name].not_null]
+    if not columns:
+        return
+    rows = sql.SQL("NOT {}").format(sql.Identifier(DELETED)) if what.sink.mode == "upsert" else sql.SQL("true")
+    statement = sql.SQL("SELECT 1 FROM {} WHERE {} AND ({}) LIMIT 1").format(what.staging, rows, _is_null(columns))
+    if _first(connection, statement):
         raise SealRefusedError(
-            f"{epoch_of(what)}: a row for {what.sink} has a NULL in its key ({', '.join(what.sink.key)}). Nothing was sealed."
+            f"{epoch_of(what)}: a row for {what.sink} has a NULL in one of {', '.join(columns)}, which the table"
+            " declares"
+            " NOT NULL. Nothing was sealed."
         )
 
 
@@ -77,7 +108,8 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
             )
     if found is not None:
         raise SealRefusedError(
-            f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two partitions,"
+            f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two"
+            " partitions,"
             " or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
         )
 
@@ -89,13 +121,17 @@ def _refuse_overflow(connection: Connection, what: Application, measure: str) ->
             sql.Literal(-_LIMITS[kind.name]), sql.Literal(_LIMITS[kind.name] - 1)
         )
     elif kind.precision is not None:
-        bound = sql.SQL("10::numeric ^ {}").format(sql.Literal(kind.precision - (kind.scale or 0)))
-        limit = sql.SQL("NOT BETWEEN -({bound}) AND {bound}").format(bound=bound)
+        # The largest value has as many nines as the precision says.
+        most = sql.SQL("(10::numeric ^ {} - 1) / 10::numeric ^ {}").format(
+            sql.Literal(kind.precision), sql.Literal(kind.scale or 0)
+        )
+        limit = sql.SQL("NOT BETWEEN -({most}) AND {most}").format(most=most)
     else:
         return
     statement = sql.SQL(
-        "SELECT 1 FROM (SELECT {key}, sum({m}) AS total FROM {staging} GROUP BY {key}) s LEFT JOIN {target} t ON {same}"
-        " WHERE coalesce(t.{m}, 0)::numeric + s.total {limit} LIMIT 1"
+        "SELECT 1 FROM (SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key}) s LEFT JOIN {target} t ON"
+        " {same}"
+        " WHERE coalesce(t.{m}, 0)::numeric + s._total {limit} LIMIT 1"
     ).format(
         key=names(what.sink.key),
         m=sql.Identifier(measure),
@@ -106,7 +142,8 @@ def _refuse_overflow(connection: Connection, what: Application, measure: str) ->
     )
     if _first(connection, statement):
         raise SealRefusedError(
-            f"{epoch_of(what)}: a sum of {measure} in {what.sink} would not fit {kind}. Use a wider column. Nothing was sealed."
+            f"{epoch_of(what)}: a sum of {measure} in {what.sink} would not fit {kind}. Use a wider column. Nothing"
+            " was sealed."
         )
 
 
@@ -114,14 +151,21 @@ def _try_it(connection: Connection, what: Application, epoch: Epoch) -> None:
     """Apply the rows and take it back: the target has rules that only applying shows."""
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
     try:
-        apply(connection, what, epoch)
+        rows = apply(connection, what, epoch)
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
-    except psycopg2.errors.IntegrityError as error:
+    except (psycopg2.IntegrityError, psycopg2.DataError, psycopg2.errors.RaiseException) as error:
         rule = error.diag.constraint_name or "a rule"
         raise SealRefusedError(
-            f"{epoch_of(what)}: {what.sink} refuses the rows: {error.diag.message_primary} ({rule}). Nothing was sealed."
+            f"{epoch_of(what)}: {what.sink} refuses the rows: {error.diag.message_primary} ({rule}). Nothing was"
+            " sealed."
         ) from error
     execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
+    staged = _first(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
+    if what.sink.mode in ("append", "replace") and staged != (rows,):
+        raise SealRefusedError(
+            f"{epoch_of(what)}: of the rows for {what.sink} only {rows} arrived in a trial: a trigger or rule of the"
+            " table swallows rows. Take it off. Nothing was sealed."
+        )
 
 
 def epoch_of(what: Application) -> str:

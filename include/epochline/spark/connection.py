@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg2
 from psycopg2 import errors
@@ -12,7 +13,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 from epochline.errors import LedgerUnavailableError
 
 # A writer whose network is gone must not hold its transaction, and a fence must not wait for it, for hours.
-_KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _CONNECT_TIMEOUT_S = 30
 _IDLE_IN_TRANSACTION = "30min"
 """Longer than Kafka may take for the next batch of rows; shorter than a worker that hangs may hold a lock."""
@@ -33,7 +34,7 @@ def connect(dsn: str, application_name: str) -> connection:
         LedgerUnavailableError: PostgreSQL refuses or does not answer.
     """
     try:
-        session = psycopg2.connect(
+        session: connection = psycopg2.connect(
             dsn, application_name=application_name, connect_timeout=_CONNECT_TIMEOUT_S, **_KEEPALIVES
         )
     except psycopg2.OperationalError as error:

@@ -12,8 +12,13 @@ _OURS = re.compile(
 )
 """The last line of a Python traceback, as it stands in the message of a JVM exception."""
 
-_LOST = re.compile(r"[^\n]*(?:KafkaIllegalStateException|KAFKA_DATA_LOSS|OffsetOutOfRangeException|may have been lost)[^\n]*")
-_UNREACHABLE = re.compile(r"org\.apache\.kafka\.common\.errors\.TimeoutException[^\n]*|No resolvable bootstrap urls[^\n]*")
+_LOST = re.compile(
+    r"[^\n]*(?:KafkaIllegalStateException|KAFKA_DATA_LOSS|OffsetOutOfRangeException|may have been lost)[^\n]*"
+)
+_UNREACHABLE = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.TimeoutException[^\n]*|No resolvable bootstrap urls[^\n]*"
+    r"|Cannot fetch record for offset[^\n]*"
+)
 
 
 def told(error: BaseException) -> EpochlineError | None:

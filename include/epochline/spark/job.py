@@ -28,12 +28,16 @@ from epochline.spark.transformed import SinkRows, by_table, staged_frame
 
 log = logging.getLogger(__name__)
 
-_SETTINGS = {
-    # Timestamps travel as UTC, whatever the machine's zone.
-    "spark.sql.session.timeZone": "UTC",
+# What a declaration may set otherwise in its spark_conf.
+_DEFAULTS = {
     # A batch is what one worker holds in memory: few records, and few bytes where records are large.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
+}
+
+_SETTINGS = {
+    # Timestamps travel as UTC, whatever the machine's zone.
+    "spark.sql.session.timeZone": "UTC",
     # Columns are PostgreSQL's, where "a" and "A" are two.
     "spark.sql.caseSensitive": "true",
 }
@@ -68,7 +72,8 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
 def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) -> None:
     if not plan.ranges:
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
-    for name, value in _SETTINGS.items():
+    chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
+    for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
     records = read_ranges(spark, plan.ranges, credentials.kafka)
     if plan.pipeline.transform is None:

@@ -1,13 +1,8 @@
 """The example's own declaration, run by hand alone: a test says when an epoch begins."""
 
-import os
-import runpy
-from pathlib import Path
-
 from epochline import epoch_dag
+from epochline.declarations import find, project_folder
 
-EXAMPLE = Path(os.environ["EPOCHLINE_PROJECT"]) / "dags" / "access_log.py"
-
-pipeline = runpy.run_path(str(EXAMPLE))["pipeline"].model_copy(update={"schedule": None})
+pipeline = find("access_log", project_folder() / "dags").model_copy(update={"schedule": None})
 
 dag = epoch_dag(pipeline)

@@ -61,9 +61,7 @@ class Database:
             cursor.execute(statement, tuple(values))
             return cursor.fetchall() if cursor.description else []
 
-    def attempt(
-        self, pipeline: Pipeline, ranges: Mapping[tuple[str, int], tuple[int, int]]
-    ) -> StagingTicket:
+    def attempt(self, pipeline: Pipeline, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> StagingTicket:
         """Plan an epoch with these ranges and begin its first attempt."""
         with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
             return _begin(cursor, pipeline, ranges)
@@ -135,8 +133,7 @@ def _begin(
     tables = staged_tables(pipeline, targets, 1, 1)
     for table in tables:
         columns_sql = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind))
-            for column, kind in table.columns.items()
+            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in table.columns.items()
         )
         cursor.execute(
             sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier("epochline_staging", table.table), columns_sql)
@@ -152,11 +149,8 @@ def database(postgres_dsn: str) -> Database:
     return Database(postgres_dsn)
 
 
-Produce = Callable[..., str]
-
-
 @pytest.fixture
-def topic(kafka_bootstrap: str) -> Iterator[Callable[[Mapping[int, Sequence[bytes | None]]], str]]:
+def topic(kafka_bootstrap: str) -> Callable[[Mapping[int, Sequence[bytes | None]]], str]:
     """Make a topic of its own and fill its partitions."""
     from kafka import KafkaAdminClient, KafkaProducer
 
@@ -173,7 +167,7 @@ def topic(kafka_bootstrap: str) -> Iterator[Callable[[Mapping[int, Sequence[byte
         producer.close()
         return name
 
-    yield make
+    return make
 
 
 @pytest.fixture

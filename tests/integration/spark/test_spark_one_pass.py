@@ -30,7 +30,10 @@ def _pipeline(name: str, topic: str, **fields) -> Pipeline:
     columns = {"id": "bigint", "what": "text"}
     return Pipeline(
         name=name, source=KafkaSource(topics=topic), parse=Json(columns=columns), bad_records="quarantine",
-        sinks=(PostgresTable(table="public.hits", columns=columns), PostgresTable(table="public.ids", columns={"id": "bigint"})),
+        sinks=(
+            PostgresTable(table="public.hits", columns=columns),
+            PostgresTable(table="public.ids", columns={"id": "bigint"}),
+        ),
         **fields,
     )  # fmt: skip
 
@@ -38,14 +41,10 @@ def _pipeline(name: str, topic: str, **fields) -> Pipeline:
 @pytest.fixture
 def credentials(database, kafka_bootstrap):
     jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{CANARY}-k";'
-    return JobCredentials(
-        dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap, "sasl.jaas.config": jaas}
-    )
+    return JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap, "sasl.jaas.config": jaas})
 
 
-def test_every_record_is_staged_once_with_parts_manifests_and_end_mark(
-    spark, database, topic, name, credentials
-):
+def test_every_record_is_staged_once_with_parts_manifests_and_end_mark(spark, database, topic, name, credentials):
     records = topic({0: _json(0, 500), 1: [*_json(500, 250), b"{not json", b"\xff\xfe"]})
     ticket = database.attempt(_pipeline(name, records), {(records, 0): (100, 500), (records, 1): (0, 252)})
 
@@ -141,9 +140,7 @@ def test_only_committed_records_are_read_and_markers_are_passed_over(
     assert database.ended(ticket)
 
 
-def test_a_range_that_kafka_does_not_hold_fails_the_attempt(
-    spark, database, topic, name, credentials, monkeypatch
-):
+def test_a_range_that_kafka_does_not_hold_fails_the_attempt(spark, database, topic, name, credentials, monkeypatch):
     monkeypatch.setattr("epochline.spark.source.POLL_TIMEOUT_MS", 2000)
     records = topic({0: _json(0, 10)})
     ticket = database.attempt(_pipeline(name, records), {(records, 0): (0, 25)})

@@ -77,9 +77,7 @@ def test_a_part_that_waits_for_the_lock_of_a_seal_or_fence_inserts_nothing(datab
     writer = threading.Thread(target=write)
     writer.start()
     _until_it_waits(database, ticket)
-    seal.cursor().execute(
-        f"UPDATE epochline.attempt SET {mark} = now() WHERE attempt_id = %s", (ticket.attempt_id,)
-    )
+    seal.cursor().execute(f"UPDATE epochline.attempt SET {mark} = now() WHERE attempt_id = %s", (ticket.attempt_id,))
     seal.commit()
     seal.close()
     writer.join(20)
@@ -142,8 +140,7 @@ def test_a_writer_whose_session_ended_for_another_reason_may_be_tried_again(data
 def test_two_concurrent_tries_of_a_part_give_one_set_of_rows(database, ticket):
     write_id, answers = str(uuid.uuid4()), []
     writers = [
-        threading.Thread(target=lambda: answers.append(_write(database, ticket, write_id, [1, 2, 3])))
-        for _ in range(4)
+        threading.Thread(target=lambda: answers.append(_write(database, ticket, write_id, [1, 2, 3]))) for _ in range(4)
     ]
     for writer in writers:
         writer.start()

@@ -1,0 +1,34 @@
+"""The command `epochline demo`, and what it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LINES = 250_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("demo")(demo)
+
+
+def demo(
+    log: Annotated[
+        Path | None, typer.Option(help="An access log of yours; a deterministic one is made if not given.")
+    ] = None,
+    lines: Annotated[int, typer.Option(min=1000, help="Length of the log that is made.")] = LINES,
+) -> None:
+    """Feed an access log while Airflow runs epochs, kill a Spark driver half-way, and compare the result with the log.
+
+    Starts the stack if it does not run, and leaves it running. It may be run again at once, and after an
+    interruption: each demo adds a log, and the verdict is over all of them. Exit code 0: the target holds exactly
+    what was fed; 1: it does not, or something failed; 2: it could not be compared, or wrong use; 130: interrupted.
+    """
+    from epochline.cli.demo.show import Show
+
+    code = Show(log, lines).run()
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,148 @@
+"""Catch a Spark driver between two parts, and kill it.
+
+What is caught is the driver's JVM (``SparkSubmit``), the process that Airflow's task started. It is stopped with
+SIGSTOP together with its children, the ledger is asked, and only if at least one part is committed and at least one is
+not it gets SIGKILL; else it goes on. The driver's Python process is a child of the JVM and ends itself once that is
+gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
+
+from epochline.cli.database import ask
+
+_LAUNCHER = "org.apache.spark.launcher.Main"
+_LOOK_EVERY_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caught:
+    """A driver that was killed: whose attempt it worked for, and what was staged at that moment."""
+
+    epoch_id: int
+    attempt: int
+    attempt_id: int
+    run_id: str
+    pid: int
+    planned: int
+    received: int
+    staged: Sequence[dict[str, Any]]
+
+
+def kill_between_parts(
+    ledger: Connection, home: str, pipeline: str, give_up: Callable[[], bool], missed: Callable[[int], None]
+) -> Caught | None:
+    """Wait for an attempt, and kill its driver when part of it is committed and part of it is not.
+
+    Args:
+        ledger: an open session, asked many times a second.
+        home: the stack's; drivers of another one are left alone.
+        pipeline: whose attempt.
+        give_up: asked while no attempt runs.
+        missed: told the epoch whose driver was too fast.
+
+    Returns:
+        What was killed; None where it was given up.
+    """
+    seen: set[int] = set()
+    while True:
+        running = [one for one in ask(ledger, "running_attempt", pipeline=pipeline) if one["attempt_id"] not in seen]
+        if not running:
+            if give_up():
+                return None
+            time.sleep(0.1)
+            continue
+        attempt = running[0]
+        seen.add(attempt["attempt_id"])
+        driver = _find_driver(ledger, home, pipeline, attempt)
+        caught = None if driver is None else _kill(ledger, driver, attempt)
+        if caught is not None:
+            return caught
+        missed(attempt["epoch_id"])
+
+
+def _find_driver(ledger: Connection, home: str, pipeline: str, attempt: dict[str, Any]) -> psutil.Process | None:
+    wanted = ["--pipeline", pipeline, "--epoch", str(attempt["epoch_id"]), "--attempt", str(attempt["attempt"])]
+    while _is_open(ledger, attempt):
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                command = process.cmdline()
+                if command[-len(wanted) :] != wanted or process.name() != "java" or _LAUNCHER in command:
+                    continue
+                if process.environ().get("EPOCHLINE_HOME") == home:
+                    return process
+        time.sleep(0.2)
+    return None
+
+
+def _is_open(ledger: Connection, attempt: dict[str, Any]) -> bool:
+    (found,) = ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])
+    return bool(found["open"])
+
+
+def _kill(ledger: Connection, driver: psutil.Process, attempt: dict[str, Any]) -> Caught | None:
+    looks = 0
+    while not ask(ledger, "any_part", attempt_id=attempt["attempt_id"]):
+        looks += 1
+        if looks % 50 == 0 and not (_is_open(ledger, attempt) and driver.is_running()):
+            return None
+        time.sleep(_LOOK_EVERY_SECONDS)
+    frozen = _freeze(driver)
+    try:
+        staged = _settled(ledger, attempt["attempt_id"])
+        received = max(one["received"] or 0 for one in staged)
+        if not _is_open(ledger, attempt) or not 0 < received < attempt["planned"]:
+            return None
+        driver.kill()
+        driver.wait(timeout=30)
+    finally:
+        for process in frozen:
+            _send(process, signal.SIGCONT)
+    return Caught(
+        epoch_id=attempt["epoch_id"],
+        attempt=attempt["attempt"],
+        attempt_id=attempt["attempt_id"],
+        run_id=attempt["run_id"],
+        pid=driver.pid,
+        planned=attempt["planned"],
+        received=received,
+        staged=staged,
+    )
+
+
+def _freeze(driver: psutil.Process) -> list[psutil.Process]:
+    """Stop the JVM, then what it started: the driver's Python and the workers."""
+    _send(driver, signal.SIGSTOP)
+    with contextlib.suppress(psutil.Error):
+        children = driver.children(recursive=True)
+        for child in children:
+            _send(child, signal.SIGSTOP)
+        return [driver, *children]
+    return [driver]
+
+
+def _settled(ledger: Connection, attempt_id: int) -> list[dict[str, Any]]:
+    """What is staged, once nothing that was already on its way to the server arrives any more."""
+    before = ask(ledger, "staged_by_attempt", attempt_id=attempt_id)
+    while True:
+        time.sleep(0.2)
+        now = ask(ledger, "staged_by_attempt", attempt_id=attempt_id)
+        if now == before:
+            return now
+        before = now
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        if process.is_running():
+            os.kill(process.pid, number)

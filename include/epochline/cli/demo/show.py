@@ -1,0 +1,221 @@
+"""The demo itself, step by step."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
+from rich.rule import Rule
+
+from epochline.cli import database, pipelines, printing
+from epochline.cli.demo.driver import Caught, kill_between_parts
+from epochline.cli.demo.fed import PARTITIONS, FedLogs
+from epochline.cli.demo.feeding import Feeding
+from epochline.cli.demo.verdict import verdict
+from epochline.cli.lag import lag_of
+from epochline.cli.ledger import show_attempts, show_epochs
+from epochline.cli.migrate import create_declared
+from epochline.cli.trigger import stack_api
+from epochline.errors import ConfigurationError, StackError
+from epochline.local.airflow_api import AirflowApi
+from epochline.local.postgres import client_environment
+from epochline.local.stack import Stack
+
+PIPELINE = TOPIC = "access_log"
+_SEED = 7
+_FEED_SECONDS = 75
+_FIRST_EPOCH = 100_000
+"""Lines that wait for the first epoch, so that its parts take long enough to get between them."""
+_ROUNDS = 4
+_PATIENCE_SECONDS = 600
+
+
+class Show:
+    """One demo.
+
+    Args:
+        log: a log of the user's; None to make one.
+        lines: length of the log that is made.
+    """
+
+    def __init__(self, log: Path | None, lines: int) -> None:
+        if log is not None and not log.is_file():
+            raise ConfigurationError(f"{log} is not a file that can be read.")
+        self._log = log
+        self._lines = lines
+        self._stack = Stack()
+        self._too_fast = 0
+
+    def run(self) -> int:
+        """Every step; the verdict's exit code."""
+        _step("the stack: PostgreSQL, Kafka and Airflow", f"home: {self._stack.home}")
+        self._stack.up(report=printing.say)
+        create_declared(printing.say)
+        api = self._airflow()
+        fed = FedLogs(self._stack.home.path("demo"), TOPIC, self._stack.kafka.bootstrap_servers)
+        for note in fed.settle():
+            printing.say(note)
+        with database.session(self._stack.postgres.dsn()) as ledger:
+            caught = self._feed_and_kill(api, fed, ledger)
+            self._show_recovery(ledger, caught)
+            self._until_caught_up(ledger)
+            return self._conclude(ledger, fed)
+
+    def _airflow(self) -> AirflowApi:
+        """The API, once Airflow has found the DAG."""
+        api = stack_api()
+        _wait(lambda: api.is_paused(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
+        return api
+
+    def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Connection) -> Caught:
+        """Feed a log and kill a driver; where every driver was too fast, feed another log all at once."""
+        for number in range(_ROUNDS):
+            # While the DAG is paused, what is fed waits for one epoch.
+            api.pause(PIPELINE, True)
+            log = self._next_log(fed, number)
+            lines = sum(1 for _ in log.open("rb"))
+            rate = max(500.0, lines / _FEED_SECONDS) if number == 0 else None
+            _step(
+                f"feeding {lines} lines into topic {TOPIC}{f', {rate:.0f} a second' if rate else ''}",
+                f"log: {log}",
+                "see it:  epochline lag access_log   (in another terminal, at any time)",
+            )
+            fed.begin(log)
+            feeding = Feeding(self._stack.kafka.bootstrap_servers, log, TOPIC, partitions=PARTITIONS, rate=rate)
+            enough = min(_FIRST_EPOCH, lines // 2) if number == 0 else lines
+            _wait(lambda: feeding.done or feeding.lines >= enough, "the first lines to be fed")  # noqa: B023
+            if number > 0:
+                _wait(lambda: feeding.done, "the log to be fed")  # noqa: B023
+            _step(
+                "Airflow runs epochs; one Spark driver gets killed half-way",
+                f"Airflow: {self._stack.airflow.url}/dags/{PIPELINE}",
+                "see it:  epochline sql 'SELECT * FROM epochline.attempts ORDER BY started_at DESC LIMIT 5'",
+            )
+            api.pause(PIPELINE, False)
+            caught = kill_between_parts(
+                ledger,
+                str(self._stack.home.root),
+                PIPELINE,
+                give_up=lambda: feeding.done and self._nothing_left(ledger),  # noqa: B023
+                missed=self._say_missed,
+            )
+            if caught is not None:
+                self._show_kill(caught)
+            _wait(lambda: feeding.done, "the rest of the log to be fed")  # noqa: B023
+            fed.finish()
+            if caught is not None:
+                return caught
+            printing.say("every driver was done before it could be stopped; once more with more lines at once")
+        raise StackError(
+            f"in {_ROUNDS} rounds no Spark driver could be stopped between two parts: this machine is too fast for"
+            " the log. Nothing is wrong with the pipeline; run the demo again with more --lines."
+        )
+
+    def _next_log(self, fed: FedLogs, number: int) -> Path:
+        target = fed.draft()
+        if self._log is not None and number == 0:
+            shutil.copyfile(self._log, target)
+            return target
+        from access_log_maker import lines
+
+        seed = _SEED + len(fed)
+        count = self._lines if number == 0 else max(self._lines, 2 * _FIRST_EPOCH) * number
+        _step(f"making a log of {count} lines, the same every time (seed {seed})")
+        with target.open("wb") as out:
+            out.writelines(line + b"\n" for line in lines(count, seed))
+        return target
+
+    def _nothing_left(self, ledger: Connection) -> bool:
+        unfinished = database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
+        return not unfinished and not any(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
+
+    def _say_missed(self, epoch_id: int) -> None:
+        printing.say(f"the driver of epoch {epoch_id} was too fast: all parts came at once; trying the next epoch")
+
+    def _show_kill(self, caught: Caught) -> None:
+        _step(
+            f"killed: the Spark driver of epoch {caught.epoch_id}, attempt {caught.attempt} (JVM {caught.pid}, SIGKILL)"
+        )
+        printing.say(
+            f"the epoch reads {caught.planned} offsets; parts with {caught.received} of them were committed to staging:"
+        )
+        printing.table(
+            ("staging of", "parts", "rows"), [(one["sink"], one["parts"], one["rows"]) for one in caught.staged]
+        )
+        printing.say("no reader of the target sees any of them")
+
+    def _show_recovery(self, ledger: Connection, caught: Caught) -> None:
+        _step(
+            "the pipeline recovers by itself",
+            f"Airflow starts the task again: attempt {caught.attempt + 1} fences attempt {caught.attempt} and reads"
+            " the same range",
+        )
+        key = {"pipeline": PIPELINE, "epoch_id": caught.epoch_id}
+        shown: list[tuple[str, int]] = []
+
+        def settled() -> bool:
+            (epoch,) = database.ask(ledger, "epoch", pipeline=PIPELINE, epoch=key["epoch_id"])
+            now = (epoch["state"], epoch["attempt"])
+            if now not in shown:
+                shown.append(now)
+                printing.say(f"epoch {caught.epoch_id}: {now[0]}, attempt {now[1]}")
+            return bool(epoch["state"] in ("COMMITTED", "ABORTED"))
+
+        _wait(settled, f"epoch {caught.epoch_id} to be settled")
+        if shown[-1][0] == "ABORTED":
+            printing.say("its run gave up; the next run reads the range again")
+        show_attempts(database.ask(ledger, "attempts_of_epoch", pipeline=PIPELINE, epoch=caught.epoch_id))
+        for one in database.ask(ledger, "fenced_writes", attempt_id=caught.attempt_id):
+            printing.say(f"attempt {caught.attempt}, session {one['backend_pid']} on {one['host']}: {one['what']}")
+
+    def _until_caught_up(self, ledger: Connection) -> None:
+        _step("waiting until every line is committed")
+        shown: list[int] = []
+
+        def caught_up() -> bool:
+            behind = sum(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
+            if not shown or shown[-1] != behind:
+                shown.append(behind)
+                printing.say(f"{behind} records behind")
+            return behind == 0 and not database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
+
+        _wait(caught_up, "the pipeline to catch up", every=1.0)
+
+    def _conclude(self, ledger: Connection, fed: FedLogs) -> int:
+        _step("the verdict, by code that imports nothing of epochline")
+        for path in fed.paths:
+            printing.say(f"produced: {path}")
+        code = verdict(fed.paths, "epochline", client_environment(self._stack.postgres))
+        _step("the ledger's last epochs")
+        show_epochs(database.ask(ledger, "last_epochs", pipeline=PIPELINE, epoch=None, limit=8))
+        _step("the stack stays up")
+        airflow = self._stack.airflow
+        printing.say(f"Airflow     {airflow.url}/dags/{PIPELINE}   user admin, password in {airflow.password_file}")
+        printing.say(f"PostgreSQL  {self._stack.postgres.dsn(with_password=False)}   epochline sql")
+        printing.say(f"Kafka       {self._stack.kafka.bootstrap_servers}")
+        printing.say("again       make demo, or epochline demo")
+        printing.say("to end it   make down, or epochline down (--wipe deletes all data)")
+        return code
+
+
+def _step(title: str, *lines: str) -> None:
+    console = printing.console()
+    console.print()
+    console.print(Rule(title, align="left", style="bold cyan"))
+    for line in lines:
+        printing.say(line)
+
+
+def _wait(ready: Callable[[], Any], what: str, seconds: float = _PATIENCE_SECONDS, every: float = 0.2) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            raise StackError(
+                f"waited {seconds:.0f} s for {what}; it did not happen. Look at `epochline ledger` and at the task"
+                " logs in Airflow; the stack is left running, and the demo may be run again."
+            )
+        time.sleep(every)

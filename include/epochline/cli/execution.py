@@ -1,0 +1,195 @@
+"""Epochs in this process: plan, begin, Spark, seal, commit, with the lease kept and an abort when something fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from epochline.cli import connections, database, printing
+from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
+from epochline.epoch import AbortOutcome, Epoch, Run
+from epochline.errors import EpochError, EpochlineError
+from epochline.layout import StagingTicket
+from epochline.lease import kept_lease
+from epochline.pipeline import Pipeline
+
+_TERMINATED = 143
+
+
+class Execution:
+    """One pipeline's epochs, one after another, with one Spark session that is started when it is first needed.
+
+    Args:
+        pipeline: the declaration.
+        master: Spark's master.
+        note: kept with each epoch.
+    """
+
+    def __init__(self, pipeline: Pipeline, master: str, *, note: str | None = None) -> None:
+        self._pipeline = pipeline
+        self._master = master
+        self._note = note
+        self._ledger = connections.ledger_of(pipeline)
+        self._offsets = connections.offsets_of(pipeline)
+        self._started = datetime.now(UTC)
+        self._epochs = 0
+        self._exit = ExitStack()
+        self._spark: Any = None
+
+    def __enter__(self) -> Execution:
+        # A task of a scheduler or a container is ended by SIGTERM: that too aborts the epoch.
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+        self._exit.callback(signal.signal, signal.SIGTERM, before)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.__exit__(kind, error, trace)
+
+    def next_epoch(self, limit: int | None = None) -> Receipt | None:
+        """Plan and commit one epoch; None where there is nothing to read.
+
+        Raises:
+            EpochlineError: it failed; its epoch was aborted, or is pre-committed and will be committed by a later run.
+        """
+        run = self._next_run()
+        self._say_who_is_waited_for(run)
+        planned = self._plan(run, limit)
+        for text in planned.notes:
+            printing.progress(text)
+        epoch = planned.epoch
+        if planned.outcome is PlanOutcome.NOTHING_TO_READ or epoch is None:
+            return None
+        ranges = ", ".join(str(one) for one in planned.ranges)
+        printing.progress(f"{epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
+        try:
+            self._stage(epoch, run)
+            return commit(self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id)
+        except BaseException as error:
+            self._abort(epoch, run, error)
+            raise
+
+    def _next_run(self) -> Run:
+        # An epoch belongs to one run, so each gets a run of its own; the ledger carries what a killed one left.
+        self._epochs += 1
+        run_id = f"cli__{self._started:%Y-%m-%dT%H:%M:%S.%f}__{os.getpid()}__{self._epochs}"
+        return Run(dag_id="cli", run_id=run_id, host=socket.gethostname())
+
+    def _plan(self, run: Run, limit: int | None) -> Plan:
+        return plan(
+            self._ledger,
+            self._offsets,
+            self._pipeline,
+            run,
+            record_limit=limit,
+            note=self._note,
+            writers=connections.writers_of(self._pipeline, self._master),
+        )
+
+    def _say_who_is_waited_for(self, run: Run) -> None:
+        with database.session(connections.postgres_dsn(self._pipeline.postgres_connection)) as opened:
+            for one in database.ask(opened, "unfinished_epoch", pipeline=self._pipeline.name):
+                if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
+                    printing.progress(
+                        f"epoch {one['epoch_id']} belongs to run {one['run_id']} of {one['dag_id']} on {one['host']};"
+                        f" waiting for it, or for its lease to end ({one['lease_seconds']:.0f} s)"
+                    )
+
+    def _stage(self, epoch: Epoch, run: Run) -> None:
+        ticket = begin(self._ledger, self._pipeline.name, epoch.epoch_id, run, lease=LEASE)
+        if ticket is None:
+            return
+        begun = time.monotonic()
+        with kept_lease(self._ledger, ticket, run, self._stop_jobs):
+            self._run_job(ticket)
+            # Asked after the read: a transaction that began meanwhile has left its marker by now.
+            gaps = self._offsets.look(self._pipeline.source).invisible_allowed
+            counts = seal(self._ledger, ticket, run, invisible_allowed=gaps)
+        printing.progress(
+            f"{epoch} is pre-committed after {printing.duration(time.monotonic() - begun)}: {counts.read} records read"
+        )
+
+    def _run_job(self, ticket: StagingTicket) -> None:
+        from epochline.spark.credentials import JobCredentials
+        from epochline.spark.job import run as run_job
+
+        credentials = JobCredentials(
+            dsn=connections.postgres_dsn(self._pipeline.postgres_connection),
+            kafka=connections.kafka_settings(self._pipeline.source.connection),
+        )
+        log = _spark_log()
+        spark = self._session(log)
+        try:
+            run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+        except EpochlineError:
+            raise
+        except Exception as error:
+            first = next(iter(str(error).strip().splitlines()), "")
+            raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
+
+    def _session(self, log: Path) -> Any:
+        if self._spark is None:
+            from epochline.spark.session import session
+
+            printing.progress(f"starting Spark on {self._master}; its log is {log}")
+            self._spark = self._exit.enter_context(
+                session(
+                    f"epochline {self._pipeline.name}",
+                    self._master,
+                    jars=_jars(),
+                    log=log,
+                    conf=self._pipeline.spark_conf,
+                )
+            )
+        return self._spark
+
+    def _stop_jobs(self) -> None:
+        if self._spark is not None:
+            self._spark.sparkContext.cancelAllJobs()
+
+    def _abort(self, epoch: Epoch, run: Run, error: BaseException) -> None:
+        """Settle the epoch, also under Ctrl-C; what cannot be settled now is settled by the next run."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with suppress(EpochlineError):
+                self._stop_quietly()
+                reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
+                outcome = abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=reason)
+                if outcome is AbortOutcome.LEFT_FOR_RECOVERY:
+                    printing.progress(f"{epoch} is pre-committed: the next run of the pipeline commits it")
+                elif outcome is AbortOutcome.ABORTED:
+                    printing.progress(f"{epoch} was aborted; no offset moved, the next run reads its range again")
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _stop_quietly(self) -> None:
+        # Whatever state Spark is in, the abort must come: fencing keeps out what still writes.
+        with suppress(Exception):
+            self._stop_jobs()
+
+
+def _jars() -> list[Path]:
+    named = os.environ.get("EPOCHLINE_SPARK_JARS")
+    if named:
+        return [Path(jar) for jar in named.split(",")]
+    from epochline.local.jars import spark_jars
+
+    return spark_jars(printing.progress)
+
+
+def _spark_log() -> Path:
+    from epochline.local.home import Home
+
+    home = Home()
+    folder = home.logs if home.logs.is_dir() else Path(tempfile.gettempdir())
+    return folder / ("spark-cli.log" if folder == home.logs else f"epochline-spark-{os.getpid()}.log")

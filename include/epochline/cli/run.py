@@ -1,0 +1,70 @@
+"""`epochline run`: epochs in this process, by the same use cases as Airflow's tasks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from epochline.pipeline import Pipeline
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("run")(run)
+
+
+def run(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up/--once", help="Epoch after epoch until nothing is left, or one.")
+    ] = False,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets in an epoch.")] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Spark master; that of the Spark connection, or local[*], if not given.")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="Kept with each epoch.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per committed epoch.")] = False,
+) -> None:
+    """Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit.
+
+    What an earlier run left unfinished is settled first. A run that was killed holds its epoch until its lease ends,
+    a minute at most; this run waits for that. On an error or Ctrl-C the epoch is aborted, and its range read again by
+    the next run. Exit code 0: committed, or nothing to read; 1: failed, the message says what is left; 2: wrong use,
+    or a wrong declaration; 130: interrupted.
+    """
+    from epochline.cli import pipelines, printing
+    from epochline.cli.connections import spark_master
+    from epochline.cli.execution import Execution
+
+    declared = pipelines.find(pipeline)
+    execution = Execution(declared, master or spark_master(declared.spark_connection), note=note)
+    receipts = []
+    with execution:
+        while (receipt := execution.next_epoch(max_records)) is not None:
+            receipts.append(receipt)
+            if not as_json:
+                printing.say(str(receipt))
+            if not until_caught_up:
+                break
+    if as_json:
+        printing.say(printing.as_json([_as_dict(declared, receipt.epoch) for receipt in receipts]))
+    elif not receipts:
+        printing.say(f"{pipeline}: nothing to read; no epoch was written")
+    elif until_caught_up:
+        printing.say(f"{pipeline}: caught up after {len(receipts)} epoch{'' if len(receipts) == 1 else 's'}")
+
+
+def _as_dict(declared: Pipeline, epoch: Any) -> dict[str, Any]:
+    counts = epoch.counts
+    return {
+        "pipeline": declared.name,
+        "epoch_id": epoch.epoch_id,
+        "state": str(epoch.state),
+        "records_read": counts.read,
+        "records_passed": counts.passed,
+        "records_skipped": counts.skipped,
+        "records_quarantined": counts.quarantined,
+        "rows_written": epoch.rows_written,
+        "committed_at": epoch.committed_at,
+    }

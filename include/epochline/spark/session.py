@@ -1,0 +1,55 @@
+"""A Spark session in this process, for the command line: Spark's own noise goes to a log file."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+_LOOPBACK = "127.0.0.1"
+
+
+@contextmanager
+def session(
+    name: str, master: str, *, jars: Sequence[Path], log: Path, conf: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """Start Spark, and stop it at the end of the block.
+
+    Args:
+        name: shown by Spark.
+        master: ``local[2]``, ``spark://host:7077``, …
+        jars: of the Kafka source.
+        log: appended to by the JVM and the workers, from their first line on.
+        conf: further settings.
+    """
+    settings = SparkConf().setAppName(name).setMaster(master).set("spark.ui.enabled", "false")
+    settings.set("spark.jars", ",".join(str(jar) for jar in jars))
+    for key, value in conf.items():
+        settings.set(key, value)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    spec = importlib.util.find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        os.environ["SPARK_HOME"] = str(Path(spec.origin).parent)  # another Spark's jars would not fit
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    with log.open("ab") as out:
+        gateway = launch_gateway(settings, popen_kwargs={"stdout": out, "stderr": out})
+    context = SparkContext(conf=settings, gateway=gateway)
+    context.setLogLevel("WARN")
+    spark = SparkSession(context)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends when this pipe does
+        gateway.proc.wait(timeout=30)
+        # The next session of this process starts a JVM of its own.
+        SparkContext._gateway = SparkContext._jvm = None

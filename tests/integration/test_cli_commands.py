@@ -1,0 +1,264 @@
+"""The commands against a real ledger and a real Kafka."""
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2.extensions import parse_dsn
+
+from epochline import cli
+from epochline.cli import pipelines
+from epochline.cli.connections import ledger_of, offsets_of
+from epochline.coordinator import LEASE, begin, plan
+from epochline.epoch import Epoch, Run
+
+Call = Callable[..., tuple[int, str, str]]
+
+DECLARED = """
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+pipeline = Pipeline(
+    name="people",
+    source=KafkaSource(topics="{topic}", records_per_epoch=100),
+    parse=Json(columns={columns}),
+    sinks=PostgresTable(table="people", columns={columns}),
+)
+dag = epoch_dag(pipeline)
+"""
+RUN = Run(dag_id="people", run_id="manual__1", host="somewhere")
+
+
+def as_connection(dsn: str) -> str:
+    parts = parse_dsn(dsn)
+    return json.dumps(
+        {
+            "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
+            "login": parts["user"], "password": parts["password"],
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture
+def world(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch) -> str:
+    """A declared pipeline, its database and its topic of two partitions; the topic's name."""
+    from kafka import KafkaAdminClient
+
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(postgres_dsn))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(kafka))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    declare(tmp_path, topic_name)
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        admin.create_topics({topic_name: {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
+    return topic_name
+
+
+def declare(folder: Path, topic: str, **columns: str) -> None:
+    text = DECLARED.format(topic=topic, columns=columns or {"id": "bigint"})
+    (folder / "people.py").write_text(text)
+
+
+@pytest.fixture
+def call(world: str, capsys, monkeypatch) -> Call:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["epochline", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def fed(world: str, call: Call, tmp_path: Path) -> str:
+    """150 records, 75 in each partition, and the tables."""
+    source = tmp_path / "people.jsonl"
+    source.write_text("".join(f'{{"id": {number}}}\n' for number in range(150)))
+    assert call("feed", source, "--topic", world)[0] == 0
+    assert call("migrate")[0] == 0
+    return world
+
+
+@pytest.fixture
+def planned(fed: str) -> Epoch:
+    """An epoch that a run of Airflow left behind with one attempt begun."""
+    declared = pipelines.find("people")
+    epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
+    assert epoch is not None
+    begin(ledger_of(declared), "people", epoch.epoch_id, RUN, lease=LEASE)
+    return epoch
+
+
+def query(dsn: str, statement: str) -> list[tuple[object, ...]]:
+    with closing(psycopg2.connect(dsn)) as session, session, session.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_migrate_makes_targets_once_and_says_so(call, postgres_dsn):
+    first = call("migrate")
+    again = json.loads(call("migrate", "--json")[1])
+
+    assert first[0] == 0
+    assert "people: made people" in first[1]
+    assert again["created"] == {"people": []}
+    assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
+
+
+def test_plan_shows_the_next_ranges_and_changes_nothing(call, fed, postgres_dsn):
+    before = query(postgres_dsn, "SELECT * FROM epochline.pipeline")
+
+    shown = json.loads(call("plan", "people", "--json")[1])
+    limited = call("plan", "people", "--max-records", 10)
+
+    assert [(p["start"], p["until"], p["backlog_after"]) for p in shown["partitions"]] == [(0, 50, 25), (0, 50, 25)]
+    assert limited[0] == 0
+    assert "would read 10 offsets and leave 140" in limited[1]
+    assert query(postgres_dsn, "SELECT * FROM epochline.pipeline") == before
+    assert query(postgres_dsn, "SELECT count(*) FROM epochline.committed_range") == [(0,)]
+
+
+def test_plan_tells_an_unfinished_epoch_and_what_the_declaration_changed(call, planned, tmp_path, world):
+    declare(tmp_path, world, id="bigint", name="text")
+
+    code, out, err = call("plan", "people")
+
+    assert code == 1  # the table has no such column, and a plan would be refused for it
+    assert "sinks.people.columns.name" in out
+    assert "needs migration" in out
+    assert "name" in err
+
+    declare(tmp_path, world)
+    assert "epoch 1 of people is PLANNED" in call("plan", "people")[1]
+
+
+def test_lag_counts_what_is_not_committed(call, fed):
+    rows = json.loads(call("lag", "people", "--json")[1])
+
+    assert [(row["head"], row["end"], row["lag"]) for row in rows] == [(0, 75, 75), (0, 75, 75)]
+    assert call("lag", "--fail-above", 150)[0] == 0
+    assert call("lag", "--fail-above", 149)[0] == 3
+    assert "people: 150 records behind" in call("lag")[1]
+
+
+def test_the_ledger_shows_epochs_and_everything_of_one(call, planned):
+    epochs = json.loads(call("ledger", "--json")[1])
+    one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])
+    code, out, _ = call("ledger", "people", "--epoch", 1)
+
+    assert [(e["pipeline"], e["epoch_id"], e["state"], e["offsets"]) for e in epochs] == [("people", 1, "PLANNED", 100)]
+    assert [(r["start_offset"], r["until_offset"]) for r in one["ranges"]] == [(0, 50), (0, 50)]
+    assert [(a["attempt"], a["state"], a["fenced_writes"]) for a in one["attempts"]] == [(1, "RUNNING", 0)]
+    assert code == 0
+    assert "[0, 50)" in out
+    assert call("ledger", "nobody") == (0, "the ledger holds no epoch yet\n", "")
+    assert call("ledger", "people", "--epoch", 9)[0] == 1
+
+
+def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(call, planned, postgres_dsn):
+    code, out, _ = call("abort", "people", 1, "--reason", "wrong file", "--yes")
+    again = call("abort", "people", 1, "--reason", "once more", "--yes")
+
+    assert code == 0
+    assert "is PLANNED, planned by run manual__1 of people: 100 offsets, attempt 1, 0 rows staged" in out
+    assert again[0] == 0
+    assert "was aborted before" in again[1]
+    ((state, error),) = query(postgres_dsn, "SELECT state, error FROM epochline.epochs")
+    assert state == "ABORTED"
+    assert str(error).endswith(": wrong file")
+    assert query(postgres_dsn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'") == [(0,)]
+
+
+def test_without_a_yes_nothing_is_aborted(call, planned, postgres_dsn, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+
+    code, out, _ = call("abort", "people", 1, "--reason", "perhaps")
+
+    assert code == 1
+    assert "nothing was changed" in out
+    assert query(postgres_dsn, "SELECT state FROM epochline.epochs") == [("PLANNED",)]
+
+
+def test_a_committed_epoch_is_not_aborted(call, planned, postgres_dsn):
+    query(
+        postgres_dsn,
+        "UPDATE epochline.epoch SET state = 'COMMITTED', committed_at = now(), rows_written = 100, records_read = 100,"
+        " records_passed = 100, records_skipped = 0, records_quarantined = 0",
+    )
+
+    code, _, err = call("abort", "people", 1, "--reason", "too late", "--yes")
+
+    assert code == 1
+    assert "was committed at" in err
+    assert "with 100 rows" in err
+
+
+def test_sql_answers_as_table_json_and_csv(call):
+    query_text = "SELECT 1 AS one, NULL AS nothing, 'a,\"b' AS text, sum(2::bigint) AS two, '[/x]' AS odd"
+
+    table = call("sql", query_text)
+    lines = call("sql", query_text, "--json")
+    values = call("sql", query_text, "--csv")
+
+    assert table[0] == 0
+    assert "[/x]" in table[1]
+    assert "(1 row)" in table[1]
+    assert json.loads(lines[1]) == {"one": 1, "nothing": None, "text": 'a,"b', "two": 2, "odd": "[/x]"}
+    assert list(csv.reader(io.StringIO(values[1])))[1] == ["1", "", 'a,"b', "2", "[/x]"]
+
+
+def test_sql_changes_nothing_unless_it_is_told(call, postgres_dsn):
+    refused = call("sql", "CREATE TABLE mine (id int)")
+    allowed = call("sql", "CREATE TABLE mine (id int)", "--write")
+
+    assert refused[0] == 1
+    assert "read-only transaction" in refused[2]
+    assert allowed == (0, "done\n", "")
+    assert query(postgres_dsn, "SELECT count(*) FROM mine") == [(0,)]
+
+
+def test_an_error_of_the_query_is_one_paragraph(call):
+    code, out, err = call("sql", "SELECT nothing FROM nowhere")
+
+    assert (code, out) == (1, "")
+    assert 'relation "nowhere" does not exist' in err
+    assert err.count("\n") == 1
+
+
+def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(call, postgres_dsn, monkeypatch):
+    opened = {}
+
+    def become(program, arguments, environment):
+        opened.update(program=program, arguments=arguments, environment=environment)
+
+    monkeypatch.setattr("os.execve", become)
+
+    assert call("sql")[0] == 0
+
+    parts = parse_dsn(postgres_dsn)
+    assert opened["program"].endswith("psql")
+    assert opened["arguments"] == [opened["program"]]
+    assert opened["environment"]["PGDATABASE"] == parts["dbname"]
+    assert opened["environment"]["PGPASSWORD"] == parts["password"]
+    assert "read_only=on" in opened["environment"]["PGOPTIONS"]
+
+
+def test_a_ledger_that_is_missing_is_named_with_its_remedy(call, stack, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(stack.postgres.dsn("postgres")))
+
+    code, _, err = call("ledger")
+
+    assert code == 1
+    assert "epochline migrate" in err

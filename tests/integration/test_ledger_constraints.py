@@ -1,0 +1,435 @@
+"""The database itself refuses a ledger that would lie: direct SQL, as the owner of the tables, against real PostgreSQL."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from alembic import command
+from psycopg2 import errors, sql
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from epochline import KafkaSource, PostgresTable, Text
+from epochline.coordinator import abort
+from epochline.errors import LedgerError
+from epochline.ledger import migrate
+from tests.conftest import sqlalchemy_url
+from tests.contract.worlds import orders, postgres_world, run
+
+RANGE = """
+INSERT INTO epochline.committed_range
+    (pipeline, generation, topic, topic_id, partition, start_offset, until_offset, epoch_id, chosen_by)
+VALUES ('p', 1, 't', 'id', 0, %s, %s, %s, 'epoch')
+"""
+EPOCH = """
+INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, dag_id, run_id, host, declaration_hash, lease_until,
+                             pre_committed_at, aborted_at, committed_at)
+VALUES ('p', %s, 1, %s, 'd', 'r', 'h', 'hash', now(), now(), %s, %s)
+"""
+ATTEMPT = """
+INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host) VALUES ('p', 1, %s, 'd', 'r', 'h')
+"""
+CLOSED = "2026-01-01"
+
+
+@pytest.fixture
+def sql_of(postgres_dsn: str) -> Iterator[Callable[..., Any]]:
+    """Runs statements as the ledger's owner, each in a transaction of its own; epochs 1 to 3, chain [5, 10), [10, 20)."""
+    connection = psycopg2.connect(postgres_dsn)
+    connection.autocommit = True
+
+    def execute(statement: str, *values: Any) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else cursor.rowcount
+
+    execute("INSERT INTO epochline.pipeline (pipeline) VALUES ('p')")
+    execute("INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('hash', 'p', '{}')")
+    for epoch_id in (1, 2, 3):
+        execute(EPOCH, epoch_id, "COMMITTED", None, CLOSED)
+    execute(RANGE, None, 5, None)
+    execute(RANGE, 5, 10, 1)
+    execute(RANGE, 10, 20, 2)
+    yield execute
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "refusal"),
+    [
+        pytest.param((25, 30, 3), errors.ForeignKeyViolation, id="a gap"),
+        pytest.param((15, 30, 3), errors.ForeignKeyViolation, id="an overlap inside a range"),
+        pytest.param((10, 30, 3), errors.UniqueViolation, id="an overlap from a range's start"),
+        pytest.param((5, 7, 3), errors.UniqueViolation, id="a part of a range again"),
+        pytest.param((0, 5, 3), errors.UniqueViolation, id="a range before the origin"),
+        pytest.param((10, 20, 3), errors.UniqueViolation, id="the same range twice"),
+        pytest.param((20, 20, 3), errors.CheckViolation, id="an empty range"),
+        pytest.param((20, 10, 3), errors.CheckViolation, id="a backward range"),
+        pytest.param((20, 30, None), errors.CheckViolation, id="a range of no epoch"),
+        pytest.param((20, 30, 9), errors.ForeignKeyViolation, id="a range of an unknown epoch"),
+        pytest.param((None, 0, None), errors.UniqueViolation, id="a second origin"),
+        pytest.param((None, 99, 3), errors.CheckViolation, id="an origin by an epoch"),
+    ],
+)
+def test_a_range_that_would_break_the_chain_is_refused(
+    sql_of: Callable[..., Any], values: tuple[Any, ...], refusal: type[Exception]
+) -> None:
+    """INV-1, S6, U2."""
+    with pytest.raises(refusal):
+        sql_of(RANGE, *values)
+
+    assert sql_of("SELECT count(*) FROM epochline.committed_range") == [(3,)]
+
+
+def test_the_next_range_is_accepted(sql_of: Callable[..., Any]) -> None:
+    assert sql_of(RANGE, 20, 30, 3) == 1
+
+
+def test_a_range_that_ends_where_another_ended_is_refused_at_once_even_while_the_key_is_deferred(
+    sql_of: Callable[..., Any],
+) -> None:
+    """INV-1: nothing ends twice, so no two ranges can lead to the same head."""
+    sql_of("BEGIN")
+    sql_of("SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED")
+
+    with pytest.raises(errors.UniqueViolation, match="nothing_ends_twice"):
+        sql_of(RANGE, 17, 20, 3)
+    sql_of("ROLLBACK")
+
+
+@pytest.mark.parametrize("hole", [False, True], ids=["whole", "with a hole"])
+def test_ranges_may_come_in_any_order_within_a_transaction_but_must_be_whole_at_its_end(
+    sql_of: Callable[..., Any], hole: bool
+) -> None:
+    """INV-1: the key is deferrable, for repairs; a hole does not get past the COMMIT."""
+    sql_of("BEGIN")
+    sql_of("SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED")
+    sql_of(RANGE, 30, 40, 3)
+    if hole:
+        with pytest.raises(errors.ForeignKeyViolation, match="starts_where_one_ended"):
+            sql_of("COMMIT")
+    else:
+        sql_of(RANGE, 20, 30, 3)
+        sql_of("COMMIT")
+
+    assert sql_of("SELECT max(until_offset) FROM epochline.committed_range") == [(20 if hole else 40,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param("DELETE FROM epochline.committed_range WHERE start_offset = 5", id="taken out of the middle"),
+        pytest.param("DELETE FROM epochline.committed_range WHERE start_offset IS NULL", id="origin taken away"),
+        pytest.param("UPDATE epochline.committed_range SET until_offset = 9 WHERE start_offset = 5", id="shortened"),
+        pytest.param("UPDATE epochline.committed_range SET until_offset = 4 WHERE start_offset IS NULL", id="origin moved"),
+    ],
+)
+def test_a_link_that_another_one_holds_on_to_cannot_be_taken_out_or_moved(
+    sql_of: Callable[..., Any], statement: str
+) -> None:
+    """INV-1."""
+    with pytest.raises(errors.ForeignKeyViolation):
+        sql_of(statement)
+
+
+PLANNED = """
+INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset)
+VALUES ('p', 3, 't', 'id', %s, %s, %s)
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["start_offset = 21", "until_offset = 31", "partition = 4", "topic_id = 'x'", "topic = 'x'", "epoch_id = 2"],
+)
+def test_a_planned_range_is_written_once(sql_of: Callable[..., Any], change: str) -> None:
+    """INV-3: every attempt of the epoch reads the range that the plan wrote."""
+    sql_of(PLANNED, 0, 20, 30)
+
+    with pytest.raises(errors.IntegrityConstraintViolation, match="planned_range is written once"):
+        sql_of(f"UPDATE epochline.planned_range SET {change}")
+
+
+def test_the_counts_of_a_planned_range_are_filled_in_later(sql_of: Callable[..., Any]) -> None:
+    sql_of(PLANNED, 0, 20, 30)
+
+    counts = "records_read = 10, records_passed = 7, records_skipped = 2, records_quarantined = 1"
+    assert sql_of(f"UPDATE epochline.planned_range SET {counts}, start_offset = 20") == 1
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        pytest.param("records_read = 10, records_passed = 7, records_skipped = 2, records_quarantined = 2", id="no balance"),
+        pytest.param("records_read = 11, records_passed = 11, records_skipped = 0, records_quarantined = 0", id="too many"),
+    ],
+)
+def test_counts_that_do_not_balance_are_refused(sql_of: Callable[..., Any], counts: str) -> None:
+    """INV-9."""
+    sql_of(PLANNED, 0, 20, 30)
+
+    with pytest.raises(errors.CheckViolation):
+        sql_of(f"UPDATE epochline.planned_range SET {counts}")
+
+
+@pytest.mark.parametrize(("start", "until"), [(5, 5), (5, 4), (-1, 4)], ids=["empty", "backward", "negative"])
+def test_a_planned_range_that_is_none_is_refused(sql_of: Callable[..., Any], start: int, until: int) -> None:
+    with pytest.raises(errors.CheckViolation):
+        sql_of(PLANNED, 0, start, until)
+
+
+def test_an_epoch_has_one_live_attempt(sql_of: Callable[..., Any]) -> None:
+    """INV-4: a second one is accepted only after the first was fenced."""
+    sql_of(ATTEMPT, 1)
+    with pytest.raises(errors.UniqueViolation, match="one_live_attempt"):
+        sql_of(ATTEMPT, 2)
+
+    sql_of("UPDATE epochline.attempt SET fenced_at = now()")
+
+    assert sql_of(ATTEMPT, 2) == 1
+
+
+def test_an_attempt_number_is_used_once(sql_of: Callable[..., Any]) -> None:
+    sql_of(ATTEMPT, 1)
+    sql_of("UPDATE epochline.attempt SET fenced_at = now()")
+
+    with pytest.raises(errors.UniqueViolation):
+        sql_of(ATTEMPT, 1)
+
+
+@pytest.mark.parametrize("second", ["PLANNED", "PRE_COMMITTED"])
+@pytest.mark.parametrize("first", ["PLANNED", "PRE_COMMITTED"])
+def test_a_pipeline_has_one_unfinished_epoch(sql_of: Callable[..., Any], first: str, second: str) -> None:
+    """K14, trap 7."""
+    sql_of(EPOCH, 4, first, None, None)
+
+    with pytest.raises(errors.UniqueViolation, match="one_unfinished_epoch"):
+        sql_of(EPOCH, 5, second, None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "aborted_at", "committed_at"),
+    [
+        pytest.param("COMMITTED", None, None, id="committed without a time"),
+        pytest.param("PLANNED", None, CLOSED, id="planned with a commit time"),
+        pytest.param("ABORTED", None, None, id="aborted without a time"),
+        pytest.param("COMMITTED", CLOSED, CLOSED, id="committed and aborted"),
+        pytest.param("DONE", None, None, id="unknown state"),
+    ],
+)
+def test_a_state_and_its_times_agree(
+    sql_of: Callable[..., Any], state: str, aborted_at: str | None, committed_at: str | None
+) -> None:
+    with pytest.raises(errors.CheckViolation):
+        sql_of(EPOCH, 4, state, aborted_at, committed_at)
+
+
+def test_an_epoch_id_is_used_once(sql_of: Callable[..., Any]) -> None:
+    """C5."""
+    with pytest.raises(errors.UniqueViolation):
+        sql_of(EPOCH, 3, "PLANNED", None, None)
+
+
+# Migrations
+
+
+@pytest.fixture
+def empty_dsn(stack: Any, postgres_dsn: str) -> str:
+    """A database without a ledger."""
+    name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
+    admin = psycopg2.connect(stack.postgres.superuser_dsn)
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
+    admin.close()
+    return stack.postgres.dsn(name)
+
+
+def test_two_migrations_at_once_take_turns_and_a_third_changes_nothing(empty_dsn: str) -> None:
+    barrier, reached = threading.Barrier(2), []
+
+    def upgrade() -> None:
+        barrier.wait()
+        reached.append(migrate.upgrade(sqlalchemy_url(empty_dsn)))
+
+    threads = [threading.Thread(target=upgrade) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert reached == [migrate.head_revision()] * 2
+    assert migrate.upgrade(sqlalchemy_url(empty_dsn)) == migrate.head_revision()
+
+
+def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(sql_of: Callable[..., Any], postgres_dsn: str) -> None:
+    sql_of("UPDATE epochline.alembic_version SET version_num = '9999'")
+
+    with pytest.raises(LedgerError, match="at revision 9999, which this version of epochline does not know"):
+        migrate.upgrade(sqlalchemy_url(postgres_dsn))
+
+    assert sql_of("SELECT version_num FROM epochline.alembic_version") == [("9999",)]
+
+
+def test_a_downgrade_is_refused(sql_of: Callable[..., Any], postgres_dsn: str) -> None:
+    engine = create_engine(sqlalchemy_url(postgres_dsn), poolclass=NullPool)
+
+    with pytest.raises(RuntimeError, match="forward only"), engine.begin() as connection:
+        command.downgrade(migrate._config(connection), "base")
+
+    assert sql_of("SELECT count(*) FROM epochline.committed_range") == [(3,)]
+
+
+# What people look at
+
+VIEWS = {
+    "epochs": "pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, planned_at, pre_committed_at,"
+    " committed_at, aborted_at, records_read, records_passed, records_quarantined, rows_written, approval, error",
+    "offsets": "pipeline, generation, epoch_id, topic, topic_id, partition, start_offset, until_offset, state, records_read",
+    "heads": "pipeline, generation, topic, topic_id, partition, origin_offset, next_offset, epoch_id, committed_at",
+    "attempts": "pipeline, epoch_id, attempt, state, run_id, host, started_at, ended_at, rows_staged, fenced_writes, error",
+    "quarantine": "pipeline, epoch_id, topic, partition, offset, key, value, reason, quarantined_at",
+}
+
+
+@pytest.mark.parametrize(("view", "columns"), VIEWS.items(), ids=VIEWS.keys())
+def test_a_view_begins_with_its_promised_columns(sql_of: Callable[..., Any], view: str, columns: str) -> None:
+    """U7: columns are only ever added, behind these."""
+    found = sql_of(
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = 'epochline' AND table_name = %s"
+        " ORDER BY ordinal_position",
+        view,
+    )
+
+    promised = columns.split(", ")
+    assert [name for (name,) in found][: len(promised)] == promised
+
+
+def queries() -> dict[str, str]:
+    text = (Path(__file__).parents[2] / "docs" / "queries.sql").read_text()
+    _, *pieces = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+@pytest.fixture
+def lived(postgres_dsn: str) -> Callable[[str], list[dict[str, Any]]]:
+    """A pipeline `access_log` with two committed epochs, an aborted one and one on its way; answers queries."""
+    world = postgres_world(postgres_dsn)
+    world.pipeline = orders(
+        sinks=[PostgresTable(table="orders", columns={"value": "text"})], parse=Text(), source=KafkaSource(topics="orders")
+    )
+    world.to_committed("run-1", record_limit=6)
+    world.plan("run-2", record_limit=2)
+    world.begin(2, "run-2")
+    abort(world.ledger, "orders", 2, run("run-2"), reason="a test says so")
+    world.to_committed("run-3", record_limit=3)
+    world.to_sealed("run-4", record_limit=3)
+
+    def ask(statement: str) -> list[dict[str, Any]]:
+        connection = psycopg2.connect(postgres_dsn)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+                names = [column.name for column in cursor.description or ()]
+                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        finally:
+            connection.close()
+
+    return ask
+
+
+def test_every_query_of_the_docs_says_what_it_answers() -> None:
+    assert all(body.startswith("-- ") for body in queries().values())
+    assert set(queries()) == {
+        "where_is_each_pipeline",
+        "what_is_unfinished",
+        "is_the_chain_whole",
+        "which_epoch_wrote_this_row",
+        "what_was_quarantined",
+        "attempts_and_fenced_writes",
+    }
+
+
+def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+    """U7."""
+    heads, unfinished = lived(queries()["where_is_each_pipeline"]), lived(queries()["what_is_unfinished"])
+
+    assert sum(one["next_offset"] for one in heads) == 9
+    assert {(one["unfinished_epoch"], one["unfinished_state"]) for one in heads} == {(4, "PRE_COMMITTED")}
+    assert {(one["epoch_id"], one["run_id"], one["lease_expired"]) for one in unfinished} == {(4, "run-4", False)}
+    assert sum(one["until_offset"] - one["start_offset"] for one in unfinished) == 3
+
+
+def test_the_docs_show_attempts_with_what_became_of_them(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+    """U7."""
+    shown = lived(queries()["attempts_and_fenced_writes"])
+
+    assert [(one["epoch_id"], one["state"], one["rows_staged"]) for one in shown] == [
+        (4, "SEALED", 3),
+        (3, "COMMITTED", 3),
+        (2, "FENCED", 0),
+        (1, "COMMITTED", 6),
+    ]
+    assert shown[2]["error"] == "a test says so"
+
+
+def test_the_docs_find_the_epoch_of_a_row(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+    asked = queries()["which_epoch_wrote_this_row"].replace("access_log", "orders")
+
+    [found] = lived(asked)
+
+    assert (found["epoch_id"], found["run_id"], found["_offset"]) == (1, "run-1", 0)
+
+
+def test_the_docs_show_what_was_quarantined(lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str) -> None:
+    """Trap 15."""
+    connection = psycopg2.connect(postgres_dsn)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO epochline.quarantined_record"
+            " (pipeline, generation, epoch_id, topic, topic_id, partition, \"offset\", value, reason)"
+            " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')"
+        )
+    connection.close()
+
+    [found] = lived(queries()["what_was_quarantined"])
+
+    assert (found["offset"], found["reason"], found["value_begins"]) == (3, "not UTF-8", r"\377\000")
+
+
+PLANTED = {
+    "a gap": "DELETE FROM epochline.committed_range WHERE epoch_id = 1",
+    "an overlap": "UPDATE epochline.committed_range SET start_offset = start_offset - 1 WHERE epoch_id = 3",
+    "no origin": "DELETE FROM epochline.committed_range WHERE start_offset IS NULL AND partition = 0",
+    "a second origin": "UPDATE epochline.committed_range SET start_offset = NULL, epoch_id = NULL WHERE epoch_id = 1",
+}
+
+
+@pytest.mark.parametrize("damage", PLANTED.values(), ids=PLANTED.keys())
+def test_the_docs_query_finds_a_broken_chain_and_nothing_in_a_whole_one(
+    lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str, damage: str
+) -> None:
+    """INV-1, U2: damage that the constraints would refuse, planted in a transaction that drops them and is rolled back."""
+    asked = queries()["is_the_chain_whole"]
+    assert lived(asked) == []
+
+    connection = psycopg2.connect(postgres_dsn)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT starts_where_one_ended")
+            cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT nothing_starts_twice")
+            cursor.execute(damage)
+            assert cursor.rowcount > 0
+            cursor.execute(asked)
+            assert cursor.fetchall() != []
+    finally:
+        connection.rollback()
+        connection.close()
+
+    assert lived(asked) == []

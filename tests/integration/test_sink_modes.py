@@ -1,0 +1,706 @@
+"""What a sink mode means (protocol), on real PostgreSQL: rows staged as Spark would, applied by the use cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.coordinator import Plan, PlanOutcome, Receipt, begin, commit, plan, seal
+from epochline.epoch import CommitOutcome, EpochState
+from epochline.errors import SealRefusedError, StagingLostError, TargetError
+from epochline.layout import DELETED, StagedTable, StagingTicket
+from epochline.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.ledger.postgres import PostgresLedger
+from epochline.names import QUARANTINE, order_column
+from epochline.offsets import PartitionCounts
+from epochline.testing import FakeKafka
+from tests.contract.worlds import LEASE, WRITE_ID, run
+
+Row = dict[str, Any]
+KV = {"k": "text", "v": "integer"}
+LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+
+
+class Bench:
+    """A pipeline with one sink, and a hand that stages given rows, one record each.
+
+    A row may say ``_partition`` (0 otherwise) and, for an upsert, ``_deleted``.
+    """
+
+    def __init__(self, dsn: str, sink: PostgresTable, record: dict[str, str], *, create: bool = True) -> None:
+        self.dsn = dsn
+        self.kafka = FakeKafka()
+        self.ledger = PostgresLedger(dsn, lock_timeout=2)
+        self.sink = sink
+        self.pipeline = Pipeline(
+            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=record), sinks=[sink]
+        )
+        self.runs = 0
+        for partition in (0, 1):
+            self.kafka.produce("orders", partition, 0)
+        if create:
+            with self.ledger.transaction() as tx:
+                self.made = tx.targets.create(self.pipeline)
+
+    def sql(self, statement: str | sql.Composable, values: tuple[Any, ...] | None = None) -> Any:
+        connection = psycopg2.connect(self.dsn)
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement, values)
+                return cursor.fetchall() if cursor.description else cursor.rowcount
+        finally:
+            connection.close()
+
+    def plan(self, *rows: Row) -> Plan:
+        self.runs += 1
+        for row in rows:
+            self.kafka.produce("orders", row.get("_partition", 0), 1)
+        return plan(self.ledger, self.kafka, self.pipeline, run(f"run-{self.runs}"))
+
+    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
+        assert planned.epoch is not None
+        ticket = begin(self.ledger, "orders", planned.epoch.epoch_id, planned.epoch.run, lease=LEASE)
+        assert ticket is not None
+        staged = ticket.table(self.sink.table)
+        nexts = {one.tp.partition: one.range.start for one in planned.ranges}
+        seen = {}
+        for one in planned.ranges:
+            length = len(one.range)
+            seen["orders", one.tp.partition] = PartitionCounts(
+                received=length, passed=length, skipped=0, quarantined=0,
+                first_offset=one.range.start, last_offset=one.range.until - 1, digest=1,
+            )  # fmt: skip
+        connection = psycopg2.connect(self.dsn, application_name=ticket.application_name)
+        try:
+            with connection, connection.cursor() as cursor:
+                for row in rows:
+                    partition = row.get("_partition", 0)
+                    self._insert(cursor, staged, row, partition, nexts[partition])
+                    nexts[partition] += 1
+                counts = {staged.sink: len(rows), QUARANTINE: 0}
+                messages = {staged.sink: {}, QUARANTINE: message_of(seen)}
+                parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
+                assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
+                assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
+                assert end_job(cursor, ticket.attempt_id)
+        finally:
+            connection.close()
+        return ticket
+
+    def _insert(self, cursor: Any, staged: StagedTable, row: Row, partition: int, offset: int) -> None:
+        own = {"_topic": "orders", "_partition": partition, "_offset": offset, "_row": 0, DELETED: False}
+        orders = {order_column(name): row[name] for name in self.sink.order_by}
+        values = {**own, **orders, **row}
+        names = [name for name in staged.columns if name in values]
+        # Literals, because a column may have a % in its name.
+        statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
+            sql.Identifier("epochline_staging", staged.table),
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            sql.SQL(", ").join(sql.Literal(values[name]) for name in names),
+        )
+        cursor.execute(statement)
+
+    def sealed(self, *rows: Row) -> Plan:
+        planned = self.plan(*rows)
+        ticket = self.stage(planned, *rows)
+        assert planned.epoch is not None
+        seal(self.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+        return planned
+
+    def commit(self, planned: Plan) -> Receipt:
+        assert planned.epoch is not None
+        return commit(self.ledger, self.kafka, "orders", planned.epoch.epoch_id)
+
+    def epoch(self, *rows: Row) -> Receipt:
+        return self.commit(self.sealed(*rows))
+
+    def state(self, planned: Plan) -> EpochState:
+        assert planned.epoch is not None
+        with self.ledger.transaction() as tx:
+            return tx.epochs.lock("orders", planned.epoch.epoch_id).state
+
+    def rows(self, columns: str = "k, v") -> list[tuple[Any, ...]]:
+        return self.sql(f"SELECT {columns} FROM t ORDER BY 1, 2")  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def bench(postgres_dsn: str) -> Iterator[Callable[..., Bench]]:
+    def make(record: dict[str, str] = KV, *, existing: str | None = None, **sink: Any) -> Bench:
+        if existing is not None:
+            connection = psycopg2.connect(postgres_dsn)
+            with connection, connection.cursor() as cursor:
+                cursor.execute(existing)
+            connection.close()
+        fields = {"table": "t", "columns": None if existing is not None else record}
+        return Bench(postgres_dsn, PostgresTable(**{**fields, **sink}), record)
+
+    yield make
+
+
+def kv(k: Any, v: Any, **more: Any) -> Row:
+    return {"k": k, "v": v, **more}
+
+
+# append
+
+
+def test_append_keeps_every_row_with_its_record_and_epoch(bench: Callable[..., Bench]) -> None:
+    """S16."""
+    one = bench()
+
+    one.epoch(kv("a", 1), kv("a", 1), kv(None, 2, _partition=1))
+    one.epoch(kv("a", 1))
+
+    assert one.sql("SELECT k, v, _topic, _partition, _offset, _row, _epoch FROM t ORDER BY _epoch, _partition, _offset") == [
+        ("a", 1, "orders", 0, 0, 0, 1),
+        ("a", 1, "orders", 0, 1, 0, 1),
+        (None, 2, "orders", 1, 0, 0, 1),
+        ("a", 1, "orders", 0, 2, 0, 2),
+    ]
+
+
+def test_a_table_that_exists_is_filled_by_name_and_its_serial_and_default_fill_themselves(
+    bench: Callable[..., Bench],
+) -> None:
+    """E2: ``t_test(id bigserial, value, insert_time)``."""
+    one = bench(
+        {"v": "integer", "unknown_to_the_table": "text"},
+        existing="CREATE TABLE t (id bigserial PRIMARY KEY, v int, at timestamptz NOT NULL DEFAULT now(),"
+        " twice int GENERATED ALWAYS AS (v * 2) STORED)",
+        lineage=False,
+    )
+
+    one.epoch({"v": 5}, {"v": 7})
+
+    assert one.rows("id, v, twice, at IS NOT NULL") == [(1, 5, 10, True), (2, 7, 14, True)]
+
+
+# upsert
+
+
+def test_of_one_key_the_highest_offset_wins_within_and_across_epochs(bench: Callable[..., Bench]) -> None:
+    """P1, E3."""
+    one = bench(mode="upsert", key="k")
+
+    first = one.epoch(kv("a", 1), kv("b", 1), kv("a", 2))
+    second = one.epoch(kv("a", 3), kv("c", 1, _partition=1))
+
+    assert one.rows("k, v, _offset, _epoch") == [("a", 3, 3, 2), ("b", 1, 1, 1), ("c", 1, 0, 2)]
+    assert (first.epoch.rows_written, second.epoch.rows_written) == (2, 2)
+
+
+def test_a_key_in_two_partitions_of_an_epoch_is_refused_at_the_seal(bench: Callable[..., Bench]) -> None:
+    one = bench(mode="upsert", key="k")
+
+    with pytest.raises(SealRefusedError, match="Declare order_by for this sink. Nothing was sealed"):
+        one.sealed(kv("a", 1), kv("a", 2, _partition=1))
+
+
+def test_a_key_that_the_target_has_from_another_partition_is_refused_at_the_seal(bench: Callable[..., Bench]) -> None:
+    one = bench(mode="upsert", key="k")
+    one.epoch(kv("a", 1))
+
+    with pytest.raises(SealRefusedError, match="Declare order_by"):
+        one.sealed(kv("a", 2, _partition=1))
+
+
+def test_a_key_that_was_deleted_from_another_partition_is_refused_at_the_seal(bench: Callable[..., Bench]) -> None:
+    one = bench(mode="upsert", key="k")
+    one.epoch(kv("a", None, _deleted=True))
+
+    with pytest.raises(SealRefusedError, match="Declare order_by"):
+        one.sealed(kv("a", 2, _partition=1))
+
+
+@pytest.mark.parametrize("lineage", [True, False], ids=["with lineage", "without lineage"])
+def test_a_declared_order_is_total_across_partitions_and_epochs(bench: Callable[..., Bench], lineage: bool) -> None:
+    """An older record that arrives in a later epoch changes nothing; a newer one wins from whatever partition."""
+    one = bench(mode="upsert", key="k", order_by="v", lineage=lineage)
+
+    one.epoch(kv("a", 5), kv("a", 9, _partition=1), kv("a", 7))
+    assert one.rows() == [("a", 9)]
+
+    older = one.epoch(kv("a", 8))
+    assert one.rows() == [("a", 9)]
+    assert older.epoch.rows_written == 0
+
+    one.epoch(kv("a", 10, _partition=1))
+    assert one.rows("k, v, _order_v") == [("a", 10, 10)]
+
+
+@pytest.mark.parametrize("lineage", [True, False], ids=["with lineage", "without lineage"])
+def test_of_equal_orders_the_later_record_of_a_partition_wins(bench: Callable[..., Bench], lineage: bool) -> None:
+    record = {"k": "text", "version": "integer", "v": "integer"}
+    one = bench(record, mode="upsert", key="k", order_by="version", lineage=lineage)
+
+    one.epoch({"k": "a", "version": 1, "v": 1}, {"k": "a", "version": 1, "v": 2})
+    assert one.rows() == [("a", 2)]
+
+    one.epoch({"k": "a", "version": 1, "v": 3})
+    assert one.rows() == [("a", 3)]
+
+
+def test_a_table_that_exists_without_order_columns_keeps_order_within_an_epoch_alone(bench: Callable[..., Bench]) -> None:
+    one = bench(
+        mode="upsert", key="k", order_by="v", lineage=False, existing="CREATE TABLE t (k text PRIMARY KEY, v int)"
+    )
+
+    one.epoch(kv("a", 9), kv("a", 7))
+    assert one.rows() == [("a", 9)]
+
+    one.epoch(kv("a", 8))
+    assert one.rows() == [("a", 8)]
+
+
+def test_a_tombstone_deletes_and_a_later_record_brings_the_row_back(bench: Callable[..., Bench]) -> None:
+    one = bench(mode="upsert", key="k")
+    one.epoch(kv("a", 1), kv("b", 1))
+
+    deleted = one.epoch(kv("a", None, _deleted=True))
+    assert one.rows() == [("b", 1)]
+    assert deleted.epoch.rows_written == 1
+
+    one.epoch(kv("a", 2))
+    assert one.rows() == [("a", 2), ("b", 1)]
+
+
+def test_a_record_and_its_tombstone_in_one_epoch_leave_what_came_last(bench: Callable[..., Bench]) -> None:
+    one = bench(mode="upsert", key="k")
+
+    one.epoch(kv("a", 1), kv("a", None, _deleted=True), kv("b", None, _deleted=True), kv("b", 2))
+
+    assert one.rows() == [("b", 2)]
+
+
+@pytest.mark.parametrize("lineage", [True, False], ids=["with lineage", "without lineage"])
+def test_after_a_delete_an_older_record_does_not_bring_the_row_back_and_a_newer_one_does(
+    bench: Callable[..., Bench], lineage: bool
+) -> None:
+    record = {"k": "text", "version": "integer", "v": "integer"}
+    one = bench(record, mode="upsert", key="k", order_by="version", lineage=lineage)
+    one.epoch({"k": "a", "version": 1, "v": 1})
+    one.epoch({"k": "a", "version": 5, "v": None, "_deleted": True})
+
+    one.epoch({"k": "a", "version": 4, "v": 4})
+    assert one.rows() == []
+
+    one.epoch({"k": "a", "version": 6, "v": 6})
+    assert one.rows() == [("a", 6)]
+
+    one.epoch({"k": "a", "version": 3, "v": None, "_deleted": True})
+    assert one.rows() == [("a", 6)]
+
+
+# add
+
+
+def test_sums_are_added_per_key_and_a_missing_value_counts_as_nothing(bench: Callable[..., Bench]) -> None:
+    """E6, Q10."""
+    record = {"k": "text", "hits": "bigint", "paid": "numeric(9,2)"}
+    one = bench(record, mode="add", key="k", measures=("hits", "paid"))
+
+    one.epoch(
+        {"k": "a", "hits": 1, "paid": Decimal("0.10")},
+        {"k": "a", "hits": 2, "paid": None},
+        {"k": "b", "hits": None, "paid": None},
+    )
+    one.sql("UPDATE t SET paid = NULL WHERE k = 'b'")
+    one.epoch({"k": "a", "hits": 3, "paid": Decimal("0.20")}, {"k": "b", "hits": 1, "paid": Decimal(1)})
+
+    assert one.rows("k, hits, paid") == [("a", 6, Decimal("0.30")), ("b", 1, Decimal("1.00"))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "most"),
+    [
+        ("smallint", 32766, 1),
+        ("integer", 2**31 - 2, 1),
+        ("bigint", 2**63 - 2, 1),
+        ("bigint", -(2**63) + 1, -1),
+        ("numeric(3,0)", 998, 1),
+        ("numeric(4,2)", Decimal("99.98"), Decimal("0.01")),
+    ],
+    ids=["smallint", "integer", "bigint", "bigint below", "numeric", "numeric with scale"],
+)
+def test_a_sum_that_just_fits_is_committed_and_one_more_is_refused_at_the_seal(
+    bench: Callable[..., Bench], kind: str, there: Any, most: Any
+) -> None:
+    one = bench({"k": "text", "v": kind}, mode="add", key="k", measures="v")
+    one.epoch(kv("a", there))
+    one.epoch(kv("a", most))
+    assert one.rows() == [("a", there + most)]
+
+    with pytest.raises(SealRefusedError, match="a sum of v in t would not fit .*Use a wider column"):
+        one.sealed(kv("a", most))
+
+
+def test_add_to_a_table_that_exists_fills_key_and_measures_alone(bench: Callable[..., Bench]) -> None:
+    one = bench(
+        {"k": "text", "v": "integer", "note": "text"},
+        mode="add",
+        key="k",
+        measures="v",
+        existing="CREATE TABLE t (k text PRIMARY KEY, v int, note text NOT NULL DEFAULT 'none')",
+    )
+
+    one.epoch(kv("a", 1), kv("a", 2))
+
+    assert one.rows("k, v, note") == [("a", 3, "none")]
+
+
+# replace
+
+
+def test_replace_puts_the_epochs_rows_in_place_of_all(bench: Callable[..., Bench]) -> None:
+    one = bench(mode="replace")
+    one.epoch(kv("a", 1), kv("b", 2))
+
+    receipt = one.epoch(kv("c", 3))
+
+    assert one.rows("k, v, _epoch") == [("c", 3, 2)]
+    assert receipt.epoch.rows_written == 1
+
+
+def test_replace_is_not_truncate_an_open_snapshot_still_reads_the_old_rows(bench: Callable[..., Bench]) -> None:
+    """INV-2: at any isolation level, a reader sees all of an epoch or nothing of it."""
+    one = bench(mode="replace")
+    one.epoch(kv("a", 1))
+    reader = psycopg2.connect(one.dsn)
+    reader.set_session(isolation_level="REPEATABLE READ")
+    with reader.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM epochline.heads")  # takes the snapshot, and no lock on the target
+        one.epoch(kv("b", 2))
+        cursor.execute("SELECT k, v FROM t")
+        seen = cursor.fetchall()
+    reader.close()
+
+    assert seen == [("a", 1)]
+    assert one.rows() == [("b", 2)]
+
+
+# Refused at the seal: what is sealed must commit
+
+
+@pytest.mark.parametrize(
+    ("sink", "row"),
+    [
+        ({"mode": "upsert", "key": "k"}, kv(None, 1)),
+        ({"mode": "add", "key": "k", "measures": "v"}, kv(None, 1)),
+    ],
+    ids=["upsert", "add"],
+)
+def test_a_null_in_a_key_is_never_sealed(bench: Callable[..., Bench], sink: dict[str, Any], row: Row) -> None:
+    one = bench(**sink)
+
+    with pytest.raises(SealRefusedError, match=r"has a NULL in its key \(k\)"):
+        one.sealed(kv("a", 1), row)
+
+
+def test_a_null_in_a_declared_order_is_never_sealed(bench: Callable[..., Bench]) -> None:
+    """It would come neither before nor after any other record."""
+    one = bench(mode="upsert", key="k", order_by="v")
+
+    with pytest.raises(SealRefusedError, match=r"has a NULL in its order_by \(_order_v\)"):
+        one.sealed(kv("a", 1), kv("a", None))
+
+
+PLAIN = "CREATE TABLE t (k text, v int"
+REFUSING = {
+    "not null": (f"{PLAIN} NOT NULL)", kv("a", None), "NULL in one of v"),
+    "check": (f"{PLAIN} CHECK (v > 0))", kv("a", 0), "t_v_check"),
+    "foreign key": (f"CREATE TABLE r (v int PRIMARY KEY); {PLAIN} REFERENCES r)", kv("a", 7), "t_v_fkey"),
+    "deferred foreign key": (
+        f"CREATE TABLE r (v int PRIMARY KEY); {PLAIN} REFERENCES r DEFERRABLE INITIALLY DEFERRED)",
+        kv("a", 7),
+        "t_v_fkey",
+    ),
+    "unique": (f"{PLAIN} UNIQUE); INSERT INTO t VALUES ('there', 7)", kv("a", 7), "t_v_key"),
+    "deferred unique": (
+        f"{PLAIN} UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES ('there', 7)", kv("a", 7), "t_v_key"
+    ),
+    "partial unique": (
+        f"{PLAIN}); CREATE UNIQUE INDEX some ON t (v) WHERE v > 5; INSERT INTO t VALUES ('there', 7)",
+        kv("a", 7),
+        "some",
+    ),
+    "unique expression": (
+        f"{PLAIN}); CREATE UNIQUE INDEX low ON t (lower(k)); INSERT INTO t VALUES ('A', 1)", kv("a", 7), "low"
+    ),
+    "exclusion": (
+        f"{PLAIN}, EXCLUDE USING btree (v WITH =)); INSERT INTO t VALUES ('there', 7)", kv("a", 7), "t_v_excl"
+    ),
+    "no partition": (
+        f"{PLAIN}) PARTITION BY LIST (v); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1)", kv("a", 7), "no partition"
+    ),
+    "raising trigger": (
+        f"{PLAIN}); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RAISE EXCEPTION ''not this one''; END'; CREATE TRIGGER x BEFORE INSERT ON t FOR EACH ROW EXECUTE"
+        " FUNCTION f()",
+        kv("a", 7),
+        "not this one",
+    ),
+    "swallowing trigger": (
+        f"{PLAIN}); CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        " CREATE TRIGGER x BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+        kv("a", 7),
+        "swallows rows",
+    ),
+    "swallowing rule": (
+        f"{PLAIN}); CREATE RULE x AS ON INSERT TO t DO INSTEAD NOTHING", kv("a", 7), "swallows rows"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "row", "said"), REFUSING.values(), ids=REFUSING.keys())
+def test_rows_that_the_target_would_refuse_are_never_sealed(
+    bench: Callable[..., Bench], table: str, row: Row, said: str
+) -> None:
+    """An epoch that could not commit is never sealed; the epoch stays PLANNED and nothing was changed."""
+    one = bench(existing=table, lineage=False)
+    before = one.rows()
+    planned = one.plan(row)
+    ticket = one.stage(planned, row)
+    assert planned.epoch is not None
+
+    with pytest.raises(SealRefusedError, match=said):
+        seal(one.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+
+    assert one.state(planned) is EpochState.PLANNED
+    assert one.rows() == before
+
+
+def test_a_replace_that_a_table_pointing_here_would_refuse_is_never_sealed(bench: Callable[..., Bench]) -> None:
+    one = bench(
+        mode="replace",
+        lineage=False,
+        existing=f"{PLAIN} UNIQUE); INSERT INTO t VALUES ('a', 1); CREATE TABLE r (v int REFERENCES t (v));"
+        " INSERT INTO r VALUES (1)",
+    )
+
+    with pytest.raises(SealRefusedError, match="r_v_fkey"):
+        one.sealed(kv("b", 2))
+
+
+def test_rules_of_the_target_that_the_rows_keep_change_nothing_at_the_seal(bench: Callable[..., Bench]) -> None:
+    """The trial at the seal is taken back: no row is visible, and none is there twice after the commit."""
+    one = bench(existing=f"{PLAIN} UNIQUE CHECK (v > 0))", lineage=False)
+    planned = one.sealed(kv("a", 1), kv("b", 2))
+    assert one.rows() == []
+
+    one.commit(planned)
+
+    assert one.rows() == [("a", 1), ("b", 2)]
+
+
+def test_a_trigger_that_swallows_rows_since_the_seal_stops_the_commit(bench: Callable[..., Bench]) -> None:
+    """INV-9: and once it is gone the same epoch commits."""
+    one = bench()
+    planned = one.sealed(kv("a", 1))
+    one.sql("CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    one.sql("CREATE TRIGGER x BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()")
+
+    with pytest.raises(TargetError, match="1 rows were sealed for t, but 0 arrived: a trigger or rule"):
+        one.commit(planned)
+    assert one.state(planned) is EpochState.PRE_COMMITTED
+
+    one.sql("DROP TRIGGER x ON t")
+    assert one.commit(planned).outcome is CommitOutcome.COMMITTED
+    assert one.rows() == [("a", 1)]
+
+
+# Refused at the plan
+
+KEYED = {"mode": "upsert", "key": "k", "lineage": False}
+UNFIT = {
+    "missing": ("SELECT 1", {}, "t does not exist. Create it"),
+    "missing though declared": ("SELECT 1", {"columns": KV, "table": "elsewhere"}, None),
+    "column missing": (f"{PLAIN})", {"columns": {"k": "text", "w": "int"}}, "w integer is missing.*alter the table or"),
+    "column of another type": (f"{PLAIN})", {"columns": {"k": "text", "v": "bigint"}}, "v is integer, declared as bigint"),
+    "generated column": (
+        "CREATE TABLE t (k text, v int GENERATED ALWAYS AS (1) STORED)", {"columns": KV}, "v is generated"
+    ),
+    "no lineage": (f"{PLAIN})", {}, "lacks _topic text, .*, or declare the sink with lineage=False"),
+    "nothing in common": ("CREATE TABLE t (x int)", {"lineage": False}, "no column that the record has. The record has k, v"),
+    "not null unfilled": (f"{PLAIN}, x int NOT NULL)", {"lineage": False}, "x is NOT NULL without a default"),
+    "no key": (f"{PLAIN})", KEYED, r"needs a unique index or primary key on exactly \(k\). Create it"),
+    "wider key": (f"{PLAIN}, PRIMARY KEY (k, v))", KEYED, r"on exactly \(k\)"),
+    "partial key": (f"{PLAIN}); CREATE UNIQUE INDEX ON t (k) WHERE v > 0", KEYED, r"on exactly \(k\)"),
+    "nullable key": (f"{PLAIN}, UNIQUE (k))", KEYED, "key column k may be NULL. Make it NOT NULL"),
+    "key not there": ("CREATE TABLE t (v int)", KEYED, "has no column k to fill"),
+    "float measure": (
+        "CREATE TABLE t (k text PRIMARY KEY, v real)",
+        {"mode": "add", "key": "k", "measures": "v"},
+        "measure v real: only integer and numeric columns add exactly",
+    ),
+    "text measure": (
+        "CREATE TABLE t (k text PRIMARY KEY, v text)",
+        {"mode": "add", "key": "k", "measures": "v"},
+        "measure v text: only integer and numeric columns add exactly",
+    ),
+    "type that cannot be carried": ("CREATE TABLE t (k text, v money)", {"lineage": False}, "column v: type 'money' cannot"),
+    "view": ("CREATE VIEW t AS SELECT 'a'::text AS k, 1 AS v", {"lineage": False}, "t: is no table"),
+}  # fmt: skip
+UNFIT.pop("missing though declared")
+
+
+@pytest.mark.parametrize(("table", "sink", "said"), UNFIT.values(), ids=UNFIT.keys())
+def test_a_target_that_does_not_fit_is_refused_at_the_plan_with_the_fix(
+    bench: Callable[..., Bench], table: str, sink: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TargetError, match=said):
+        bench(existing=table, **sink).plan(kv("a", 1))
+
+
+def test_a_target_altered_since_the_plan_is_refused_and_committed_once_put_back(bench: Callable[..., Bench]) -> None:
+    one = bench()
+    planned = one.sealed(kv("a", 1))
+    one.sql("ALTER TABLE t ALTER COLUMN v TYPE bigint")
+
+    with pytest.raises(TargetError, match="v is bigint, declared as integer"):
+        one.commit(planned)
+    assert one.state(planned) is EpochState.PRE_COMMITTED
+
+    one.sql("ALTER TABLE t ALTER COLUMN v TYPE integer")
+    assert one.commit(planned).outcome is CommitOutcome.COMMITTED
+
+
+def test_an_existing_target_altered_since_the_plan_says_what_it_was_and_is(bench: Callable[..., Bench]) -> None:
+    one = bench(existing=f"{PLAIN})", lineage=False)
+    planned = one.sealed(kv("a", 1))
+    one.sql("ALTER TABLE t DROP COLUMN v")
+
+    with pytest.raises(TargetError, match="then k text, v integer, now k text.*Put the table back, or abort the epoch"):
+        one.commit(planned)
+
+    one.sql("ALTER TABLE t ADD COLUMN v integer")
+    one.commit(planned)
+    assert one.rows() == [("a", 1)]
+
+
+# Staging that is gone
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DELETE FROM epochline_staging.{}", "holds 0"),
+        ("TRUNCATE epochline_staging.{}", "holds 0"),
+        ("DROP TABLE epochline_staging.{}", "is gone"),
+    ],
+    ids=["rows deleted", "truncated", "dropped"],
+)
+def test_a_sealed_epoch_whose_staging_is_lost_is_aborted_and_read_again(
+    bench: Callable[..., Bench], damage: str, said: str
+) -> None:
+    """INV-6, trap 21."""
+    one = bench()
+    planned = one.sealed(kv("a", 1))
+    assert planned.epoch is not None
+    [(table,)] = one.sql("SELECT table_name FROM epochline.staging WHERE sink = 't' AND dropped_at IS NULL")
+    one.sql(damage.format(table))
+
+    with pytest.raises(StagingLostError, match=f"1 rows were sealed for t, but its staging table {said}"):
+        one.commit(planned)
+    assert one.state(planned) is EpochState.ABORTED
+    assert one.rows() == []
+
+    again = plan(one.ledger, one.kafka, one.pipeline, planned.epoch.run)
+    assert again.outcome is PlanOutcome.REOPENED
+    assert again.ranges == planned.ranges
+    ticket = one.stage(again, kv("a", 1))
+    seal(one.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+    one.commit(again)
+    assert one.rows() == [("a", 1)]
+
+
+# Names
+
+NAMES = {
+    "quotes": 'a"b; drop table x --',
+    "apostrophe": "it's",
+    "unicode": "заказы 注文",
+    "spaces": " two  words ",
+    "reserved": "select",
+    "function": "coalesce",
+    "alias": "total",
+    "one letter": "s",
+    "percent": "50%s off %(x)s %",
+    "63 bytes": "x" * 63,
+    "63 bytes of unicode": "ü" * 31 + "x",
+    "upper case": "MixedCase",
+    "colon": "a:b :name",
+    "backslash": "a\\b",
+    "dot": "a.b",
+}
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "add", "replace"])
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
+def test_any_name_that_postgresql_takes_works_as_table_and_columns(postgres_dsn: str, name: str, mode: str) -> None:
+    """Trap 16, X30."""
+    other = "v" if name != "v" else "w"
+    sink: dict[str, Any] = {"table": f"public.{name}", "mode": mode, "columns": {name: "text", other: "integer"}}
+    sink |= {"upsert": {"key": name, "order_by": other}, "add": {"key": name, "measures": other}}.get(mode, {})
+    one = Bench(postgres_dsn, PostgresTable(**sink), sink["columns"])
+
+    one.epoch({name: "a", other: 1})
+    one.epoch({name: "a", other: 2})
+
+    columns = sql.SQL(", ").join([sql.Identifier(name), sql.Identifier(other)])
+    statement = sql.SQL("SELECT {} FROM {} ORDER BY 2").format(columns, sql.Identifier("public", name))
+    expected = {"append": [("a", 1), ("a", 2)], "upsert": [("a", 2)], "add": [("a", 3)], "replace": [("a", 2)]}
+    assert one.sql(statement) == expected[mode]
+
+
+def test_a_long_order_column_still_orders_across_epochs(postgres_dsn: str) -> None:
+    """Trap 16: two names that PostgreSQL would cut to the same one stay apart."""
+    first, second = "o" * 62 + "1", "o" * 62 + "2"
+    record = {"k": "text", first: "integer", second: "integer"}
+    sink = PostgresTable(table="t", columns=record, mode="upsert", key="k", order_by=(first, second))
+    one = Bench(postgres_dsn, sink, record)
+
+    one.epoch({"k": "a", first: 5, second: 1})
+    one.epoch({"k": "a", first: 4, second: 9})
+
+    assert one.rows(f"k, {first}") == [("a", 5)]
+
+
+# migrate
+
+
+def test_tables_are_made_as_declared_with_lineage_and_order_columns(bench: Callable[..., Bench]) -> None:
+    one = bench({"k": "varchar(9)", "v": "numeric(9,2)"}, table="shop.t", mode="upsert", key="k", order_by="v")
+
+    found = one.sql(
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull FROM pg_attribute a"
+        " WHERE a.attrelid = 'shop.t'::regclass AND a.attnum > 0 ORDER BY a.attnum"
+    )
+
+    assert found == [
+        ("k", "character varying(9)", True),
+        ("v", "numeric(9,2)", False),
+        ("_topic", "text", False),
+        ("_partition", "integer", False),
+        ("_offset", "bigint", False),
+        ("_row", "integer", False),
+        ("_epoch", "bigint", False),
+        ("_order_v", "numeric(9,2)", False),
+    ]
+    assert one.made[0] == "shop.t"
+    assert one.made[1].startswith("epochline.deleted_")
+
+
+def test_making_tables_again_makes_and_alters_nothing(bench: Callable[..., Bench]) -> None:
+    one = bench(existing="CREATE TABLE t (k text)", columns=KV)
+    assert one.made == []
+
+    with one.ledger.transaction() as tx:
+        assert tx.targets.create(one.pipeline) == []
+
+    assert one.sql("SELECT count(*) FROM information_schema.columns WHERE table_name = 't'") == [(1,)]

@@ -1,0 +1,101 @@
+"""Connections from the environment, in both forms that Airflow knows, read without Airflow."""
+
+import json
+
+import pytest
+from psycopg2.extensions import parse_dsn
+
+from epochline.cli import connections
+from epochline.errors import ConfigurationError
+
+SECRET = "pa ss/word@%"
+
+
+@pytest.fixture(autouse=True)
+def no_stack(tmp_path, monkeypatch):
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
+    for name in ("EPOCHLINE_POSTGRES", "EPOCHLINE_KAFKA", "SPARK_DEFAULT", "OTHER"):
+        monkeypatch.delenv(f"AIRFLOW_CONN_{name}", raising=False)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        json.dumps(
+            {
+                "conn_type": "postgres",
+                "host": "db.example",
+                "port": 6432,
+                "schema": "target",
+                "login": "me",
+                "password": SECRET,
+                "extra": {"sslmode": "require"},
+            }
+        ),
+        "postgres://me:pa%20ss%2Fword%40%25@db.example:6432/target?sslmode=require",
+    ],
+    ids=["json", "uri"],
+)
+def test_a_postgres_connection_becomes_a_dsn_that_libpq_reads_back(held, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", held)
+
+    dsn = connections.postgres_dsn("other")
+
+    expected = {
+        "host": "db.example", "port": "6432", "dbname": "target", "user": "me", "password": SECRET,
+        "sslmode": "require",
+    }  # fmt: skip
+    assert expected == parse_dsn(dsn)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        '{"conn_type": "kafka", "extra": {"bootstrap.servers": "k1:9092,k2:9092"}}',
+        '{"conn_type": "kafka", "extra": "{\\"bootstrap.servers\\": \\"k1:9092,k2:9092\\"}"}',
+        "kafka://?__extra__=%7B%22bootstrap.servers%22%3A+%22k1%3A9092%2Ck2%3A9092%22%7D",
+    ],
+    ids=["json", "json in json", "uri"],
+)
+def test_brokers_come_from_the_extra(held, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", held)
+
+    assert connections.kafka_settings() == {"bootstrap.servers": "k1:9092,k2:9092"}
+
+
+def test_a_connection_that_cannot_be_read_is_named_and_its_password_is_not(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", '{"password": "hidden-pw", "port": "x"}')
+
+    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_EPOCHLINE_POSTGRES cannot be understood") as told:
+        connections.postgres_dsn()
+
+    assert "hidden-pw" not in str(told.value)
+    assert told.value.__cause__ is None
+
+
+def test_without_a_connection_and_a_stack_the_error_says_what_to_run():
+    with pytest.raises(ConfigurationError, match="epochline up"):
+        connections.postgres_dsn()
+    with pytest.raises(ConfigurationError, match="epochline up"):
+        connections.kafka_settings()
+
+
+def test_a_connection_that_the_stack_does_not_make_is_asked_for_by_its_variable():
+    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_MINE"):
+        connections.postgres_dsn("mine")
+
+
+@pytest.mark.parametrize(
+    ("held", "master"),
+    [
+        (None, "local[*]"),
+        ('{"conn_type": "spark", "host": "local[2]"}', "local[2]"),
+        ('{"conn_type": "spark", "host": "spark://m", "port": 7077}', "spark://m:7077"),
+    ],
+    ids=["none", "local", "cluster"],
+)
+def test_the_spark_master_is_that_of_the_connection(held, master, monkeypatch):
+    if held:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", held)
+
+    assert connections.spark_master("spark_default") == master

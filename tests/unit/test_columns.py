@@ -1,0 +1,78 @@
+"""Column types by PostgreSQL's names: aliases, modifiers, refusals."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochline.columns import SUPPORTED, Carrier, parse_type
+
+
+@pytest.mark.parametrize(
+    ("spelled", "canonical"),
+    [
+        ("int", "integer"), ("int2", "smallint"), ("int4", "integer"), ("int8", "bigint"), ("BIGINT", "bigint"),
+        ("bool", "boolean"), ("float4", "real"), ("float", "double precision"), ("float8", "double precision"),
+        ("varchar", "character varying"), ("varchar(20)", "character varying(20)"), ("string", "text"),
+        ("character varying ( 20 )", "character varying(20)"), ("timestamp", "timestamp without time zone"),
+        ("timestamptz", "timestamp with time zone"), ("time", "time without time zone"), ("decimal", "numeric"),
+        ("decimal(12, 2)", "numeric(12,2)"), ("numeric(5)", "numeric(5,0)"), ("  Text ", "text"),
+    ],
+)  # fmt: skip
+def test_an_alias_is_read_as_the_type_it_stands_for(spelled: str, canonical: str) -> None:
+    assert str(parse_type(spelled)) == canonical
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_a_canonical_name_is_read_as_itself(name: str) -> None:
+    assert str(parse_type(name)) == name
+    assert parse_type(str(parse_type(name))) == parse_type(name)
+
+
+@given(precision=st.integers(1, 76), scale=st.none() | st.integers(0, 76))
+def test_a_number_keeps_precision_and_scale(precision: int, scale: int | None) -> None:
+    text = f"numeric({precision})" if scale is None else f"numeric({precision}, {scale})"
+
+    kind = parse_type(text)
+
+    assert (kind.precision, kind.scale, kind.carrier) == (precision, scale, Carrier.TEXT)
+    assert parse_type(str(kind)).precision == precision
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("money", "cannot be carried; use one of: bigint"),
+        ("integer[]", "cannot be carried"),
+        ("char(3)", "cannot be carried"),
+        ("text; drop table x", "cannot be carried"),
+        ("", "cannot be carried"),
+        ("integer(4)", "integer takes no modifier"),
+        ("text(4)", "text takes no modifier"),
+        ("varchar(4,2)", "takes no modifier"),
+        ("timestamptz(3)", "takes no modifier"),
+        ("numeric(0)", "precision must be between 1 and 76"),
+        ("numeric(77)", "precision must be between 1 and 76"),
+    ],
+)
+def test_a_type_that_cannot_be_carried_is_refused_with_the_reason(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_type(text)
+
+
+def test_an_enum_of_the_target_is_carried_as_text_and_known_only_where_named() -> None:
+    kind = parse_type('"My Mood"', enums=frozenset({'"My Mood"'}))
+
+    assert (str(kind), kind.carrier) == ('"My Mood"', Carrier.TEXT)
+    with pytest.raises(ValueError, match="cannot be carried"):
+        parse_type('"My Mood"')
+
+
+@given(text=st.text(max_size=30))
+def test_any_other_text_is_refused_and_never_half_read(text: str) -> None:
+    try:
+        kind = parse_type(text)
+    except ValueError:
+        return
+    assert kind.name in SUPPORTED

@@ -1,0 +1,98 @@
+"""Derived names: made and parsed in one place, unique, and never longer than PostgreSQL takes (trap 16)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochline.names import (
+    MAX_IDENTIFIER_BYTES,
+    deleted_keys_table,
+    order_column,
+    parse_staging_table,
+    split_table,
+    staging_table,
+)
+
+HOSTILE = {
+    "249 characters": "x" * 249,
+    "quotes": 'a"b; drop table x --',
+    "dots": "a.b.c.",
+    "unicode": "заказы-注文-🧾",
+    "percent": "50%s off",
+    "empty hint": "---",
+    "upper case": "ORDERS",
+}
+
+texts = st.text(min_size=1, max_size=260).filter(lambda text: "\0" not in text)
+ids = st.integers(1, 2**63 - 1)
+
+
+@given(pipeline=texts, sink=texts, epoch_id=ids, attempt=st.integers(1, 2**31 - 1))
+def test_a_staging_table_is_found_again_by_its_name(pipeline: str, sink: str, epoch_id: int, attempt: int) -> None:
+    name = staging_table(pipeline, sink, epoch_id, attempt)
+
+    parsed = parse_staging_table(name)
+
+    assert parsed is not None
+    assert (parsed.epoch_id, parsed.attempt) == (epoch_id, attempt)
+    assert parsed.digest == parse_staging_table(staging_table(pipeline, sink, 1, 1)).digest  # type: ignore[union-attr]
+
+
+@given(pipeline=texts, sink=texts)
+def test_a_derived_name_is_never_cut_by_postgresql(pipeline: str, sink: str) -> None:
+    """Also a pipeline's ten thousandth million epoch; ids beyond are not reached in practice."""
+    for name in (staging_table(pipeline, sink, 10**12, 10**4), deleted_keys_table(pipeline, sink), order_column(sink)):
+        assert len(name.encode()) <= MAX_IDENTIFIER_BYTES
+
+
+@pytest.mark.parametrize("sink", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("pipeline", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_names_give_plain_ones(pipeline: str, sink: str) -> None:
+    """Trap 16: nothing of a name needs quoting in what is derived from it."""
+    name = staging_table(pipeline, sink, 1, 1)
+
+    assert parse_staging_table(name) is not None
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
+    assert len(staging_table(pipeline, sink, 10**12, 10**4).encode()) <= MAX_IDENTIFIER_BYTES
+
+
+@given(one=st.tuples(texts, texts, ids, ids), other=st.tuples(texts, texts, ids, ids))
+def test_two_stagings_never_share_a_table(one: tuple[str, str, int, int], other: tuple[str, str, int, int]) -> None:
+    assert (staging_table(*one) == staging_table(*other)) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", "b.c"), ("a", "c")),
+        (("a", "orders"), ("b", "orders")),
+        (("ab", "c"), ("a", "bc")),
+        (("a", "x" * 63), ("a", "x" * 62 + "y")),
+        (("a", "Orders"), ("a", "orders")),
+    ],
+    ids=["schema", "pipeline", "moved boundary", "differs late", "case"],
+)
+def test_names_that_look_alike_stay_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert staging_table(*one, 1, 1) != staging_table(*other, 1, 1)
+    assert deleted_keys_table(*one) != deleted_keys_table(*other)
+
+
+@pytest.mark.parametrize("name", ["orders", "stg_orders", "stg_o_0123456789_e1", "stg_o_0123456789_e1_a1_x", ""])
+def test_a_table_of_somebody_else_is_not_taken_for_staging(name: str) -> None:
+    assert parse_staging_table(name) is None
+
+
+@given(column=st.text(min_size=1, max_size=63), other=st.text(min_size=1, max_size=63))
+def test_order_columns_of_two_columns_stay_apart(column: str, other: str) -> None:
+    assert (order_column(column) == order_column(other)) == (column == other)
+    assert order_column(column).startswith("_order_")
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [("orders", ("public", "orders")), ("shop.orders", ("shop", "orders")), ("shop.a.b", ("shop", "a.b"))],
+)
+def test_the_first_dot_separates_schema_and_table(table: str, parts: tuple[str, str]) -> None:
+    assert split_table(table) == parts

@@ -1,0 +1,220 @@
+"""Offset arithmetic: half-open ranges, whole chains, balances (INV-1, INV-9). Properties, found by hypothesis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochline.offsets import (
+    NOTHING_SEEN,
+    OffsetRange,
+    PartitionCounts,
+    PlannedRange,
+    TopicPartition,
+    add_up,
+    chain_breaks,
+    unbalanced,
+)
+
+offsets = st.integers(min_value=0, max_value=2**62)
+lengths = st.lists(st.integers(min_value=1, max_value=10**6), min_size=1, max_size=20)
+tallies = st.integers(min_value=0, max_value=2**40)
+digests = st.integers(min_value=0, max_value=2**64 - 1)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> list[tuple[int | None, int]]:
+    """Origin and ranges as successive epochs write them."""
+    head = draw(st.integers(min_value=0, max_value=10**9))
+    links: list[tuple[int | None, int]] = [(None, head)]
+    for length in draw(lengths):
+        links.append((head, head + length))
+        head += length
+    return links
+
+
+@st.composite
+def counts(draw: st.DrawFn) -> PartitionCounts:
+    passed, skipped, quarantined = draw(tallies), draw(tallies), draw(tallies)
+    ends = sorted([draw(offsets), draw(offsets)]) if draw(st.booleans()) else [None, None]
+    return PartitionCounts(
+        received=passed + skipped + quarantined,
+        passed=passed,
+        skipped=skipped,
+        quarantined=quarantined,
+        first_offset=ends[0],
+        last_offset=ends[1],
+        digest=draw(digests),
+    )
+
+
+def planned(start: int, until: int, *, topic: str = "orders", partition: int = 0) -> PlannedRange:
+    tp = TopicPartition(topic=topic, partition=partition, topic_id="id")
+    return PlannedRange(tp=tp, range=OffsetRange(start=start, until=until))
+
+
+def seen(one: PlannedRange, **changes: int) -> PartitionCounts:
+    full = PartitionCounts(
+        received=len(one.range),
+        passed=len(one.range),
+        skipped=0,
+        quarantined=0,
+        first_offset=one.range.start,
+        last_offset=one.range.until - 1,
+        digest=0,
+    )
+    return replace(full, **changes)
+
+
+@given(start=offsets, length=st.integers(min_value=1, max_value=2**40))
+def test_a_range_holds_its_start_and_not_its_until(start: int, length: int) -> None:
+    """S4, S6: the next epoch starts at ``until``, so two neighbours share no offset and leave none out."""
+    one = OffsetRange(start=start, until=start + length)
+    neighbour = OffsetRange(start=one.until, until=one.until + 1)
+
+    assert len(one) == length
+    assert one.until == neighbour.start
+    assert str(one) == f"[{start}, {start + length})"
+
+
+@given(start=st.integers(max_value=2**40), until=st.integers(max_value=2**40))
+def test_a_range_that_is_empty_backward_or_negative_cannot_be_built(start: int, until: int) -> None:
+    if 0 <= start < until:
+        assert len(OffsetRange(start=start, until=until)) == until - start
+        return
+
+    with pytest.raises(ValueError, match="0 <= start < until"):
+        OffsetRange(start=start, until=until)
+
+
+@given(chain=chains(), data=st.data())
+def test_a_chain_of_successive_epochs_is_whole_in_whatever_order_it_is_read(
+    chain: list[tuple[int | None, int]], data: st.DataObject
+) -> None:
+    """INV-1."""
+    assert chain_breaks(data.draw(st.permutations(chain))) == []
+
+
+@given(chain=chains().filter(lambda links: len(links) > 2), data=st.data())
+def test_a_missing_range_is_reported_as_a_gap(chain: list[tuple[int | None, int]], data: st.DataObject) -> None:
+    missing = chain.pop(data.draw(st.integers(min_value=1, max_value=len(chain) - 2)))
+
+    assert chain_breaks(chain) == [f"gap at [{missing[0]}, {missing[1]})"]
+
+
+@given(chain=chains(), data=st.data())
+def test_a_range_committed_twice_is_reported_as_an_overlap(
+    chain: list[tuple[int | None, int]], data: st.DataObject
+) -> None:
+    chain.append(data.draw(st.sampled_from(chain[1:])))
+
+    assert any(said.startswith("overlap") for said in chain_breaks(chain))
+
+
+@given(chain=chains(), data=st.data(), by=st.integers(min_value=1, max_value=1000), back=st.booleans())
+def test_a_shifted_range_is_reported(
+    chain: list[tuple[int | None, int]], data: st.DataObject, by: int, back: bool
+) -> None:
+    which = data.draw(st.integers(min_value=1, max_value=len(chain) - 1))
+    start, until = chain[which]
+    assert start is not None
+    chain[which] = (start - by, until - by) if back else (start + by, until + by)
+
+    assert chain_breaks(chain) != []
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        pytest.param([(0, 5)], "0 origins", id="no origin"),
+        pytest.param([(None, 0), (None, 3), (0, 5)], "2 origins", id="two origins"),
+        pytest.param([(None, 0), (0, 0)], "empty or backward", id="empty"),
+        pytest.param([(None, 5), (5, 3)], "empty or backward", id="backward"),
+    ],
+)
+def test_what_is_no_chain_is_reported(chain: list[tuple[int | None, int]], said: str) -> None:
+    assert any(said in one for one in chain_breaks(chain))
+
+
+@given(one=counts(), other=counts(), third=counts())
+def test_counts_add_up_the_same_in_any_order(
+    one: PartitionCounts, other: PartitionCounts, third: PartitionCounts
+) -> None:
+    """Parts arrive in any order, and the source digest is free of order too (trap 20, trap 23)."""
+    assert one + other == other + one
+    assert (one + other) + third == one + (other + third)
+    assert one + NOTHING_SEEN == one
+
+
+@given(one=counts(), other=counts())
+def test_a_digest_stays_within_64_bits(one: PartitionCounts, other: PartitionCounts) -> None:
+    assert (one + other).digest == (one.digest + other.digest) % 2**64
+    assert (one + other).counts == one.counts + other.counts
+
+
+@given(parts=st.lists(st.dictionaries(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), counts()), max_size=6))
+def test_parts_add_up_per_partition(parts: list[dict[tuple[str, int], PartitionCounts]]) -> None:
+    total = add_up(parts)
+
+    assert set(total) == {key for part in parts for key in part}
+    assert sum(one.received for one in total.values()) == sum(one.received for p in parts for one in p.values())
+
+
+@given(
+    start=st.integers(0, 10**9),
+    length=st.integers(1, 10**6),
+    cut=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_every_record_passed_skipped_or_quarantined_balances(
+    start: int, length: int, cut: tuple[float, float]
+) -> None:
+    """INV-9."""
+    one = planned(start, start + length)
+    passed = int(length * cut[0])
+    skipped = int((length - passed) * cut[1])
+    got = seen(one, passed=passed, skipped=skipped, quarantined=length - passed - skipped)
+
+    assert unbalanced([one], {("orders", 0): got}) == []
+
+
+@given(length=st.integers(2, 1000), data=st.data())
+def test_an_offset_without_a_record_is_reported_unless_the_topic_expects_gaps(length: int, data: st.DataObject) -> None:
+    """INV-9, S13, trap 12."""
+    one = planned(0, length)
+    received = data.draw(st.integers(0, length - 1))
+    got = {("orders", 0): seen(one, received=received, passed=received)}
+
+    assert len(unbalanced([one], got)) == 1
+    assert unbalanced([one], got, invisible_allowed=frozenset({"orders"})) == []
+    assert len(unbalanced([one], got, invisible_allowed=frozenset({"another"}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        pytest.param({"passed": 9}, "read 10, but passed 9 + skipped 0 + quarantined 0", id="one record unaccounted"),
+        pytest.param({"received": 11, "passed": 11}, "11 records read from 10 offsets", id="more records than offsets"),
+        pytest.param({"first_offset": 4}, "lie outside the range", id="before the range"),
+        pytest.param({"last_offset": 15}, "lie outside the range", id="the exclusive until itself"),
+    ],
+)
+def test_what_does_not_balance_is_named(changes: dict[str, int], said: str) -> None:
+    """INV-9: also where gaps are expected."""
+    one = planned(5, 15)
+
+    problems = unbalanced([one], {("orders", 0): seen(one, **changes)}, invisible_allowed=frozenset({"orders"}))
+
+    assert len(problems) == 1
+    assert said in problems[0]
+    assert "orders-0[5, 15)" in problems[0]
+
+
+def test_a_partition_that_nobody_planned_is_reported() -> None:
+    one = planned(0, 3)
+
+    problems = unbalanced([one], {("orders", 0): seen(one), ("orders", 1): seen(one)})
+
+    assert problems == ["orders-1: read, but not planned"]

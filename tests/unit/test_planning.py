@@ -1,0 +1,213 @@
+"""Which origins and ranges come next, by properties: limits, origins (S2, S9), the same log (traps 9, 10, 11)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epochline.errors import DataLossError
+from epochline.offsets import Head, TopicPartition
+from epochline.planning import PartitionView, check_same_log, missing_origins, next_ranges, share_limit
+
+partitions = st.integers(0, 30)
+
+
+def tp(partition: int = 0, topic: str = "orders", topic_id: str = "id") -> TopicPartition:
+    return TopicPartition(topic=topic, partition=partition, topic_id=topic_id)
+
+
+def view(one: TopicPartition, start: int = 0, end: int = 10, **changes: int) -> PartitionView:
+    whole = PartitionView(tp=one, log_start=start, last_stable=end, high_watermark=end, leader_epoch=3)
+    return replace(whole, **changes)
+
+
+def head(one: TopicPartition, next_offset: int = 0, epoch_id: int | None = None, origin: int = 0) -> Head:
+    return Head(tp=one, origin=origin, next_offset=next_offset, epoch_id=epoch_id)
+
+
+@st.composite
+def backlogs(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+    waiting = draw(st.dictionaries(partitions.map(tp), st.integers(1, 10**6), min_size=1, max_size=12))
+    return waiting, draw(st.permutations(sorted(waiting)))
+
+
+@given(backlog=backlogs(), limit=st.integers(1, 10**7))
+def test_shares_add_up_to_the_limit_and_none_exceeds_its_backlog(
+    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], limit: int
+) -> None:
+    """B1."""
+    waiting, order = backlog
+
+    shares = share_limit(waiting, limit, order)
+
+    assert sum(shares.values()) == min(limit, sum(waiting.values()))
+    assert all(1 <= share <= waiting[one] for one, share in shares.items())
+
+
+@given(backlog=backlogs(), extra=st.integers(0, 100))
+def test_no_lagging_partition_is_left_out_when_the_limit_allows_one_offset_each(
+    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], extra: int
+) -> None:
+    waiting, order = backlog
+
+    assert set(share_limit(waiting, len(waiting) + extra, order)) == set(waiting)
+
+
+@given(backlog=backlogs(), data=st.data())
+def test_with_a_smaller_limit_those_that_waited_longest_go_first(
+    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], data: st.DataObject
+) -> None:
+    waiting, order = backlog
+    limit = data.draw(st.integers(1, len(waiting)))
+    expected = waiting if limit >= sum(waiting.values()) else order[:limit]
+
+    assert set(share_limit(waiting, limit, order)) == set(expected)
+
+
+@given(backlog=backlogs(), limit=st.integers(1, 10**6), data=st.data())
+def test_the_same_backlog_is_shared_the_same_however_it_is_listed(
+    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], limit: int, data: st.DataObject
+) -> None:
+    """A plan that is tried again gives the same ranges."""
+    waiting, order = backlog
+    shuffled = {one: waiting[one] for one in data.draw(st.permutations(list(waiting)))}
+
+    assert share_limit(waiting, limit, order) == share_limit(shuffled, limit, order)
+
+
+@given(backlog=backlogs(), limit=st.integers(1, 10**6))
+def test_a_larger_backlog_never_gets_a_clearly_smaller_share(
+    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], limit: int
+) -> None:
+    waiting, order = backlog
+    shares = share_limit(waiting, limit, order)
+    if limit < len(waiting):
+        return
+
+    for one in waiting:
+        for other in waiting:
+            assert waiting[one] <= waiting[other] or shares[one] >= shares[other] - 1
+
+
+@given(
+    logs=st.dictionaries(partitions, st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=10),
+    limit=st.none() | st.integers(1, 3000),
+)
+def test_ranges_go_from_each_head_to_the_last_stable_offset_at_most(
+    logs: dict[int, tuple[int, int]], limit: int | None
+) -> None:
+    """INV-1, C2, S7, trap 13: never beyond the last stable offset, never an empty range, sorted."""
+    heads = [head(tp(number), next_offset=first) for number, (first, _) in logs.items()]
+    views = [view(tp(number), end=first + more, high_watermark=first + more + 7) for number, (first, more) in logs.items()]
+
+    ranges = next_ranges(heads, views, limit=limit)
+
+    total = sum(more for _, more in logs.values())
+    assert [one.tp for one in ranges] == sorted(one.tp for one in ranges)
+    assert sum(len(one.range) for one in ranges) == (total if limit is None else min(limit, total))
+    for one in ranges:
+        first, more = logs[one.tp.partition]
+        assert one.range.start == first
+        assert one.range.until <= first + more
+        assert one.leader_epoch == 3
+
+
+def test_a_partition_never_read_goes_before_one_read_long_ago_and_that_before_a_recent_one() -> None:
+    heads = [head(tp(0), 5, epoch_id=9), head(tp(1), 5, epoch_id=2), head(tp(2), 0)]
+    views = [view(tp(number)) for number in range(3)]
+
+    assert [one.tp.partition for one in next_ranges(heads, views, limit=1)] == [2]
+    assert [one.tp.partition for one in next_ranges(heads, views, limit=2)] == [1, 2]
+
+
+def test_a_backfill_bound_ends_a_range_and_a_partition_without_one_is_not_read() -> None:
+    """U3: a range never goes beyond the interval's end, nor beyond the last stable offset."""
+    heads = [head(tp(number), 2) for number in range(4)]
+    views = [view(tp(number)) for number in range(4)]
+
+    ranges = next_ranges(heads, views, bounds={tp(0): 7, tp(1): 99, tp(2): 1})
+
+    assert [str(one) for one in ranges] == ["orders-0[2, 7)", "orders-1[2, 10)"]
+
+
+def test_a_head_whose_partition_kafka_does_not_show_is_not_read() -> None:
+    assert next_ranges([head(tp(0))], []) == []
+
+
+@pytest.mark.parametrize(
+    ("startup", "offset", "chosen_by"),
+    [("earliest", 4, "startup earliest"), ("latest", 9, "startup latest")],
+    ids=["earliest", "latest"],
+)
+def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: str, offset: int, chosen_by: str) -> None:
+    """S9, S10: latest is the last stable offset, not the high watermark."""
+    views = [view(tp(0), 4, 9, high_watermark=12)]
+
+    [origin] = missing_origins([], views, startup=startup, by_pattern=False)
+
+    assert (origin.offset, origin.chosen_by, origin.leader_epoch) == (offset, chosen_by, 3)
+
+
+@pytest.mark.parametrize("startup", ["earliest", "latest"])
+def test_a_known_partition_keeps_its_origin_whatever_the_startup_mode(startup: str) -> None:
+    """S9, X32: the ledger beats the startup mode."""
+    assert missing_origins([head(tp(0), 4)], [view(tp(0))], startup=startup, by_pattern=False) == []
+
+
+@pytest.mark.parametrize("startup", ["earliest", "latest"])
+@pytest.mark.parametrize("by_pattern", [False, True], ids=["by name", "by pattern"])
+def test_a_new_partition_of_a_known_topic_begins_at_offset_0(startup: str, by_pattern: bool) -> None:
+    """S2: also where its log already starts later; then retention passed it, which the plan reports (trap 9)."""
+    views = [view(tp(0)), view(tp(1), 3, 8)]
+
+    [origin] = missing_origins([head(tp(0))], views, startup=startup, by_pattern=by_pattern)
+
+    assert (origin.tp, origin.offset, origin.chosen_by) == (tp(1), 0, "new partition")
+
+
+@pytest.mark.parametrize(
+    ("by_pattern", "offset"), [(True, 0), (False, 8)], ids=["matches the pattern later", "was added by name"]
+)
+def test_a_new_topic_begins_at_0_by_pattern_and_as_declared_by_name(by_pattern: bool, offset: int) -> None:
+    """S2, S9."""
+    views = [view(tp(0)), view(tp(0, topic="returns"), 3, 8)]
+
+    [origin] = missing_origins([head(tp(0))], views, startup="latest", by_pattern=by_pattern)
+
+    assert origin.offset == offset
+
+
+@given(first=st.integers(0, 1000), origin=st.integers(0, 1000), end=st.integers(0, 1000))
+def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, origin: int, end: int) -> None:
+    """Traps 9 and 11: a head at the end of the log is inside, one beyond it is not."""
+    start, end = min(first, end), max(first, end)
+    inside = start <= origin <= end
+
+    if inside:
+        check_same_log("p", [head(tp(), origin)], [view(tp(), start, end)])
+        return
+    with pytest.raises(DataLossError, match="Nothing was planned"):
+        check_same_log("p", [head(tp(), origin)], [view(tp(), start, end)])
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        pytest.param([], "no longer has the partition", id="partition gone"),
+        pytest.param([view(tp(topic_id="other"))], "deleted and made again .its id was id, is now other", id="made again"),
+        pytest.param([view(tp(), 7, 10)], r"retention passed the head of orders-0: offsets \[5, 7\), 2 of", id="retention"),
+        pytest.param([view(tp(), 0, 3)], "ends at 3: 2 offsets that were read have been truncated", id="truncated"),
+    ],
+)
+def test_another_log_is_refused_with_what_is_gone_and_what_to_do(seen: list[PartitionView], said: str) -> None:
+    """Traps 9, 10, 11: never a silent reset."""
+    with pytest.raises(DataLossError, match=said):
+        check_same_log("p", [head(tp(), 5)], seen)
+
+
+def test_a_head_above_the_last_stable_offset_but_within_the_log_is_no_loss() -> None:
+    """Trap 13: an open transaction may hold the last stable offset below a head that was read before it."""
+    check_same_log("p", [head(tp(), 8)], [view(tp(), 0, 5, high_watermark=10)])

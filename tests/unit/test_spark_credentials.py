@@ -1,0 +1,70 @@
+"""The credentials file of a job, and what is made of a failed job's message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from epochline.errors import ConfigurationError, DataLossError, EpochFencedError, SourceUnavailableError
+from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
+from epochline.spark.failure import told
+
+_GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1", "retries": 3}}
+
+
+def _file(tmp_path, content, mode=0o600):
+    path = tmp_path / "credentials.json"
+    path.write_text(content)
+    path.chmod(mode)
+    return {CREDENTIALS_VARIABLE: str(path)}
+
+
+def test_a_private_file_is_read_and_shows_no_secret(tmp_path):
+    credentials = read_credentials(_file(tmp_path, json.dumps(_GOOD)))
+
+    assert credentials.dsn == "postgresql://u:hidden@h:1/d"
+    assert credentials.kafka == {"bootstrap.servers": "b:1", "retries": "3"}
+    assert "hidden" not in repr(credentials)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        (json.dumps(_GOOD), 0o644, "chmod 600"),
+        ("hidden{", 0o600, "not JSON"),
+        (json.dumps({"postgres": {"dsn": "hidden"}, "kafka": _GOOD["kafka"]}), 0o600, "dsn"),
+        (json.dumps({"postgres": _GOOD["postgres"]}), 0o600, "bootstrap.servers"),
+        (json.dumps(["hidden"]), 0o600, "dsn"),
+    ],
+    ids=["readable by others", "no JSON", "bad DSN", "no servers", "no object"],
+)
+def test_a_file_that_cannot_be_used_is_refused_without_showing_it(tmp_path, content, mode, message):
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        read_credentials(_file(tmp_path, content, mode))
+
+    assert "hidden" not in str(raised.value)
+
+
+def test_a_missing_variable_or_file_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match=CREDENTIALS_VARIABLE):
+        read_credentials({})
+    with pytest.raises(ConfigurationError, match="absent"):
+        read_credentials({CREDENTIALS_VARIABLE: str(tmp_path / "absent")})
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Traceback\n  File x\nepochline.errors.EpochFencedError: gone\n", EpochFencedError),
+        ("Job aborted: org.x.KafkaIllegalStateException: Cannot fetch offset 7", DataLossError),
+        ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 7", SourceUnavailableError),
+        ("java.lang.OutOfMemoryError", None),
+        ("epochline.errors.Nonsense: x", None),
+    ],
+    ids=["ours", "data loss", "slow broker", "foreign", "no such class"],
+)
+def test_a_failed_jobs_text_tells_what_happened(text, kind):
+    found = told(RuntimeError(text))
+
+    assert type(found) is (kind or type(None))
