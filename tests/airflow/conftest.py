@@ -198,7 +198,7 @@ def scheduler(stack: Stack) -> Scheduler:
     """Airflow with the DAGs of ``tests/airflow/dags``, all of them unpaused."""
     stack.up(parts=("kafka", "airflow"))
     one = Scheduler(stack, stack.airflow.token())
-    expected = {"access_log", "nothing", "killed_driver", "zombie", "killed_commit", "cleared", "recovered"}
+    expected = {"access_log", "nothing", "killed_driver", "zombie", "killed_commit", "cleared", "recovered", "apart"}
     eventually(
         "every DAG is there",
         lambda: expected <= {dag["dag_id"] for dag in one.call("GET", "/api/v2/dags")["dags"]},

@@ -453,6 +453,16 @@ def test_a_plan_after_its_own_commit_shows_the_receipt(world: World) -> None:
     assert planned.epoch.epoch_id == 1
 
 
+def test_a_cleared_committed_run_waits_for_nobody(world: World) -> None:
+    """U3: another run is staging an epoch with a live lease."""
+    world.to_committed("run-1", record_limit=3)
+    world.plan("run-2")
+
+    planned = world.plan("run-1")
+
+    assert planned.outcome is PlanOutcome.ALREADY_COMMITTED
+
+
 def test_nothing_is_visible_before_the_commit(world: World) -> None:
     """P2."""
     world.to_sealed()

@@ -127,7 +127,9 @@ def test_ranges_may_come_in_any_order_within_a_transaction_but_must_be_whole_at_
         pytest.param("DELETE FROM epochline.committed_range WHERE start_offset = 5", id="taken out of the middle"),
         pytest.param("DELETE FROM epochline.committed_range WHERE start_offset IS NULL", id="origin taken away"),
         pytest.param("UPDATE epochline.committed_range SET until_offset = 9 WHERE start_offset = 5", id="shortened"),
-        pytest.param("UPDATE epochline.committed_range SET until_offset = 4 WHERE start_offset IS NULL", id="origin moved"),
+        pytest.param(
+            "UPDATE epochline.committed_range SET until_offset = 4 WHERE start_offset IS NULL", id="origin moved"
+        ),
     ],
 )
 def test_a_link_that_another_one_holds_on_to_cannot_be_taken_out_or_moved(
@@ -166,8 +168,12 @@ def test_the_counts_of_a_planned_range_are_filled_in_later(sql_of: Callable[...,
 @pytest.mark.parametrize(
     "counts",
     [
-        pytest.param("records_read = 10, records_passed = 7, records_skipped = 2, records_quarantined = 2", id="no balance"),
-        pytest.param("records_read = 11, records_passed = 11, records_skipped = 0, records_quarantined = 0", id="too many"),
+        pytest.param(
+            "records_read = 10, records_passed = 7, records_skipped = 2, records_quarantined = 2", id="no balance"
+        ),
+        pytest.param(
+            "records_read = 11, records_passed = 11, records_skipped = 0, records_quarantined = 0", id="too many"
+        ),
     ],
 )
 def test_counts_that_do_not_balance_are_refused(sql_of: Callable[..., Any], counts: str) -> None:
@@ -322,7 +328,9 @@ def lived(postgres_dsn: str) -> Callable[[str], list[dict[str, Any]]]:
     """A pipeline `access_log` with two committed epochs, an aborted one and one on its way; answers queries."""
     world = postgres_world(postgres_dsn)
     world.pipeline = orders(
-        sinks=[PostgresTable(table="orders", columns={"value": "text"})], parse=Text(), source=KafkaSource(topics="orders")
+        sinks=[PostgresTable(table="orders", columns={"value": "text"})],
+        parse=Text(),
+        source=KafkaSource(topics="orders"),
     )
     world.to_committed("run-1", record_limit=6)
     world.plan("run-2", record_limit=2)
@@ -393,7 +401,7 @@ def test_the_docs_show_what_was_quarantined(lived: Callable[[str], list[dict[str
     with connection, connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO epochline.quarantined_record"
-            " (pipeline, generation, epoch_id, topic, topic_id, partition, \"offset\", value, reason)"
+            ' (pipeline, generation, epoch_id, topic, topic_id, partition, "offset", value, reason)'
             " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')"
         )
     connection.close()

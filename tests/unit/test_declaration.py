@@ -84,7 +84,10 @@ WRONG_TABLE = {
         {"mode": "add", "key": "hits", "measures": "hits", "columns": {"hits": "bigint"}},
         "columns: in mode 'add' each is of the key or a measure; check key",
     ),
-    "select that is no reference": ({"select": "per_client"}, "select: write it as 'pipelines.my_pipeline:my_function'"),
+    "select that is no reference": (
+        {"select": "per_client"},
+        "select: write it as 'pipelines.my_pipeline:my_function'",
+    ),
     "select of no module": ({"select": "nowhere.x:f"}, "select: there is no module 'nowhere.x'; put the function into"),
     "select of no function": ({"select": "pipelines.access_log:nope"}, "select: .* defines no function 'nope'"),
 }
@@ -125,7 +128,10 @@ WRONG_PIPELINE = {
         {"sinks": table(select=SELECT), "transform": SELECT},
         "sinks.clients.select: with a transform, give each table its rows there",
     ),
-    "transform of no function": ({"transform": "pipelines.access_log:nope"}, "transform: .* defines no function 'nope'"),
+    "transform of no function": (
+        {"transform": "pipelines.access_log:nope"},
+        "transform: .* defines no function 'nope'",
+    ),
     "json with own column": ({"parse": Json(columns={"_offset": "bigint"})}, "parse: '_offset' begins with an undersc"),
     "json with an empty name": ({"parse": Json(columns={"": "text"})}, "parse: a name must not be empty"),
     "regex with own column": ({"parse": Regex(pattern="(?P<_epoch>x)")}, "parse: '_epoch' begins with an underscore"),

@@ -168,9 +168,7 @@ def test_parts_add_up_per_partition(parts: list[dict[tuple[str, int], PartitionC
     length=st.integers(1, 10**6),
     cut=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
-def test_every_record_passed_skipped_or_quarantined_balances(
-    start: int, length: int, cut: tuple[float, float]
-) -> None:
+def test_every_record_passed_skipped_or_quarantined_balances(start: int, length: int, cut: tuple[float, float]) -> None:
     """INV-9."""
     one = planned(start, start + length)
     passed = int(length * cut[0])

@@ -101,7 +101,9 @@ def test_ranges_go_from_each_head_to_the_last_stable_offset_at_most(
 ) -> None:
     """INV-1, C2, S7, trap 13: never beyond the last stable offset, never an empty range, sorted."""
     heads = [head(tp(number), next_offset=first) for number, (first, _) in logs.items()]
-    views = [view(tp(number), end=first + more, high_watermark=first + more + 7) for number, (first, more) in logs.items()]
+    views = [
+        view(tp(number), end=first + more, high_watermark=first + more + 7) for number, (first, more) in logs.items()
+    ]
 
     ranges = next_ranges(heads, views, limit=limit)
 
@@ -197,8 +199,12 @@ def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, 
     ("seen", "said"),
     [
         pytest.param([], "no longer has the partition", id="partition gone"),
-        pytest.param([view(tp(topic_id="other"))], "deleted and made again .its id was id, is now other", id="made again"),
-        pytest.param([view(tp(), 7, 10)], r"retention passed the head of orders-0: offsets \[5, 7\), 2 of", id="retention"),
+        pytest.param(
+            [view(tp(topic_id="other"))], "deleted and made again .its id was id, is now other", id="made again"
+        ),
+        pytest.param(
+            [view(tp(), 7, 10)], r"retention passed the head of orders-0: offsets \[5, 7\), 2 of", id="retention"
+        ),
         pytest.param([view(tp(), 0, 3)], "ends at 3: 2 offsets that were read have been truncated", id="truncated"),
     ],
 )

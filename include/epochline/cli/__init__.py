@@ -75,6 +75,10 @@ def main() -> None:
     except KeyboardInterrupt:
         _say("interrupted")
         sys.exit(INTERRUPTED)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # Typer makes this of Ctrl-C
+            _say("interrupted")
+        raise
     except Exception as error:
         _say(
             f"error: something in epochline itself went wrong ({type(error).__name__}: {' '.join(str(error).split())})."

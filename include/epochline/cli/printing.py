@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_WIDE = 10_000
 _STATES = {
     "COMMITTED": "green", "PRE_COMMITTED": "cyan", "PLANNED": "yellow", "ABORTED": "red",
     "RUNNING": "yellow", "SEALED": "cyan", "FENCED": "red",
@@ -39,7 +40,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         out.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
     for row in cells:
         out.add_row(*row)
-    console().print(out)
+    # As wide as it has to be: a terminal wraps what is too long, and nothing is cut when it goes to a file.
+    Console(width=_WIDE, soft_wrap=True, highlight=False).print(out)
 
 
 def as_json(value: Any) -> str:

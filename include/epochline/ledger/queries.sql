@@ -5,7 +5,8 @@
 INSERT INTO epochline.pipeline (pipeline) VALUES (:pipeline) ON CONFLICT DO NOTHING
 
 -- name: lock_pipeline
-SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipeline = :pipeline FOR UPDATE
+-- Plans wait for each other; rows that refer to the pipeline may be written meanwhile.
+SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipeline = :pipeline FOR NO KEY UPDATE
 
 -- name: pipeline
 SELECT generation, last_epoch_id, cluster_id FROM epochline.pipeline WHERE pipeline = :pipeline

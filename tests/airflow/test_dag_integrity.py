@@ -1,0 +1,214 @@
+"""DAG files as Airflow's DAG processor reads them, without a scheduler: what they are made of, and what parsing costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochline.declarations import find_all
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "dags").rglob("*.py"))
+HEAVY = ["pyspark", "pyarrow", "kafka", "psycopg2", "pandas"]
+
+READ = """
+import importlib.util, inspect, json, sys
+import warnings; warnings.simplefilter("ignore")
+from airflow.sdk import DAG
+from epochline.airflow import operators
+
+dags = []
+for number, path in enumerate(sys.argv[1:]):
+    spec = importlib.util.spec_from_file_location(f"dag_file_{number}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for dag in [value for value in vars(module).values() if isinstance(value, DAG)]:
+        dag.check_cycle()
+        dags.append({
+            "file": path, "id": dag.dag_id, "doc": dag.doc_md, "catchup": dag.catchup, "schedule": str(dag.schedule),
+            "max_active_runs": dag.max_active_runs, "tags": sorted(dag.tags),
+            "params": {name: param for name, param in dag.params.dump().items()},
+            "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
+            "tasks": {
+                task.task_id: {
+                    "class": type(task).__name__, "down": sorted(task.downstream_task_ids), "setup": task.is_setup,
+                    "teardown": task.is_teardown, "fails_run": task.on_failure_fail_dagrun, "retries": task.retries,
+                    "timeout": task.execution_timeout.total_seconds(), "conn_id": getattr(task, "_conn_id", None),
+                    "conf": getattr(task, "conf", None), "trigger_rule": str(task.trigger_rule),
+                    "returns": str(inspect.signature(type(task).execute).return_annotation),
+                    "templates": {
+                        name: getattr(task, name) for name in task.template_fields
+                        if isinstance(getattr(task, name), str)
+                    },
+                }
+                for task in dag.tasks
+            },
+        })
+imported = sorted(name for name in %r if name in sys.modules)
+from airflow.serialization.serialized_objects import DagSerialization
+print("ANSWER" + json.dumps({"dags": dags, "heavy": imported}, default=str))
+"""
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a fresh interpreter sees of the DAG files, under an AIRFLOW_HOME of its own."""
+    home = tmp_path_factory.mktemp("airflow")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), str(ROOT / "spark_jobs")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", READ.replace("%r", repr(HEAVY)), *map(str, FILES)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=home,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+    return json.loads(line.removeprefix("ANSWER"))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def dags(read: dict[str, Any]) -> list[dict[str, Any]]:
+    assert read["dags"]
+    return read["dags"]  # type: ignore[no-any-return]
+
+
+def test_every_dag_file_gives_a_dag_named_as_its_pipeline(dags: list[dict[str, Any]]) -> None:
+    assert {Path(dag["file"]) for dag in dags} == set(FILES)
+    assert sorted(dag["id"] for dag in dags) == sorted(find_all(ROOT / "dags"))
+
+
+def test_parsing_imports_neither_spark_nor_arrow_nor_a_driver(read: dict[str, Any]) -> None:
+    """Airflow parses every file again and again, and forks from what it imported."""
+    assert read["heavy"] == []
+
+
+def test_the_tasks_are_plan_pre_commit_commit_with_abort_as_their_teardown(dags: list[dict[str, Any]]) -> None:
+    """C6, U6: the teardown runs for both setups, and its failure makes the run red."""
+    for dag in dags:
+        tasks = dag["tasks"]
+
+        assert {name: task["down"] for name, task in tasks.items()} == {
+            "plan_epoch": ["abort_epoch", "pre_commit"],
+            "pre_commit": ["abort_epoch", "commit_epoch"],
+            "commit_epoch": ["abort_epoch"],
+            "abort_epoch": [],
+        }
+        assert [name for name, task in tasks.items() if task["setup"]] == ["plan_epoch", "pre_commit"]
+        assert [name for name, task in tasks.items() if task["teardown"]] == ["abort_epoch"]
+        assert tasks["abort_epoch"]["fails_run"] is True
+        assert all(task["timeout"] > 0 for task in tasks.values())
+
+
+def test_one_run_at_a_time_and_no_catching_up(dags: list[dict[str, Any]]) -> None:
+    """K14."""
+    assert {(dag["max_active_runs"], dag["catchup"]) for dag in dags} == {(1, False)}
+
+
+def test_a_run_can_be_triggered_with_the_params_left_as_they_are(dags: list[dict[str, Any]]) -> None:
+    """U1: the form's defaults are valid, and wrong values are refused by their schema."""
+    for dag in dags:
+        assert dag["params"] == {"record_limit": None, "note": None}
+        assert dag["schemas"]["record_limit"]["minimum"] == 1
+        assert "null" in dag["schemas"]["record_limit"]["type"]
+        assert "null" in dag["schemas"]["note"]["type"]
+
+
+def test_the_page_of_a_dag_says_what_to_do(dags: list[dict[str, Any]]) -> None:
+    for dag in dags:
+        assert dag["id"] in dag["doc"]
+        assert "epochline.epochs" in dag["doc"]
+        assert "clear" in dag["doc"]
+
+
+def test_the_epochs_id_is_all_that_passes_between_tasks(dags: list[dict[str, Any]]) -> None:
+    """INV-8, B4: only ``plan_epoch`` returns a value, and no operator pushes another."""
+    for dag in dags:
+        returns = {name: task["returns"] for name, task in dag["tasks"].items()}
+        assert returns == {"plan_epoch": "str", "pre_commit": "None", "commit_epoch": "None", "abort_epoch": "None"}
+        for name in ("pre_commit", "commit_epoch", "abort_epoch"):
+            assert "plan_epoch" in dag["tasks"][name]["templates"]["epoch_id"]
+    code = "".join(path.read_text() for path in (ROOT / "include" / "epochline" / "airflow").glob("*.py"))
+    assert "xcom_push" not in code
+
+
+def test_the_spark_connection_decides_where_spark_runs(dags: list[dict[str, Any]]) -> None:
+    """The same DAG runs on ``local[2]`` and on a cluster: no operator and no job names a master."""
+    for dag in dags:
+        pipeline = find_all(ROOT / "dags")[dag["id"]]
+        assert dag["tasks"]["pre_commit"]["conn_id"] == pipeline.spark_connection
+        assert not [name for name in dag["tasks"]["pre_commit"]["conf"] or {} if "master" in name]
+    for path in [
+        *(ROOT / "include" / "epochline" / "airflow").glob("*.py"),
+        *(ROOT / "spark_jobs").rglob("*.py"),
+        *FILES,
+    ]:
+        assert not re.search(r"--master|\.master\(|spark\.master|\bmaster=", path.read_text()), path
+
+
+CREDENTIALS = re.compile(
+    r"""(?ix) (?:password|passwd|secret|token|pwd) \s* ["']? \s* [=:] \s* ["'][^"'{}$]+["']   # password="x", "password": "x"
+      | [a-z][a-z0-9+]*://[^\s/:@"'{}]+:[^\s/@"'{}]+@                                          # scheme://user:pass@host
+      | \b(?:AKIA|ghp_|xox[bp]-)[A-Za-z0-9]{10,}"""
+)
+
+
+@pytest.mark.parametrize("folder", ["dags", "spark_jobs", "plugins"])
+def test_no_credentials_are_in_code(folder: str) -> None:
+    """K21, trap 17: connections hold them."""
+    texts = {
+        path: path.read_text(errors="replace")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix != ".pyc" and path.is_file()
+    }
+
+    found = {str(path): match.group() for path, text in texts.items() for match in CREDENTIALS.finditer(text)}
+
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "password='root'",
+        'connect(user="u", password = "123456")',
+        '{"password": "x"}',
+        "postgresql://me:secret@localhost/db",
+        "jdbc:mysql://root:root@node1:3306/test",
+    ],
+)
+def test_the_search_for_credentials_finds_them(line: str) -> None:
+    assert CREDENTIALS.search(line)
+
+
+def test_the_kafka_connector_is_made_for_this_spark_and_its_scala() -> None:
+    """B5."""
+    import pyspark
+
+    jars = (ROOT / "include" / "epochline" / "local" / "jars" / "spark.xml").read_text()
+    [(scala, connector)] = re.findall(r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', jars)
+    [library] = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+    listed = (ROOT / "include" / "epochline" / "local" / "jars" / "spark.sha256").read_text()
+
+    assert connector == pyspark.__version__ == version("pyspark")
+    assert re.match(rf"scala-library-{re.escape(scala)}\.\d+\.jar", library.name)
+    assert f"spark-sql-kafka-0-10_{scala}-{connector}.jar" in listed
+    assert f"_{scala}-" in listed
+    assert not re.findall(r"_2\.(?!13-)\d+-", listed)
