@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from epochline.columns import LINEAGE
 from epochline.names import QUARANTINE, staging_table
-from epochline.pipeline import Pipeline, PostgresTable, order_columns
+from epochline.pipeline import Pipeline
+from epochline.table import PostgresTable, order_columns
 
 STAGED_LINEAGE = {name: LINEAGE[name] for name in ("_topic", "_partition", "_offset", "_row")}
 """What every staged row that belongs to a record carries; ``_epoch`` is added by the commit."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from epochline.columns import parse_type
+from epochline.declared import Declared
 
 
-class _Parser(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Bytes(_Parser):
+class Bytes(Declared):
     """Each record's value as it is, in one column of type ``bytea``."""
 
     kind: Literal["bytes"] = "bytes"
@@ -26,7 +23,7 @@ class Bytes(_Parser):
         return {self.column: "bytea"}
 
 
-class Text(_Parser):
+class Text(Declared):
     """Each record's value as UTF-8 text, in one column. Invalid UTF-8 and NUL are that record's error."""
 
     kind: Literal["text"] = "text"
@@ -38,7 +35,7 @@ class Text(_Parser):
         return {self.column: "text"}
 
 
-class Json(_Parser):
+class Json(Declared):
     """Each record's value as one JSON object with the given members; others are ignored, missing ones are NULL.
 
     A value that is not an object, or a member that its type cannot hold, is that record's error.
@@ -59,7 +56,7 @@ class Json(_Parser):
         return dict(self.columns)
 
 
-class Regex(_Parser):
+class Regex(Declared):
     """Each record's value matched, as a whole, by a regular expression with named groups (RE2 syntax).
 
     A value that does not match is that record's error. Every named group is a column; ``columns`` gives the types

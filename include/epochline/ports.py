@@ -15,8 +15,9 @@ from typing import Protocol
 from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Run
 from epochline.layout import StagedTable, StagingTicket
 from epochline.offsets import Head, Origin, PartitionCounts, PlannedRange, TopicPartition
-from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import SourceView
+from epochline.table import PostgresTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

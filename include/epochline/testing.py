@@ -19,7 +19,7 @@ from epochline.errors import EpochNotFoundError, PlanChangedError, SourceError, 
 from epochline.layout import StagedTable, StagingTicket, staged_tables
 from epochline.names import QUARANTINE
 from epochline.offsets import Head, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
-from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
     Attempts,
@@ -31,6 +31,7 @@ from epochline.ports import (
     PipelineRow,
     Targets,
 )
+from epochline.table import PostgresTable
 
 Key = tuple[str, int]
 

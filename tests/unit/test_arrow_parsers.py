@@ -16,7 +16,8 @@ from epochline.arrow.jsontext import read_json, write_json
 from epochline.arrow.parsers import build_parser
 from epochline.errors import DeclarationError
 from epochline.parsing import Bytes, Json, Regex
-from epochline.pipeline import KafkaSource, Pipeline, PostgresTable
+from epochline.pipeline import KafkaSource, Pipeline
+from epochline.table import PostgresTable
 
 COLUMNS = {
     "b": "boolean", "i": "bigint", "s": "smallint", "f": "double precision", "r": "real", "t": "text",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from epochline.arrow.summing import PartialSums
 from epochline.arrow.types import record_schema
 from epochline.layout import StagedTable
-from epochline.pipeline import PostgresTable
+from epochline.table import PostgresTable
 
 COLUMNS = {"client": "text", "day": "date", "n": "bigint", "amount": "numeric(12,2)"}
 SINK = PostgresTable(table="a", mode="add", key=("client", "day"), measures=("n", "amount"), columns=COLUMNS)

@@ -9,7 +9,21 @@ from typer.testing import CliRunner
 from epochline import cli
 from epochline.errors import DeclarationError, StackError
 
-COMMANDS = ("up", "down", "status", "feed", "migrate", "plan", "run", "ledger", "lag", "sql", "abort", "trigger", "demo")
+COMMANDS = (
+    "up",
+    "down",
+    "status",
+    "feed",
+    "migrate",
+    "plan",
+    "run",
+    "ledger",
+    "lag",
+    "sql",
+    "abort",
+    "trigger",
+    "demo",
+)
 
 
 @pytest.fixture
@@ -78,7 +92,13 @@ def test_an_error_is_one_paragraph_without_a_traceback(called, arguments, code, 
 
 @pytest.mark.parametrize(
     "arguments",
-    [("sql", "--json"), ("sql", "--json", "--csv", "SELECT 1"), ("ledger", "--epoch", "3"), ("abort", "p", "1"), ("no",)],
+    [
+        ("sql", "--json"),
+        ("sql", "--json", "--csv", "SELECT 1"),
+        ("ledger", "--epoch", "3"),
+        ("abort", "p", "1"),
+        ("no",),
+    ],
     ids=" ".join,
 )
 def test_wrong_use_ends_with_two(called, arguments):

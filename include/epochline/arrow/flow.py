@@ -23,7 +23,8 @@ from epochline.errors import BadRecordError
 from epochline.layout import STAGED_LINEAGE, StagedTable
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts
-from epochline.pipeline import Pipeline, PostgresTable
+from epochline.pipeline import Pipeline
+from epochline.table import PostgresTable
 
 Counts = dict[tuple[str, int], PartitionCounts]
 

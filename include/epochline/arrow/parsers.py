@@ -12,9 +12,10 @@ from epochline.arrow.contract import ERROR, BatchFunction, call, require_columns
 from epochline.arrow.json_values import JsonReader
 from epochline.arrow.types import column_type
 from epochline.columns import ColumnType, parse_type
+from epochline.declared import load_function
 from epochline.errors import DeclarationError
 from epochline.parsing import Bytes, Json, Regex, Text
-from epochline.pipeline import Pipeline, load_function
+from epochline.pipeline import Pipeline
 
 _TEXT = parse_type("text")
 

@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 from epochline.arrow.casting import cast_column, null_rows, shown
 from epochline.arrow.contract import BatchFunction, call, require_columns
 from epochline.arrow.types import column_type, record_schema
+from epochline.declared import load_function
 from epochline.errors import EpochlineError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
-from epochline.pipeline import PostgresTable, load_function
+from epochline.table import PostgresTable
 
 TOMBSTONE = "_tombstone"
 """Boolean column of parsed rows: the record had no value."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from epochline.arrow.exact import Measure
 from epochline.arrow.types import column_type, record_schema
 from epochline.layout import StagedTable
-from epochline.pipeline import PostgresTable
+from epochline.table import PostgresTable
 
 Key = tuple[Any, ...]
 

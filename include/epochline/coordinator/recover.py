@@ -51,7 +51,7 @@ def recover(
             tx.epochs.lock_pipeline(pipeline)
             own = tx.epochs.newest_of_run(pipeline, run)
             other = tx.epochs.unfinished(pipeline)
-        # A run that has an epoch of its own goes on with it, whoever is at work: a cleared run shows its receipt at once.
+        # A run that has an epoch of its own goes on with it, whoever is at work: a cleared run shows its receipt.
         settled = own is not None and own.state is not EpochState.ABORTED
         if other is None or settled:
             return Recovered(own=own, notes=tuple(notes))

@@ -82,8 +82,8 @@ class AirflowSettings:
             # Both would listen on all addresses; the stack asks the API server and the pid files instead.
             "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
             "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": LOOPBACK,
-            "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
             "LOGGING__BASE_LOG_FOLDER": str(logs),
             "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(logs / "dag_processor"),
             "USAGE_DATA_COLLECTION__ENABLED": "False",

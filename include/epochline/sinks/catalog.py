@@ -13,7 +13,8 @@ from epochline.errors import TargetError
 from epochline.layout import STAGED_LINEAGE
 from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table, order_column, split_table
-from epochline.pipeline import Pipeline, PostgresTable, order_columns
+from epochline.pipeline import Pipeline
+from epochline.table import PostgresTable, order_columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

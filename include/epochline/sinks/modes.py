@@ -15,8 +15,9 @@ from epochline.epoch import Epoch
 from epochline.layout import DELETED, StagedTable
 from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table, order_column
-from epochline.pipeline import Pipeline, PostgresTable
+from epochline.pipeline import Pipeline
 from epochline.sinks.catalog import Target, order_of
+from epochline.table import PostgresTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

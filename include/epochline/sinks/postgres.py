@@ -13,10 +13,11 @@ from epochline.errors import TargetError
 from epochline.layout import QUARANTINE_COLUMNS, StagedTable, staged_columns
 from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table, split_table
-from epochline.pipeline import Pipeline, PostgresTable
+from epochline.pipeline import Pipeline
 from epochline.sinks import modes
 from epochline.sinks.catalog import filled_columns, find_target, order_of, table_definition
 from epochline.sinks.prepare import prepare
+from epochline.table import PostgresTable
 
 
 class PostgresTargets:
@@ -69,7 +70,13 @@ class PostgresTargets:
         target = find_target(self._connection, sink.table)
         if target is None:
             return []
-        kinds = {key: target.columns[key].kind for key in sink.key if key in target.columns}
+        missing = [key for key in sink.key if key not in target.columns]
+        if missing:
+            raise TargetError(
+                f"{pipeline.name}: target {sink.table} has no column {', '.join(missing)}, which the declaration names"
+                " as its key. Add the column, or correct the declaration."
+            )
+        kinds = {key: target.columns[key].kind for key in sink.key}
         staged = staged_columns(pipeline, sink, kinds)
         columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
         self._create_table(sql.Identifier("epochline", name), columns, sink.key)

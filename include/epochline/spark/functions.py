@@ -11,7 +11,8 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from epochline.pipeline import Pipeline, load_function
+from epochline.declared import load_function
+from epochline.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

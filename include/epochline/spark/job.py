@@ -10,11 +10,11 @@ import psycopg2
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from epochline.declared import load_function
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job, record_error, standing
 from epochline.names import QUARANTINE
-from epochline.pipeline import load_function
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import one_line, told

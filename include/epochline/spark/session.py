@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ def session(
         log: appended to by the JVM and the workers, from their first line on.
         conf: further settings.
     """
+    # What pyspark thinks of the pandas beside it is no news for who runs an epoch.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
     settings = SparkConf().setAppName(name).setMaster(master).set("spark.ui.enabled", "false")
     settings.set("spark.jars", ",".join(str(jar) for jar in jars))
     for key, value in conf.items():

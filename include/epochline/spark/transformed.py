@@ -15,9 +15,10 @@ from epochline.arrow.rows import TOMBSTONE, cast_rows
 from epochline.errors import DeclarationError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
-from epochline.pipeline import Pipeline, PostgresTable
+from epochline.pipeline import Pipeline
 from epochline.spark.one_pass import flushed, partial_sums
 from epochline.spark.parsed import quoted
+from epochline.table import PostgresTable
 
 DIGEST = "_epochline_digest"
 """A hash of each row as the transform gave it; a part carries their sum, so that two tries can be told apart."""
