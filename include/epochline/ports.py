@@ -106,6 +106,9 @@ class EpochRows(Protocol):
     def declaration(self, epoch: Epoch) -> Pipeline:
         """The declaration that the epoch was planned with."""
 
+    def last_declaration(self, pipeline: str) -> Pipeline | None:
+        """The declaration of the pipeline's newest committed epoch."""
+
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         """Extend the lease of a PLANNED epoch, only for its live attempt; False where it is not."""
 

@@ -239,6 +239,10 @@ class FakeTransaction:
     def declaration(self, epoch: Epoch) -> Pipeline:
         return self.rows.declarations[epoch.pipeline, epoch.epoch_id]
 
+    def last_declaration(self, pipeline: str) -> Pipeline | None:
+        committed = [epoch for epoch in self._of(pipeline) if epoch.state is EpochState.COMMITTED]
+        return self.declaration(committed[-1]) if committed else None
+
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         live = self.live(epoch)
         if epoch.state is not EpochState.PLANNED or live is None or live.number != attempt:

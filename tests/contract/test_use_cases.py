@@ -12,6 +12,7 @@ from epochline.coordinator import PlanOutcome, abort, plan, preview, renew
 from epochline.epoch import AbortOutcome, CommitOutcome, EpochState
 from epochline.errors import (
     DataLossError,
+    DeclarationError,
     EpochBusyError,
     EpochFencedError,
     EpochStateError,
@@ -250,6 +251,16 @@ def test_a_missing_target_is_refused(world: World) -> None:
 
     with pytest.raises(TargetError, match="nowhere does not exist"):
         world.plan()
+
+
+def test_a_declaration_that_would_change_what_rows_mean_is_refused(world: World) -> None:
+    world.to_committed()
+    changed = PostgresTable(table="orders", columns={"value": "text"}, mode="replace")
+    world.pipeline = orders(sinks=[changed])
+    world.kafka.produce("orders", 0, 1)
+
+    with pytest.raises(DeclarationError, match=r"sinks\.orders\.mode was append, is replace"):
+        world.plan("run-2")
 
 
 def test_epoch_ids_increase_and_are_never_used_again(world: World) -> None:

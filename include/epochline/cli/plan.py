@@ -11,7 +11,7 @@ from epochline.errors import EpochlineError
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from epochline.cli.changes import Change
+    from epochline.changes import Change
     from epochline.coordinator import Preview
 
 
@@ -52,7 +52,7 @@ def plan(
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     """The last epoch and what the declaration changed since."""
-    from epochline.cli.changes import changes
+    from epochline.changes import changes
     from epochline.cli.connections import postgres_dsn
     from epochline.cli.database import ask, session
 

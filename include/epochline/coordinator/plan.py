@@ -8,14 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from epochline.coordinator.checks import (
+    cannot_reopen,
+    check_changes,
+    check_cluster,
+    check_connections,
+    check_mirror,
+    check_topics,
+    is_read,
+    open_transactions,
+)
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.recover import recover
 from epochline.epoch import Epoch, EpochKind, EpochState, Run
-from epochline.errors import ConfigurationError, DataLossError, PlanChangedError, SourceError
+from epochline.errors import PlanChangedError
 from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView, check_same_log, missing_origins, next_ranges
-from epochline.ports import Ledger, MirroredOffset, OffsetSource, PipelineRow, Transaction
+from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +110,10 @@ def plan(
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline.name)
         view = source.look(pipeline.source)
-        notes = [*recovered.notes, *_check_mirror(pipeline, seen, source.mirrored(pipeline.consumer_group))]
+        notes = [
+            *recovered.notes,
+            *check_mirror(pipeline, seen.row, seen.heads, source.mirrored(pipeline.consumer_group)),
+        ]
         try:
             return _write_plan(
                 ledger, pipeline, run, seen, view, own, notes,
@@ -135,29 +148,30 @@ def _write_plan(
     # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, seen)
-        _check_cluster(tx, pipeline, row, view)
-        _check_topics(pipeline, seen.heads, view)
+        check_cluster(tx, pipeline, row, view)
+        check_topics(pipeline, seen.heads, view)
         for origin in origins_of(pipeline, seen.heads, view):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, _Seen(row=seen.row, heads=heads))
-        watched = [head for head in heads if _is_read(pipeline, head, view)]
+        watched = [head for head in heads if is_read(pipeline, head, view)]
         check_same_log(pipeline.name, watched, view.partitions)
         targets = tx.targets.inspect(pipeline)
         tx.targets.claim(pipeline)
-        _check_connections(tx, pipeline, writers)
+        check_changes(tx, pipeline)
+        check_connections(tx, pipeline, writers)
         if own is not None:
             own = tx.epochs.lock(own.pipeline, own.epoch_id)
             ranges = tuple(tx.epochs.ranges(own))
-            obstacle = _cannot_reopen(tx, own, ranges, watched, view)
+            obstacle = cannot_reopen(tx, own, ranges, watched, view)
             if obstacle is None:
                 epoch = tx.epochs.reopen(own, pipeline, targets, lease)
                 log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
                 return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
             notes = [*notes, f"{own} is not tried again: {obstacle}"]
         ranges = tuple(next_ranges(watched, view.partitions, limit=limit))
-        notes = [*notes, *_open_transactions(view)]
+        notes = [*notes, *open_transactions(view)]
         if not ranges:
             return Plan(outcome=PlanOutcome.NOTHING_TO_READ, notes=tuple(notes))
         epoch = tx.epochs.insert(
@@ -196,10 +210,10 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         unfinished = tx.epochs.unfinished(pipeline.name)
         tx.targets.inspect(pipeline)
     view = source.look(pipeline.source)
-    _check_topics(pipeline, heads, view)
+    check_topics(pipeline, heads, view)
     origins = tuple(origins_of(pipeline, heads, view))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
-    watched = [head for head in (*heads, *begun) if _is_read(pipeline, head, view)]
+    watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
     check_same_log(pipeline.name, watched, view.partitions)
     ends = {one.tp: one.last_stable for one in view.partitions}
     return Preview(
@@ -208,7 +222,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         heads=tuple(watched),
         ranges=tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch)),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=tuple(_open_transactions(view)),
+        notes=tuple(open_transactions(view)),
     )
 
 
@@ -222,13 +236,6 @@ def origins_of(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) ->
     )
 
 
-def _is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
-    """Whether the declaration still reads the head's topic. By a pattern, a topic that is gone was still read."""
-    if pipeline.source.topics:
-        return head.tp.topic in pipeline.source.topics
-    return True
-
-
 def _still_as_seen(tx: Transaction, pipeline: Pipeline, seen: _Seen) -> PipelineRow:
     row = tx.epochs.lock_pipeline(pipeline.name)
     heads = tuple(tx.chain.heads(pipeline.name, row.generation))
@@ -238,96 +245,3 @@ def _still_as_seen(tx: Transaction, pipeline: Pipeline, seen: _Seen) -> Pipeline
             f"{pipeline.name}: another run planned or committed while this one asked Kafka; trying again helps."
         )
     return row
-
-
-def _check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: SourceView) -> None:
-    if view.cluster_id is None:
-        return
-    if row.cluster_id is None:
-        tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
-    elif row.cluster_id != view.cluster_id:
-        raise DataLossError(
-            f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection}"
-            " now"
-            f" leads to cluster {view.cluster_id}. Nothing was planned. Correct the connection."
-        )
-
-
-def _check_topics(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> None:
-    """A topic made again must stop the plan before an origin is written for its new incarnation (trap 10)."""
-    named = {one.tp.topic for one in view.partitions}
-    again = [head for head in heads if head.tp.topic in named and _is_read(pipeline, head, view)]
-    ids = {one.tp.topic: one.tp.topic_id for one in view.partitions}
-    changed = [head for head in again if ids[head.tp.topic] != head.tp.topic_id]
-    if changed:
-        check_same_log(pipeline.name, changed, view.partitions)
-
-
-def _check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
-    if writers is None:
-        return
-    needed, free = writers + 2, tx.targets.free_connections()  # begin to seal, and one for whoever looks
-    if free < needed:
-        raise ConfigurationError(
-            f"{pipeline.name}: this epoch would need {needed} connections to PostgreSQL ({writers} writers), {free} are"
-            " free. Nothing was planned. Raise max_connections, or give Spark fewer cores."
-        )
-
-
-def _cannot_reopen(
-    tx: Transaction, own: Epoch, ranges: tuple[PlannedRange, ...], heads: list[Head], view: SourceView
-) -> str | None:
-    """Why the run's own epoch cannot be tried again, or None where it can: the same range, or none."""
-    if own.state is not EpochState.ABORTED:
-        return f"it is {own.state}"
-    later = tx.epochs.later_than(own.pipeline, own.epoch_id)
-    if later:
-        return f"{later[0]} ({later[0].state}) came after it"
-    next_offsets = {head.tp: head.next_offset for head in heads}
-    views = {one.tp: one for one in view.partitions}
-    for planned in ranges:
-        if next_offsets.get(planned.tp) != planned.range.start:
-            return f"the head of {planned.tp} is {next_offsets.get(planned.tp)}, not {planned.range.start}"
-        now = views.get(planned.tp)
-        if now is None or now.leader_epoch != planned.leader_epoch:
-            return f"{planned.tp} has another leader epoch, or is gone"
-        if now.log_start > planned.range.start or now.last_stable < planned.range.until:
-            return f"Kafka no longer holds {planned}"
-    return None
-
-
-def _open_transactions(view: SourceView) -> list[str]:
-    """Where an open transaction holds records back: reported as such, not as "no data" (trap 13)."""
-    return [
-        f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark})"
-        for one in view.partitions
-        if one.high_watermark > one.last_stable
-    ]
-
-
-def _check_mirror(pipeline: Pipeline, seen: _Seen, mirrored: Mapping[tuple[str, int], MirroredOffset]) -> list[str]:
-    """A mirror that knows an epoch which the ledger does not means that the ledger went back in time (trap 25).
-
-    Raises:
-        SourceError: it did; the pipeline stops.
-    """
-    notes = []
-    heads = {(head.tp.topic, head.tp.partition): head for head in seen.heads}
-    for (topic, partition), held in sorted(mirrored.items()):
-        head = heads.get((topic, partition))
-        if held.generation is not None and held.epoch_id is not None:
-            newer = (held.generation, held.epoch_id) > (seen.row.generation, seen.row.last_epoch_id)
-            if newer:
-                raise SourceError(
-                    f"{pipeline.name}: consumer group {pipeline.consumer_group} says that epoch {held.epoch_id} of"
-                    f" generation {held.generation} was committed, but the ledger knows none after epoch"
-                    f" {seen.row.last_epoch_id} of generation {seen.row.generation}: the ledger went back in time (a"
-                    " restored database?). Nothing was planned. Bring the newer ledger back, or, if the target went"
-                    " back together with it, delete the consumer group and run again."
-                )
-        elif head is not None and held.offset != head.next_offset:
-            notes.append(
-                f"{topic}-{partition}: somebody moved the consumer group to {held.offset}; the ledger says"
-                f" {head.next_offset}, which counts"
-            )
-    return notes

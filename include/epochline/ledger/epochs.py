@@ -167,6 +167,10 @@ class PostgresEpochs:
         row = execute(self._connection, "declaration_of_epoch", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
         return Pipeline.from_stored(json.dumps(row.scalar_one()))
 
+    def last_declaration(self, pipeline: str) -> Pipeline | None:
+        body = execute(self._connection, "last_declaration", pipeline=pipeline).scalar_one_or_none()
+        return None if body is None else Pipeline.from_stored(json.dumps(body))
+
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         changed = execute(
             self._connection, "renew_lease",

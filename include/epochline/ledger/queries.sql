@@ -73,6 +73,10 @@ SELECT sink, columns FROM epochline.planned_target WHERE pipeline = :pipeline AN
 SELECT d.body FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
 WHERE e.pipeline = :pipeline AND e.epoch_id = :epoch_id
 
+-- name: last_declaration
+SELECT d.body FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
+WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' ORDER BY e.epoch_id DESC LIMIT 1
+
 -- name: renew_lease
 UPDATE epochline.epoch e SET lease_until = clock_timestamp() + make_interval(secs => :lease)
 FROM epochline.attempt a

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.cli.changes import Effect, changes
+from epochline.changes import Effect, changes
 from epochline.parsing import Json
 
 

@@ -1,0 +1,144 @@
+"""What must hold before a plan is written, each with what to do where it does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from epochline.changes import Effect, changes
+from epochline.epoch import Epoch, EpochState
+from epochline.errors import ConfigurationError, DataLossError, DeclarationError, SourceError
+from epochline.offsets import Head, PlannedRange
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView, check_same_log
+from epochline.ports import MirroredOffset, PipelineRow, Transaction
+
+
+def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
+    """Refuse a declaration under which the rows that are there would mean something else.
+
+    Raises:
+        DeclarationError: a sink's mode or key is not what its rows were written by.
+    """
+    before = tx.epochs.last_declaration(pipeline.name)
+    if before is None:
+        return
+    now = json.loads(pipeline.stored())
+    refused = [one for one in changes(json.loads(before.stored()), now) if one.effect is Effect.REFUSED]
+    if refused:
+        said = "; ".join(f"{one.field} was {one.before}, is {one.now}: {one.advice}" for one in refused)
+        raise DeclarationError(
+            f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned."
+        )
+
+
+def is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
+    """Whether the declaration still reads the head's topic. By a pattern, a topic that is gone was still read."""
+    if pipeline.source.topics:
+        return head.tp.topic in pipeline.source.topics
+    return True
+
+
+def check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: SourceView) -> None:
+    """Offsets belong to one cluster; it is noted by the first plan.
+
+    Raises:
+        DataLossError: the connection now leads to another one.
+    """
+    if view.cluster_id is None:
+        return
+    if row.cluster_id is None:
+        tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
+    elif row.cluster_id != view.cluster_id:
+        raise DataLossError(
+            f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection}"
+            " now"
+            f" leads to cluster {view.cluster_id}. Nothing was planned. Correct the connection."
+        )
+
+
+def check_topics(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> None:
+    """A topic made again must stop the plan before an origin is written for its new incarnation (trap 10)."""
+    named = {one.tp.topic for one in view.partitions}
+    again = [head for head in heads if head.tp.topic in named and is_read(pipeline, head, view)]
+    ids = {one.tp.topic: one.tp.topic_id for one in view.partitions}
+    changed = [head for head in again if ids[head.tp.topic] != head.tp.topic_id]
+    if changed:
+        check_same_log(pipeline.name, changed, view.partitions)
+
+
+def check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
+    """Hold the number of writers against what PostgreSQL can take.
+
+    Raises:
+        ConfigurationError: too few connections are free.
+    """
+    if writers is None:
+        return
+    needed, free = writers + 2, tx.targets.free_connections()  # begin to seal, and one for whoever looks
+    if free < needed:
+        raise ConfigurationError(
+            f"{pipeline.name}: this epoch would need {needed} connections to PostgreSQL ({writers} writers), {free} are"
+            " free. Nothing was planned. Raise max_connections, or give Spark fewer cores."
+        )
+
+
+def cannot_reopen(
+    tx: Transaction, own: Epoch, ranges: tuple[PlannedRange, ...], heads: list[Head], view: SourceView
+) -> str | None:
+    """Why the run's own epoch cannot be tried again, or None where it can: the same range, or none."""
+    if own.state is not EpochState.ABORTED:
+        return f"it is {own.state}"
+    later = tx.epochs.later_than(own.pipeline, own.epoch_id)
+    if later:
+        return f"{later[0]} ({later[0].state}) came after it"
+    next_offsets = {head.tp: head.next_offset for head in heads}
+    views = {one.tp: one for one in view.partitions}
+    for planned in ranges:
+        if next_offsets.get(planned.tp) != planned.range.start:
+            return f"the head of {planned.tp} is {next_offsets.get(planned.tp)}, not {planned.range.start}"
+        now = views.get(planned.tp)
+        if now is None or now.leader_epoch != planned.leader_epoch:
+            return f"{planned.tp} has another leader epoch, or is gone"
+        if now.log_start > planned.range.start or now.last_stable < planned.range.until:
+            return f"Kafka no longer holds {planned}"
+    return None
+
+
+def open_transactions(view: SourceView) -> list[str]:
+    """Where an open transaction holds records back: reported as such, not as "no data" (trap 13)."""
+    return [
+        f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark})"
+        for one in view.partitions
+        if one.high_watermark > one.last_stable
+    ]
+
+
+def check_mirror(
+    pipeline: Pipeline, row: PipelineRow, heads: Sequence[Head], mirrored: Mapping[tuple[str, int], MirroredOffset]
+) -> list[str]:
+    """A mirror that knows an epoch which the ledger does not means that the ledger went back in time (trap 25).
+
+    Raises:
+        SourceError: it did; the pipeline stops.
+    """
+    notes = []
+    known = {(head.tp.topic, head.tp.partition): head for head in heads}
+    for (topic, partition), held in sorted(mirrored.items()):
+        head = known.get((topic, partition))
+        if held.generation is not None and held.epoch_id is not None:
+            newer = (held.generation, held.epoch_id) > (row.generation, row.last_epoch_id)
+            if newer:
+                raise SourceError(
+                    f"{pipeline.name}: consumer group {pipeline.consumer_group} says that epoch {held.epoch_id} of"
+                    f" generation {held.generation} was committed, but the ledger knows none after epoch"
+                    f" {row.last_epoch_id} of generation {row.generation}: the ledger went back in time (a"
+                    " restored database?). Nothing was planned. Bring the newer ledger back, or, if the target went"
+                    " back together with it, delete the consumer group and run again."
+                )
+        elif head is not None and held.offset != head.next_offset:
+            notes.append(
+                f"{topic}-{partition}: somebody moved the consumer group to {held.offset}; the ledger says"
+                f" {head.next_offset}, which counts"
+            )
+    return notes
