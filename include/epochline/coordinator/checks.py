@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from epochline.changes import Effect, changes
 from epochline.epoch import Epoch, EpochState
