@@ -12,6 +12,9 @@ _OURS = re.compile(
 )
 """The last line of a Python traceback, as it stands in the message of a JVM exception."""
 
+_FRAME = re.compile(r"\s+at [\w.$<>/]+\(|\s*\.\.\. \d+ more|\s+File \"|Traceback \(most recent|Driver stacktrace|    ")
+_LONGEST = 2000
+
 _LOST = re.compile(
     r"[^\n]*(?:KafkaIllegalStateException|KAFKA_DATA_LOSS|OffsetOutOfRangeException|may have been lost)[^\n]*"
 )
@@ -57,5 +60,6 @@ def _of_kafka(text: str) -> SourceError | None:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line for a log or the ledger."""
-    return " ".join(str(error).split())
+    """An error as one line for a log or the ledger: what was said, without the frames of two languages' stacks."""
+    said = [line for line in str(error).splitlines() if not _FRAME.match(line)]
+    return " ".join(" ".join(said).split())[:_LONGEST]
