@@ -95,7 +95,9 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
         # durable: a retry is an attempt of its own and must not be tied to the driver of the one before.
-        super().__init__(conn_id=pipeline.spark_connection, conf=dict(pipeline.spark_conf), durable=False, **options)
+        # WARN: hundreds of lines of client settings would hide the few that tell what happened.
+        conf = {"spark.log.level": "WARN", **pipeline.spark_conf}
+        super().__init__(conn_id=pipeline.spark_connection, conf=conf, durable=False, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
 

@@ -127,6 +127,9 @@ class AirflowSettings:
             "SPARK_HOME": str(_pyspark()),
             # Otherwise the driver and its user interface listen on every address of the machine.
             "SPARK_LOCAL_IP": LOOPBACK,
+            # A driver lives for seconds here, on few cores: the second compiler and a parallel collector cost more than
+            # they give.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "NO_PROXY": direct,

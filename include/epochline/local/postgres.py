@@ -204,6 +204,8 @@ class Postgres:
                     cursor.execute(
                         sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(secret))
                     )
+                    # A role's own schema comes first otherwise, and the role of the ledger is called like its schema.
+                    cursor.execute(sql.SQL("ALTER ROLE {} SET search_path = public").format(sql.Identifier(name)))
                 cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
                 if cursor.fetchone() is None:
                     role = sql.Identifier(name)

@@ -121,6 +121,9 @@ CREATE TABLE epochline.committed_range (
     FOREIGN KEY (pipeline, epoch_id) REFERENCES epochline.epoch
 );
 CREATE INDEX committed_range_of_epoch ON epochline.committed_range (pipeline, epoch_id);
+-- No constraint would miss the newest range of a chain; what is committed stays written.
+CREATE TRIGGER committed_is_written_once
+    BEFORE UPDATE OR DELETE ON epochline.committed_range FOR EACH ROW EXECUTE FUNCTION epochline.refuse_change();
 
 -- INV-4: one row per try. Writers hold its row FOR KEY SHARE, seal and fence FOR UPDATE.
 CREATE TABLE epochline.attempt (
