@@ -164,6 +164,15 @@ class Scheduler:
             pipeline, epoch, attempt,
         )[0][0]  # fmt: skip
 
+    def writers(self, pipeline: str, attempt: int) -> int:
+        """Sessions of the attempt's writers that hold rows in an open transaction."""
+        return self.query(
+            "SELECT count(*) FROM pg_stat_activity s JOIN epochline.attempt a"
+            " ON s.application_name LIKE 'epochline:' || a.attempt_id || ':%%'"
+            " WHERE a.pipeline = %s AND a.epoch_id = 1 AND a.attempt = %s AND s.state = 'idle in transaction'",
+            pipeline, attempt,
+        )[0][0]  # fmt: skip
+
     def staging_tables(self) -> list[str]:
         return [
             name for (name,) in self.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psutil
 import psycopg2
 from psycopg2 import sql
@@ -61,20 +63,27 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> Non
     some_parts_but_not_all(scheduler, "zombie")
 
     driver = scheduler.driver("zombie", 1)
+    eventually("another part is being copied", lambda: scheduler.writers("zombie", 1), 30, every=0.05)
+    # First gone, then stopped: the kernel hangs up a group that loses its parent while members of it are stopped.
+    task = scheduler.task_process("zombie", run, "pre_commit")
+    task.kill()
+    task.wait(10)
     stopped = [driver, *driver.children(recursive=True)]
     for process in stopped:
-        process.suspend()
-    scheduler.task_process("zombie", run, "pre_commit").kill()
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    assert driver.status() == psutil.STATUS_STOPPED
     eventually("the retry is sealed", lambda: scheduler.epoch("zombie", 1)[0] in ("PRE_COMMITTED", "COMMITTED"))
     for process in stopped:
-        process.resume()
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
     assert scheduler.wait("zombie", run) == "success"
     assert scheduler.epoch("zombie", 1) == ("COMMITTED", 2)
     state, refused = fenced_writes(scheduler, "zombie", 1)
     assert state == "FENCED"
     assert refused >= 1
-    eventually("the zombie ends by itself", lambda: not driver.is_running() or driver.status() == "zombie", 60)
+    eventually("the zombie ends by itself", lambda: not driver.is_running(), 60)
     assert_exact(scheduler, "zombie", SLOW)
 
 
