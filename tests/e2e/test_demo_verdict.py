@@ -10,10 +10,12 @@ from pathlib import Path
 
 import psycopg2
 import pytest
+from kafka import KafkaAdminClient
 from psycopg2.extensions import parse_dsn
 
 from access_log_maker import lines
 from epochline.cli.demo.verdict import verdict
+from epochline.kafka.source import KafkaOffsets
 from epochline.local.home import project_root
 
 LINES = 4_000
@@ -30,6 +32,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def target(new_database, kafka_bootstrap: str, log: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A database into which `epochline run` has brought the log; its DSN."""
     dsn, folder = new_database(), tmp_path_factory.mktemp("dags")
+    # Another test's ledger wrote this mirror; beside a new database it would mean that the ledger went back in time.
+    if KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).mirrored("epochline.access_log"):
+        with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+            admin.delete_groups(["epochline.access_log"])
     topic = f"verdict-{os.getpid()}"
     source = (project_root() / "dags" / "access_log.py").read_text()
     (folder / "access_log.py").write_text(source.replace('topics="access_log"', f'topics="{topic}"'))
