@@ -56,13 +56,7 @@ class KafkaOffsets:
             raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_said(error)}") from error
 
         def call(method: str, *args: Any, **options: Any) -> Any:
-            patient = Retrying(
-                retry=retry_if_exception(lambda error: bool(getattr(error, "retriable", False))),
-                stop=stop_after_delay(_PATIENCE_SECONDS),
-                wait=wait_exponential(0.1, max=2),
-                reraise=True,
-            )
-            return patient(getattr(admin, method), *args, **options)
+            return _patient()(getattr(admin, method), *args, **options)
 
         try:
             yield call
@@ -149,8 +143,17 @@ class KafkaOffsets:
         }
         if not offsets:
             return
+
+        def write() -> dict[KafkaPartition, type[KafkaError]]:
+            answers = call("alter_group_offsets", group, offsets)
+            refused = {key: error for key, error in answers.items() if error.errno}
+            for error in refused.values():
+                if error.retriable:  # Such as a group's coordinator that is only just starting.
+                    raise error
+            return refused
+
         with self._client() as call:
-            refused = {key: error for key, error in call("alter_group_offsets", group, offsets).items() if error.errno}
+            refused = _patient()(write)
         if refused:
             key, error = next(iter(refused.items()))
             raise SourceError(
@@ -158,6 +161,16 @@ class KafkaOffsets:
                 f" ({key.topic}-{key.partition}: {error.__name__}). Does somebody consume with this group? It is kept"
                 " for epochline's mirror."
             )
+
+
+def _patient() -> Retrying:
+    """Calls again, for some seconds, what failed with an error that passes by itself."""
+    return Retrying(
+        retry=retry_if_exception(lambda error: bool(getattr(error, "retriable", False))),
+        stop=stop_after_delay(_PATIENCE_SECONDS),
+        wait=wait_exponential(0.1, max=2),
+        reraise=True,
+    )
 
 
 def _said(error: BaseException) -> str:
