@@ -59,7 +59,6 @@ class AbortOutcome(enum.StrEnum):
     ALREADY_ABORTED = "already_aborted"
     ALREADY_COMMITTED = "already_committed"
     LEFT_FOR_RECOVERY = "left_for_recovery"
-    NOTHING_TO_ABORT = "nothing_to_abort"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

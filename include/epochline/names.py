@@ -48,6 +48,11 @@ def deleted_keys_table(pipeline: str, sink: str) -> str:
     return f"deleted_{_digest(pipeline, sink)}"
 
 
+def consumer_group(pipeline: str) -> str:
+    """Name of the consumer group that mirrors a pipeline's heads."""
+    return f"epochline.{pipeline}"
+
+
 def order_column(column: str) -> str:
     """The target's column that keeps the value by which the newest row of a key was chosen."""
     name = f"_order_{column}"

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 
 from epochline.declared import Declared, check_columns, check_reference, reading_back
-from epochline.names import split_table
+from epochline.names import consumer_group, split_table
 from epochline.parsing import ReadyMadeParser
 from epochline.table import PostgresTable
 
@@ -191,7 +191,7 @@ class Pipeline(Declared):
     @property
     def consumer_group(self) -> str:
         """The consumer group that mirrors the heads for monitors (S11); it is never read as a start."""
-        return f"epochline.{self.name}"
+        return consumer_group(self.name)
 
     def stored(self) -> str:
         """The declaration as canonical JSON: what the ledger keeps and `declaration_hash` is made of."""

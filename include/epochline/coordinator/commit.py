@@ -17,7 +17,7 @@ from epochline.errors import (
     StagingLostError,
     TargetError,
 )
-from epochline.names import QUARANTINE
+from epochline.names import QUARANTINE, consumer_group
 from epochline.ports import Ledger, OffsetSource, Transaction
 
 log = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: str) -> None:
     The heads are read again after writing, and written again where they moved, so that the slower of two mirrors
     never leaves an older epoch behind; no transaction is held while Kafka is asked.
     """
-    group, written = f"epochline.{pipeline}", None
+    group, written = consumer_group(pipeline), None
     while True:
         with ledger.transaction() as tx:
             row = tx.epochs.lock_pipeline(pipeline)

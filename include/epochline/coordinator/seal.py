@@ -48,8 +48,9 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
                 f"{attempt}: the Spark job ended without its end mark, so it did not write everything, whatever its"
                 " exit code. Look at the task's log for the reason; a retry stages the same range again."
             )
-        problems = _manifest_problems(pipeline, tx.attempts.manifests(attempt), tx.attempts.part_sums(attempt))
-        problems += _row_problems(tx, ticket, tx.attempts.manifests(attempt))
+        manifests = tx.attempts.manifests(attempt)
+        problems = _manifest_problems(pipeline, manifests, tx.attempts.part_sums(attempt))
+        problems += _row_problems(tx, ticket, manifests)
         seen = tx.attempts.seen(attempt)
         problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
         if problems:
@@ -57,7 +58,7 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
         for sink in pipeline.sinks:
             tx.targets.prepare(pipeline, sink, ticket.table(sink.table), epoch)
         counts = sum((one.counts for one in seen.values()), Counts())
-        tx.attempts.seal(attempt, sum(manifest.rows for manifest in tx.attempts.manifests(attempt)))
+        tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
         tx.epochs.mark_pre_committed(epoch, counts, seen)
     log.info(
         "epoch.pre_committed pipeline=%s epoch=%d attempt=%d read=%d passed=%d skipped=%d quarantined=%d",
