@@ -43,6 +43,8 @@ class EpochKind(enum.StrEnum):
 
     REGULAR = "regular"
     BACKFILL = "backfill"
+    REQUEUE = "requeue"
+    EXTEND_BACK = "extend_back"
 
 
 class CommitOutcome(enum.StrEnum):

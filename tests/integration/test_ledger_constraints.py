@@ -133,7 +133,7 @@ def test_ranges_may_come_in_any_order_within_a_transaction_but_must_be_whole_at_
         ),
         pytest.param("UPDATE epochline.committed_range SET until_offset = 9 WHERE start_offset = 5", id="shortened"),
         pytest.param(
-            "UPDATE epochline.committed_range SET until_offset = 4 WHERE start_offset IS NULL", id="origin moved"
+            "UPDATE epochline.committed_range SET until_offset = 6 WHERE start_offset IS NULL", id="origin moved on"
         ),
     ],
 )
@@ -141,6 +141,21 @@ def test_a_link_of_the_chain_cannot_be_taken_out_or_moved(sql_of: Callable[..., 
     """INV-1."""
     with pytest.raises(errors.IntegrityConstraintViolation, match="committed_range is written once"):
         sql_of(statement)
+
+
+def test_the_origin_moves_back_only_together_with_the_range_that_fills_the_gap(sql_of: Callable[..., Any]) -> None:
+    """INV-1: extend-back commits what lies before the origin; the chain stays one interval."""
+    back = "UPDATE epochline.committed_range SET until_offset = 2 WHERE start_offset IS NULL"
+    with pytest.raises(errors.ForeignKeyViolation, match="starts_where_one_ended"):
+        sql_of(back)
+
+    sql_of(
+        f"BEGIN; SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED; {back};"
+        f" {RANGE.replace('%s', '{}').format(2, 5, 3)}; COMMIT"
+    )
+
+    links = sql_of("SELECT start_offset, until_offset FROM epochline.committed_range ORDER BY until_offset")
+    assert links == [(None, 2), (2, 5), (5, 10), (10, 20)]
 
 
 PLANNED = """

@@ -100,7 +100,7 @@ UPDATE epochline.epoch SET state = 'COMMITTED', committed_at = clock_timestamp()
 WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state = 'PRE_COMMITTED'
 
 -- name: mark_aborted
-UPDATE epochline.epoch SET state = 'ABORTED', aborted_at = clock_timestamp(), error = :reason
+UPDATE epochline.epoch SET state = 'ABORTED', aborted_at = clock_timestamp(), error = :reason, aborts = aborts + 1
 WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state IN ('PLANNED', 'PRE_COMMITTED')
 
 -- name: heads
