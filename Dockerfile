@@ -25,6 +25,7 @@ RUN --mount=type=cache,target=/var/cache/epochline \
 [shutil.copyfile(jar, f'/opt/spark-jars/{jar.name}') for jar in spark_jars(print)]"
 
 ENV AIRFLOW_HOME=/opt/airflow \
+    EPOCHLINE_FAILPOINTS=forbidden \
     EPOCHLINE_PROJECT=/opt/epochline \
     EPOCHLINE_SPARK_JARS=/opt/spark-jars/commons-pool2-2.13.1.jar,/opt/spark-jars/kafka-clients-3.9.2.jar,/opt/spark-jars/scala-parallel-collections_2.13-1.2.0.jar,/opt/spark-jars/spark-sql-kafka-0-10_2.13-4.2.0.jar,/opt/spark-jars/spark-tags_2.13-4.2.0.jar,/opt/spark-jars/spark-token-provider-kafka-0-10_2.13-4.0.0.jar \
     PYSPARK_DRIVER_PYTHON=/usr/local/bin/python \

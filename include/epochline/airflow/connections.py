@@ -17,8 +17,7 @@ from epochline.errors import ConfigurationError, EpochlineError
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from epochline.kafka.source import KafkaOffsets
-    from epochline.ledger.postgres import PostgresLedger
+    from epochline.ports import Ledger, OffsetSource
 
 _LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding")
 _KAFKA = frozenset({"bootstrap.servers"})
@@ -88,19 +87,21 @@ def kafka_settings(connection_id: str) -> dict[str, str]:
     return settings
 
 
-def ledger_of(pipeline: Pipeline) -> PostgresLedger:
+def ledger_of(pipeline: Pipeline) -> Ledger:
     """The ledger behind the pipeline's PostgreSQL connection."""
+    from epochline.failpoints import watched
     from epochline.ledger.postgres import PostgresLedger
 
     dsn = postgres_dsn(pipeline.postgres_connection)
-    return PostgresLedger(dsn, lock_timeout=pipeline.lock_timeout.total_seconds())
+    return watched(PostgresLedger(dsn, lock_timeout=pipeline.lock_timeout.total_seconds()))
 
 
-def offsets_of(pipeline: Pipeline) -> KafkaOffsets:
+def offsets_of(pipeline: Pipeline) -> OffsetSource:
     """The Kafka behind the pipeline's connection."""
+    from epochline.failpoints import watched_source
     from epochline.kafka.source import KafkaOffsets
 
-    return KafkaOffsets(kafka_settings(pipeline.source.connection))
+    return watched_source(KafkaOffsets(kafka_settings(pipeline.source.connection)))
 
 
 def writers_of(pipeline: Pipeline) -> int | None:

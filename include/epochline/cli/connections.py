@@ -18,9 +18,8 @@ from epochline.errors import ConfigurationError
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from epochline.kafka.source import KafkaOffsets
-    from epochline.ledger.postgres import PostgresLedger
     from epochline.local.stack import Stack
+    from epochline.ports import Ledger, OffsetSource
 
 POSTGRES = "epochline_postgres"
 KAFKA = "epochline_kafka"
@@ -160,22 +159,26 @@ def writers_of(pipeline: Pipeline, master: str) -> int | None:
     return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
 
 
-def ledger_of(pipeline: Pipeline) -> PostgresLedger:
+def ledger_of(pipeline: Pipeline) -> Ledger:
     """The ledger behind the pipeline's PostgreSQL connection."""
+    from epochline.failpoints import watched
     from epochline.ledger.postgres import PostgresLedger
 
-    return PostgresLedger(
-        postgres_dsn(pipeline.postgres_connection),
-        application_name="epochline cli",
-        lock_timeout=pipeline.lock_timeout.total_seconds(),
+    return watched(
+        PostgresLedger(
+            postgres_dsn(pipeline.postgres_connection),
+            application_name="epochline cli",
+            lock_timeout=pipeline.lock_timeout.total_seconds(),
+        )
     )
 
 
-def offsets_of(pipeline: Pipeline) -> KafkaOffsets:
+def offsets_of(pipeline: Pipeline) -> OffsetSource:
     """The Kafka behind the pipeline's connection."""
+    from epochline.failpoints import watched_source
     from epochline.kafka.source import KafkaOffsets
 
-    return KafkaOffsets(kafka_settings(pipeline.source.connection))
+    return watched_source(KafkaOffsets(kafka_settings(pipeline.source.connection)))
 
 
 def _stack(connection_id: str, known: str, what: str) -> Stack:

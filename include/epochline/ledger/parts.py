@@ -15,6 +15,7 @@ from typing import Any
 
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 
+from epochline.failpoints import failpoint
 from epochline.offsets import PartitionCounts
 
 PARSE = "_parse"
@@ -129,6 +130,7 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
             "rows": part.rows,
             "message": json.dumps(part.message),
         }
+        failpoint("write.part")
         cursor.execute(_INSERT_PARSE if part.sink == PARSE else _INSERT_PART, values)
         if cursor.rowcount != 1:
             return False
@@ -137,6 +139,7 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
 
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
     """By sink, what an earlier try of a Spark partition committed."""
+    failpoint("write.first")
     cursor.execute(_FIRST_PARTS, {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition})
     return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
 
@@ -152,6 +155,7 @@ def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, 
         rows: rows written per sink, sinks without rows included.
     """
     for sink, count in rows.items():
+        failpoint("manifest.row")
         cursor.execute(_INSERT_MANIFEST, _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count})
         if cursor.rowcount != 1:
             return False
@@ -163,21 +167,25 @@ def end_job(cursor: Cursor, attempt_id: int) -> bool:
 
     The parts under the name `PARSE` go in the same transaction: nothing reads them after it.
     """
+    failpoint("end.mark")
     cursor.execute(_END_JOB, {"attempt_id": attempt_id})
     ended = cursor.rowcount == 1
     if ended:
+        failpoint("end.forget")
         cursor.execute(_FORGET_PARSE, {"attempt_id": attempt_id, "sink": PARSE})
     return ended
 
 
 def record_error(cursor: Cursor, attempt_id: int, error: str) -> bool:
     """Write into the attempt why its job failed; False when the attempt is fenced or sealed, or its job ended."""
+    failpoint("job.error")
     cursor.execute(_RECORD_ERROR, {"attempt_id": attempt_id, "error": error})
     return cursor.rowcount == 1
 
 
 def standing(cursor: Cursor, attempt_id: int) -> Standing | None:
     """Whether the attempt may still be written for, as committed; None when there is no such attempt."""
+    failpoint("refused.standing")
     cursor.execute(_STANDING, (attempt_id,))
     row = cursor.fetchone()
     return None if row is None else Standing(fenced=row[0], sealed=row[1])
@@ -185,6 +193,7 @@ def standing(cursor: Cursor, attempt_id: int) -> Standing | None:
 
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
     """Record that a session's write was refused. One row per session: a second record changes nothing."""
+    failpoint("refused.record")
     cursor.execute(_RECORD_FENCED_WRITE, (attempt_id, backend_pid, host, what))
 
 

@@ -11,6 +11,7 @@ from psycopg2 import errors
 from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 
 from epochline.errors import LedgerUnavailableError
+from epochline.failpoints import failpoint
 
 # A writer whose network is gone must not hold its transaction, and a fence must not wait for it, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
@@ -33,6 +34,7 @@ def connect(dsn: str, application_name: str) -> connection:
     Raises:
         LedgerUnavailableError: PostgreSQL refuses or does not answer.
     """
+    failpoint("session.connect")
     try:
         session: connection = psycopg2.connect(
             dsn, application_name=application_name, connect_timeout=_CONNECT_TIMEOUT_S, **_KEEPALIVES
@@ -42,12 +44,14 @@ def connect(dsn: str, application_name: str) -> connection:
         raise LedgerUnavailableError(f"PostgreSQL cannot be reached: {' '.join(str(error).split())}") from None
     session.set_session(isolation_level=ISOLATION_LEVEL_READ_COMMITTED, autocommit=False)
     with session.cursor() as cursor:
+        failpoint("session.settings")
         cursor.execute(
             "SELECT set_config('idle_in_transaction_session_timeout', %s, false),"
             " set_config('synchronous_commit', 'on', false), set_config('client_encoding', 'UTF8', false),"
             " set_config('search_path', 'pg_catalog', false)",
             (_IDLE_IN_TRANSACTION,),
         )
+    failpoint("session.ready")
     session.commit()
     return session
 
@@ -58,6 +62,7 @@ def transaction(dsn: str, application_name: str) -> Iterator[connection]:
     session = connect(dsn, application_name)
     try:
         yield session
+        failpoint("session.commit")
         session.commit()
     finally:
         session.close()

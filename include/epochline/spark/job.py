@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from epochline.declared import load_function
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
+from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job, record_error, standing
 from epochline.names import QUARANTINE
@@ -106,6 +107,8 @@ def _end(ticket: StagingTicket, dsn: str) -> None:
     """Write the end mark: the last thing a job does, and the only sign that it did everything."""
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         ended = end_job(cursor, ticket.attempt_id)
+        failpoint("end.commit")
+    failpoint("end.committed")
     if not ended:
         raise EpochFencedError(f"{ticket}: was fenced or sealed before its end mark; nothing it wrote counts")
 

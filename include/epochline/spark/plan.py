@@ -9,6 +9,7 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812
 
 from epochline.epoch import Attempt, AttemptState, EpochState
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
+from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket, staged_tables
 from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
@@ -53,6 +54,7 @@ def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPl
     try:
         with transaction(dsn, _READER) as session, session.cursor() as cursor:
             # One snapshot for all of it, and a transaction that cannot write by mistake.
+            failpoint("job.snapshot")
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return _read(cursor, pipeline, epoch_id, attempt)
     except psycopg2.OperationalError as error:
@@ -62,6 +64,7 @@ def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPl
 
 
 def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptPlan:
+    failpoint("job.attempt")
     cursor.execute(_ATTEMPT, (pipeline, epoch_id, number))
     row = cursor.fetchone()
     if row is None:
@@ -74,8 +77,10 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     )  # fmt: skip
     _check_live(attempt, state, newest)
     declaration = Pipeline.from_stored(body)
+    failpoint("job.targets")
     cursor.execute(_TARGETS, (pipeline, epoch_id))
     tables = staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number)
+    failpoint("job.ranges")
     cursor.execute(_RANGES, (pipeline, epoch_id))
     ranges = tuple(
         PlannedRange(

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from epochline.arrow.encoding import CopyEncoder
 from epochline.errors import EpochFencedError
+from epochline.failpoints import failpoint
 from epochline.layout import StagedTable, StagingTicket
 from epochline.ledger.parts import Part, insert_manifest
 from epochline.spark.connection import transaction
@@ -82,9 +83,12 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
             table.sink: sum(message.parts[table.sink].rows for message in given) for table in self._order.flow.tables
         }
         ticket = self._order.ticket
+        failpoint("manifest.begin")
         with transaction(self._order.dsn, ticket.application_name) as session, session.cursor() as cursor:
             if not insert_manifest(cursor, ticket.attempt_id, self._write_id, len(given), rows):
                 raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
+            failpoint("manifest.commit")
+        failpoint("manifest.committed")
 
     def abort(self, messages: Sequence[PartMessage | None]) -> None:
         """Nothing: parts without a manifest count for nothing."""
@@ -94,6 +98,7 @@ def stage(frame: DataFrame, order: WriteOrder) -> None:
     """Write a DataFrame into staging as the order says, manifests included."""
     source = _source(order)
     frame.sparkSession.dataSource.register(source)
+    failpoint("job.stage")
     frame.write.format(SOURCE_NAME).mode("append").save()
 
 

@@ -12,6 +12,7 @@ import psycopg2
 from psycopg2 import errors, sql
 
 from epochline.errors import BadRecordError, EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
+from epochline.failpoints import failpoint
 from epochline.layout import StagedTable, StagingTicket
 from epochline.ledger.parts import Part, first_parts, insert_parts, record_fenced_write, standing
 from epochline.spark.connection import LOST, connect, transaction
@@ -33,6 +34,7 @@ class PartTransaction:
         self._dsn = dsn
         self._write_id = write_id
         self._spark_partition = spark_partition
+        failpoint("write.connect")
         self._session = connect(dsn, ticket.application_name)
         self._backend_pid = self._session.info.backend_pid
 
@@ -55,6 +57,7 @@ class PartTransaction:
             options=sql.SQL(options),
         )
         with self._asking(f"copy into {table.table}"), self._session.cursor() as cursor:
+            failpoint("write.copy")
             try:
                 cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
             except (psycopg2.DataError, psycopg2.IntegrityError) as error:
@@ -74,11 +77,15 @@ class PartTransaction:
             try:
                 accepted = self._insert(parts)
             except errors.UniqueViolation:
+                failpoint("write.repeated")
                 self._session.rollback()
                 return self._first(parts)
             if accepted:
+                failpoint("write.commit")
                 self._session.commit()
+                failpoint("write.committed")
                 return {part.sink: part for part in parts}
+            failpoint("write.refused")
             self._session.rollback()
         raise self._refused("insert parts")
 
@@ -94,6 +101,7 @@ class PartTransaction:
     def _first(self, parts: Sequence[Part]) -> dict[str, Part]:
         with self._session.cursor() as cursor:
             first = first_parts(cursor, self._ticket.attempt_id, self._write_id, self._spark_partition)
+        failpoint("write.answer")
         self._session.rollback()
         for part in parts:
             earlier = first.get(part.sink)

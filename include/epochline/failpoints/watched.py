@@ -1,0 +1,87 @@
+"""Ports with a failpoint before every call: put in by the composition roots, and only where one is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+from epochline.failpoints.named import armed, failpoint
+from epochline.failpoints.sites import SIDES, USE_CASES, Site, sites_of
+from epochline.ports import Ledger, OffsetSource, Transaction
+
+
+def watched(ledger: Ledger) -> Ledger:
+    """The ledger itself, or one with failpoints where the environment names one.
+
+    Raises:
+        ConfigurationError: one is named where they are forbidden, or one that does not exist.
+    """
+    return _WatchedLedger(ledger) if armed() else ledger
+
+
+def watched_source(source: OffsetSource) -> OffsetSource:
+    """The source itself, or one with failpoints where the environment names one.
+
+    Raises:
+        ConfigurationError: as for `watched`.
+    """
+    return cast("OffsetSource", _WatchedPort(source)) if armed() else source
+
+
+class _WatchedPort:
+    """A port whose methods pass the failpoint of the place that calls them."""
+
+    def __init__(self, port: object) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Any] = getattr(self._port, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            site = _site(sys._getframe(1))
+            if site is not None:
+                failpoint(site.name)
+            return method(*args, **options)
+
+        return call
+
+
+class _WatchedTransaction:
+    """A transaction whose four sides are watched."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        for side in SIDES:
+            setattr(self, side, _WatchedPort(getattr(transaction, side)))
+
+
+class _WatchedLedger:
+    """A ledger that passes a failpoint before a transaction, before its COMMIT and after it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        site = _site(sys._getframe(1))
+        return self._ledger.transaction() if site is None else self._transaction(site)
+
+    @contextmanager
+    def _transaction(self, site: Site) -> Iterator[Transaction]:
+        failpoint(site.name)
+        with self._ledger.transaction() as transaction:
+            yield cast("Transaction", _WatchedTransaction(transaction))
+            failpoint(site.commit)
+        failpoint(site.committed)
+
+
+def _site(caller: FrameType) -> Site | None:
+    """The place of a use case that a frame is at; None where the caller is no use case."""
+    module = Path(caller.f_code.co_filename)
+    if module.parent != USE_CASES:
+        return None
+    _, end_line, _, end_column = next(islice(caller.f_code.co_positions(), caller.f_lasti // 2, None))
+    return sites_of(module)[end_line or 0, end_column or 0]

@@ -1,0 +1,266 @@
+"""Failpoints: off at no cost, refused where forbidden, doing what they are named for, and between any two I/O calls."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import epochline.failpoints as failpoints
+from epochline import ports
+from epochline.cli import connections
+from epochline.coordinator import begin
+from epochline.epoch import Run
+from epochline.errors import ConfigurationError
+from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
+from epochline.failpoints.sites import BY_HAND, SIDES, SOURCE, USE_CASES, port_method, sites_of, use_cases
+from epochline.testing import FakeKafka, FakeLedger
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = Path(failpoints.__file__).parents[1]
+PORTS = ("Ledger", "Transaction", "OffsetSource")
+# What the job and its writers reach PostgreSQL and Spark by.
+IO_METHODS = ("execute", "copy_expert", "commit", "rollback", "save")
+CASES = [pytest.param(path, id=path.stem) for path in use_cases()]
+JOB = [
+    pytest.param(path, id=path.stem)
+    for place in BY_HAND
+    for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+]
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    arm({})
+
+
+def in_a_process(code, **environment):
+    given = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), **environment}
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env=given)
+
+
+# Where they are.
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
+    """Every use of a port is a call that the watched ports know, or hands the port on (F1)."""
+    tree = ast.parse(path.read_text())
+    parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
+    given = {
+        (arg.arg, arg.annotation.id)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for arg in (*node.args.args, *node.args.kwonlyargs)
+        if isinstance(arg.annotation, ast.Name) and arg.annotation.id in PORTS
+    }
+    assert given <= {("ledger", "Ledger"), ("tx", "Transaction"), ("source", "OffsetSource")}
+
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name) or node.id not in ("ledger", "tx", "source"):
+            continue
+        up = parents[node]
+        if isinstance(up, ast.Call) and node in up.args:
+            continue  # handed on
+        if isinstance(up, ast.withitem) and node is up.optional_vars:
+            assert node.id == "tx"
+            assert port_method(up.context_expr) == "transaction"
+            continue
+        while isinstance(up, ast.Attribute):
+            up, below = parents[up], up
+        assert isinstance(up, ast.Call), f"{path.name}:{node.lineno}: {node.id} is used, but not called"
+        assert up.func is below
+        assert port_method(up), f"{path.name}:{node.lineno}: {ast.unparse(up)} is no call that the watched ports know"
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_a_use_case_imports_nothing_that_could_do_io(path):
+    """Files, sockets and processes are reached by imports; the rest of the promise is import-linter's contract."""
+    light = {"__future__", "collections", "dataclasses", "datetime", "enum", "json", "logging", "re", "time", "typing"}
+    roots = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            roots.add((node.module or "").partition(".")[0])
+        assert not (isinstance(node, ast.Name) and node.id in ("open", "exec", "eval", "__import__", "print"))
+
+    assert roots <= light | {"epochline"}
+
+
+def io_and_failpoints(function):
+    """In the order of the text: a failpoint's name, or None for a call that does I/O."""
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    events = []
+    for call in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
+        match call.func:
+            case ast.Name(id="failpoint"):
+                events.append((call.lineno, ast.literal_eval(call.args[0])))
+            case ast.Attribute(attr="connect", value=ast.Name(id="psycopg2")):
+                events.append((call.lineno, None))
+            case ast.Attribute(attr=method) if method in IO_METHODS:
+                events.append((call.lineno, None))
+    return events
+
+
+@pytest.mark.parametrize("path", JOB)
+def test_the_job_passes_a_failpoint_before_every_io_call(path):
+    """Executor's write, part, manifest and end mark (F1, F2, F3)."""
+    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    for function in functions:
+        before = None
+        for line, name in io_and_failpoints(function):
+            assert name or before, f"{path.name}:{line}: {function.name} does I/O without a failpoint before it"
+            before = name
+
+
+def test_every_failpoint_has_a_name_of_its_own():
+    by_hand = list(failpoints.sites.named_by_hand())
+    by_port = [name for path in use_cases() for site in sites_of(path).values() for name in site.names]
+
+    assert len(set(by_hand)) == len(by_hand)
+    assert len(set(by_port)) == len(by_port)
+    assert not set(by_hand) & set(by_port)
+    assert {"commit.chain.advance", "seal.attempts.manifests", "commit.commit", "commit.committed"} <= set(by_port)
+    assert {"write.copy", "manifest.row", "end.mark"} <= set(by_hand)
+
+
+def test_the_sides_and_methods_are_those_of_the_ports():
+    assert set(SIDES) == {name for name in vars(ports.Transaction) if not name.startswith("_")}
+    assert set(SOURCE) == {name for name in vars(ports.OffsetSource) if not name.startswith("_")}
+
+
+# Off.
+
+
+def test_nothing_is_in_the_way_where_no_failpoint_is_named():
+    ledger, kafka = FakeLedger(), FakeKafka()
+
+    assert watched(ledger) is ledger
+    assert watched_source(kafka) is kafka
+    failpoint("write.copy")
+
+
+def test_an_install_that_forbids_failpoints_refuses_one_that_is_named():
+    """Off for good: said, and not passed over in silence."""
+    arm({"EPOCHLINE_FAILPOINT": "commit.commit:exit", "EPOCHLINE_FAILPOINTS": "forbidden"})
+
+    with pytest.raises(ConfigurationError, match="EPOCHLINE_FAILPOINTS forbids"):
+        watched(FakeLedger())
+    with pytest.raises(ConfigurationError, match="Unset EPOCHLINE_FAILPOINT"):
+        failpoint("write.copy")
+
+
+def test_a_forbidding_install_goes_on_where_none_is_named():
+    arm({"EPOCHLINE_FAILPOINTS": "forbidden"})
+
+    ledger = FakeLedger()
+    assert watched(ledger) is ledger
+
+
+def test_the_command_line_of_a_forbidding_install_ends_with_the_reason(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "postgres://u:p@localhost:1/nowhere")
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"extra": {"bootstrap.servers": "localhost:1"}}')
+    arm({"EPOCHLINE_FAILPOINT": "commit.commit:exit", "EPOCHLINE_FAILPOINTS": "yes"})
+    from tests.contract.worlds import orders
+
+    with pytest.raises(ConfigurationError, match="forbids"):
+        connections.ledger_of(orders())
+    with pytest.raises(ConfigurationError, match="forbids"):
+        connections.offsets_of(orders())
+
+
+def test_the_image_forbids_failpoints():
+    assert "EPOCHLINE_FAILPOINTS=forbidden" in (PROJECT / "Dockerfile").read_text()
+
+
+# On.
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_ones():
+    arm({"EPOCHLINE_FAILPOINT": "commit.chain.advanced:exit"})
+
+    with pytest.raises(
+        ConfigurationError, match=r"no failpoint 'commit.chain.advanced'; near it: commit.chain.advance"
+    ):
+        watched(FakeLedger())
+
+
+@pytest.mark.parametrize(
+    "text", ["commit.commit", "commit.commit:explode", "commit.commit@0:exit", "commit.commit:sleep"]
+)
+def test_what_cannot_be_understood_is_refused(text):
+    arm({"EPOCHLINE_FAILPOINT": text})
+
+    with pytest.raises(ConfigurationError, match="write NAME"):
+        failpoint("write.copy")
+
+
+def test_exit_ends_the_process_as_sigkill_would_and_is_recorded(tmp_path):
+    record = tmp_path / "fired"
+    code = "from epochline.failpoints import failpoint\ntry:\n failpoint('write.copy')\nfinally:\n print('cleaned up')"
+
+    ended = in_a_process(code, EPOCHLINE_FAILPOINT="write.copy:exit", EPOCHLINE_FAILPOINT_RECORD=str(record))
+
+    assert (ended.returncode, ended.stdout) == (137, "")
+    assert record.read_text() == "write.copy\n"
+
+
+def test_once_acts_in_one_process_and_lets_the_next_one_through(tmp_path):
+    code = "from epochline.failpoints import failpoint; failpoint('write.copy')"
+    given = {"EPOCHLINE_FAILPOINT": "write.copy:exit:once", "EPOCHLINE_FAILPOINT_RECORD": str(tmp_path / "fired")}
+
+    assert [in_a_process(code, **given).returncode for _ in range(3)] == [137, 0, 0]
+
+
+def test_once_needs_a_record():
+    arm({"EPOCHLINE_FAILPOINT": "write.copy:exit:once"})
+
+    with pytest.raises(ConfigurationError, match="EPOCHLINE_FAILPOINT_RECORD"):
+        failpoint("write.copy")
+
+
+def test_stop_stops_the_process_until_it_is_let_go_on():
+    code = "from epochline.failpoints import failpoint; failpoint('write.copy'); print('went on')"
+    given = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), "EPOCHLINE_FAILPOINT": "write.copy:stop"}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=given) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGCONT)
+
+        assert process.communicate()[0] == "went on\n"
+
+
+def test_raise_and_the_nth_time_and_several_at_once():
+    arm({"EPOCHLINE_FAILPOINT": "write.copy@3:raise, write.part:sleep:0"})
+
+    for _ in range(2):
+        failpoint("write.copy")
+        failpoint("write.part")
+    with pytest.raises(FailpointError, match="write.copy"):
+        failpoint("write.copy")
+    failpoint("write.copy")
+
+
+def test_each_call_of_a_use_case_is_a_place_of_its_own():
+    """Two calls of one method in one module have two names; only the second acts here."""
+    ledger = FakeLedger()
+    begun = USE_CASES / "begin.py"
+    assert {site.name for site in sites_of(begun).values()} >= {"begin.epochs.lock", "begin.epochs.lock.2"}
+
+    arm({"EPOCHLINE_FAILPOINT": "begin.epochs.lock:raise"})
+    with pytest.raises(FailpointError, match="begin.epochs.lock"):
+        begin(watched(ledger), "orders", 1, Run(dag_id="d", run_id="r", host="h"), lease=None)
+    arm({"EPOCHLINE_FAILPOINT": "begin.epochs.lock.2:raise"})
+    with pytest.raises(Exception, match="no epoch 1"):
+        begin(watched(ledger), "orders", 1, Run(dag_id="d", run_id="r", host="h"), lease=None)
+
+
+def test_the_names_are_many_and_read_from_the_sources():
+    assert {name.partition(".")[0] for name in known_failpoints()} >= {
+        "plan", "begin", "write", "manifest", "seal", "commit", "abort", "recover", "discard", "checks", "end", "job",
+    }  # fmt: skip
