@@ -76,6 +76,23 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """The time ``[start, until)`` of a backfill run, by the timestamps of records. Both have a time zone."""
+
+    start: datetime
+    until: datetime
+
+    def __post_init__(self) -> None:
+        if self.start.tzinfo is None or self.until.tzinfo is None:
+            raise ValueError("an interval's times need a time zone")
+        if self.until <= self.start:
+            raise ValueError(f"an interval needs start < until, got {self}")
+
+    def __str__(self) -> str:
+        return f"[{self.start.isoformat()}, {self.until.isoformat()})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Records of an epoch, as the seal counted them (INV-9): read = passed + skipped + quarantined."""
 
@@ -119,6 +136,8 @@ class Epoch:
     aborted_at: datetime | None = None
     counts: Counts = Counts()
     rows_written: int | None = None
+    interval: Interval | None = None
+    """Of a backfill epoch: the interval that bounded its ranges."""
 
     def __str__(self) -> str:
         return f"epoch {self.epoch_id} of {self.pipeline}"

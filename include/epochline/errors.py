@@ -96,6 +96,10 @@ class EpochAwaitsApprovalError(EpochError):
     """The unfinished epoch is pre-committed and waits for somebody's decision."""
 
 
+class BeforeOriginError(EpochError):
+    """A backfill's interval lies before the pipeline's origin: no run may commit it, extend-back may."""
+
+
 class EpochNotCommittedError(EpochError):
     """The run ends without its epoch being committed; the message says what will finish it."""
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Run
+from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.layout import StagedTable, StagingTicket
-from epochline.offsets import Head, Origin, PartitionCounts, PlannedRange, TopicPartition
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import SourceView
 from epochline.table import PostgresTable
@@ -89,6 +89,7 @@ class EpochRows(Protocol):
         lease: timedelta,
         record_limit: int | None,
         note: str | None,
+        interval: Interval | None = None,
     ) -> Epoch:
         """Write a PLANNED epoch with its ranges, its targets' columns and the declaration (INV-3)."""
 
@@ -130,6 +131,9 @@ class Chain(Protocol):
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         """Write where a partition begins; nothing where it has an origin already."""
+
+    def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
+        """Ids of the epochs that committed any of these offsets, in order."""
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
         """Compare-and-swap: append the range if it starts at the head; False where it does not."""
@@ -275,7 +279,11 @@ class OffsetSource(Protocol):
         """
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        """Per partition the first offset whose timestamp is at or after the moment, None where there is none."""
+        """Per partition the first offset whose timestamp is at or after the moment.
+
+        None where there is none below the last stable offset. A moment has the resolution of Kafka's timestamps:
+        what is finer than a millisecond is rounded up, so that no earlier record is taken in.
+        """
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """What the consumer group holds, per topic and partition."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Run
+from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import EpochNotFoundError, PlanChangedError, SourceError, TargetError
 from epochline.layout import StagedTable, StagingTicket, staged_tables
 from epochline.names import QUARANTINE
-from epochline.offsets import Head, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
@@ -35,6 +35,8 @@ from epochline.table import PostgresTable
 
 Key = tuple[str, int]
 
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+
 
 @dataclass
 class FakeKafka:
@@ -42,15 +44,20 @@ class FakeKafka:
 
     cluster_id: str = "fake"
     views: dict[Key, PartitionView] = field(default_factory=dict)
+    times: dict[Key, list[datetime]] = field(default_factory=dict)
+    """When the record at each offset was made."""
     gaps: set[str] = field(default_factory=set)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
 
-    def produce(self, topic: str, partition: int, records: int, *, topic_id: str | None = None) -> None:
-        """Append records to a partition, made if missing."""
+    def produce(
+        self, topic: str, partition: int, records: int, *, topic_id: str | None = None, at: datetime = _LONG_AGO
+    ) -> None:
+        """Append records to a partition, made if missing, all with one timestamp."""
         old = self.views.get((topic, partition))
         tp = TopicPartition(topic=topic, partition=partition, topic_id=topic_id or f"id-of-{topic}")
         end = (old.high_watermark if old and old.tp == tp else 0) + records
         start = old.log_start if old and old.tp == tp else 0
+        self.times[topic, partition] = [*self.times.get((topic, partition), ())][: end - records] + [at] * records
         self.views[topic, partition] = PartitionView(
             tp=tp, log_start=start, last_stable=end, high_watermark=end, leader_epoch=0
         )
@@ -67,7 +74,12 @@ class FakeKafka:
         return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        return dict.fromkeys(partitions)
+        found: dict[TopicPartition, int | None] = {}
+        for tp in partitions:
+            view, times = self.views[tp.topic, tp.partition], self.times[tp.topic, tp.partition]
+            readable = range(view.log_start, min(view.last_stable, len(times)))
+            found[tp] = next((offset for offset in readable if times[offset] >= moment), None)
+        return found
 
     def mirrored(self, group: str) -> Mapping[Key, MirroredOffset]:
         return self.groups.get(group, {})
@@ -187,6 +199,7 @@ class FakeTransaction:
         lease: timedelta,
         record_limit: int | None,
         note: str | None,
+        interval: Interval | None = None,
     ) -> Epoch:
         if self.unfinished(pipeline.name) is not None:
             raise PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
@@ -210,6 +223,7 @@ class FakeTransaction:
             lease_expired=False,
             planned_at=self._now(),
             note=note,
+            interval=interval,
         )
         return self._read(self.rows.epochs[key])
 
@@ -271,6 +285,13 @@ class FakeTransaction:
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         self.rows.chains.setdefault((pipeline, generation, origin.tp), [(None, origin.offset, None)])
+
+    def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
+        return [
+            epoch_id
+            for start, until, epoch_id in self.rows.chains[pipeline, generation, tp]
+            if start is not None and epoch_id is not None and start < offsets.until and until > offsets.start
+        ]
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
         links = self.rows.chains[epoch.pipeline, epoch.generation, planned.tp]

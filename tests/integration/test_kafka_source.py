@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
@@ -11,8 +13,8 @@ from kafka import TopicPartition as KafkaPartition
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome, plan
-from epochline.epoch import Run
-from epochline.errors import DataLossError, SourceError, SourceUnavailableError
+from epochline.epoch import Interval, Run
+from epochline.errors import BeforeOriginError, DataLossError, SourceError, SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.ledger.postgres import PostgresLedger
 from epochline.offsets import Head
@@ -59,7 +61,7 @@ def planner(postgres_dsn: str, source: KafkaOffsets, topic: str) -> Callable[...
     """Plans epochs of one pipeline over the test's topic, each for a run of its own."""
     ledger = PostgresLedger(postgres_dsn)
 
-    def run_plan(startup: str = "earliest", pattern: str | None = None) -> Plan:
+    def run_plan(startup: str = "earliest", pattern: str | None = None, **options: Any) -> Plan:
         where = {"pattern": pattern} if pattern else {"topics": topic}
         pipeline = Pipeline(
             name="planned",
@@ -69,7 +71,7 @@ def planner(postgres_dsn: str, source: KafkaOffsets, topic: str) -> Callable[...
         )
         with ledger.transaction() as tx:
             tx.targets.create(pipeline)
-        return plan(ledger, source, pipeline, Run(dag_id="planned", run_id=str(time.time_ns()), host="here"))
+        return plan(ledger, source, pipeline, Run(dag_id="planned", run_id=str(time.time_ns()), host="here"), **options)
 
     return run_plan
 
@@ -116,6 +118,28 @@ def test_a_partition_added_in_between_is_read_from_its_first_record(
     produce(kafka_bootstrap, topic, 2, 4)
 
     assert shown(planner("latest")) == ["2[0, 4)"]
+
+
+def test_a_backfill_ends_where_the_records_of_its_interval_end(
+    planner: Callable[..., Plan], kafka_bootstrap: str, topic: str
+) -> None:
+    """Triggers, INV-8: by the timestamps of the broker's log, per partition."""
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    producer = KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")
+    for partition, hours in ((0, (0, 1, 2, 3)), (1, (2, 2))):
+        for hour in hours:
+            at = noon + timedelta(hours=hour)
+            producer.send(topic, b"x", partition=partition, timestamp_ms=int(at.timestamp() * 1000)).get(30)
+    producer.close()
+
+    def between(first: int, last: int) -> Interval:
+        return Interval(start=noon + timedelta(hours=first), until=noon + timedelta(hours=last))
+
+    assert planner("latest", interval=between(4, 5)).outcome is PlanOutcome.NOTHING_TO_READ
+    produce(kafka_bootstrap, topic, 1, 1)  # now, which is after every interval
+    with pytest.raises(BeforeOriginError, match=rf"{topic}-0\[1, 3\), {topic}-1\[0, 2\).*extend-back"):
+        planner("latest", interval=between(1, 3))
+    assert shown(planner("latest", interval=Interval(start=noon, until=datetime.now(UTC)))) == ["1[2, 3)"]
 
 
 def test_an_open_transaction_is_planned_around_and_reported(

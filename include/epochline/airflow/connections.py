@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from epochline.epoch import Run
+from epochline.epoch import Interval, Run
 from epochline.errors import ConfigurationError, EpochlineError
 from epochline.pipeline import Pipeline
 
@@ -38,6 +38,24 @@ def epochline_errors() -> Iterator[None]:
 def run_of(context: Mapping[str, Any]) -> Run:
     """The DAG run that a task belongs to. Try numbers and dates decide nothing (INV-8)."""
     return Run(dag_id=context["dag_run"].dag_id, run_id=context["dag_run"].run_id, host=socket.gethostname())
+
+
+def interval_of(context: Mapping[str, Any]) -> Interval | None:
+    """The data interval of a backfill run; None of any other run, whose dates decide nothing (INV-8).
+
+    Raises:
+        ConfigurationError: the run has no interval, because its DAG's timetable makes none.
+    """
+    dag_run = context["dag_run"]
+    if dag_run.run_type != "backfill":
+        return None
+    start, until = dag_run.data_interval_start, dag_run.data_interval_end
+    if start is None or until is None or start >= until:
+        raise ConfigurationError(
+            f"backfill run {dag_run.run_id} of {dag_run.dag_id} has no data interval ({start} to {until}), so it does"
+            " not say what to read. Nothing was planned. Make its DAG with `epoch_dag`: its timetable gives intervals."
+        )
+    return Interval(start=start, until=until)
 
 
 def postgres_dsn(connection_id: str) -> str:

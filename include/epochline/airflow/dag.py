@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
 
 from epochline.airflow.operators import (
     AbortEpochOperator,
@@ -13,6 +14,8 @@ from epochline.airflow.operators import (
     PreCommitOperator,
 )
 from epochline.pipeline import Pipeline
+
+_WITHOUT_INTERVALS = ("@once", "@continuous")
 
 _DOC = """
 ### One run, one checkpoint epoch
@@ -27,6 +30,7 @@ that range with Spark and seals it, `commit_epoch` makes it visible together wit
 | run red, "is pre-committed and was left so" | all rows are staged and sealed | nothing: the next run commits them; or clear `commit_epoch` |
 | `plan_epoch`: "is being staged by run …" | another run holds the pipeline's epoch | wait; this run tries again by itself |
 | you clear a committed run | its receipt is shown | nothing is written twice |
+| you backfill an interval | the range ends where the interval ends; what is committed already is shown, not read again | nothing |
 
 Trigger it by hand to read what is there now; *record limit* bounds the epoch, *note* is kept in the ledger.
 
@@ -44,7 +48,7 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
     """
     with DAG(
         dag_id=pipeline.name,
-        schedule=pipeline.schedule,
+        schedule=_timetable(pipeline.schedule),
         # A schedule needs a beginning; without catch-up it decides nothing else.
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -90,3 +94,12 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
             setup.is_setup = True
         plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
     return dag
+
+
+def _timetable(schedule: timedelta | str | None) -> Any:
+    """A timetable whose runs have data intervals: by default Airflow's are empty, and a backfill would read nothing."""
+    if isinstance(schedule, timedelta):
+        return DeltaDataIntervalTimetable(schedule)
+    if schedule is None or schedule in _WITHOUT_INTERVALS:
+        return schedule
+    return CronDataIntervalTimetable(schedule, timezone="UTC")

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from epochline.airflow.connections import (
     epochline_errors,
+    interval_of,
     kafka_settings,
     ledger_of,
     offsets_of,
@@ -40,7 +41,7 @@ class PlanEpochOperator(BaseOperator):
     """Settle what earlier runs left, then write origins and this run's range to the ledger.
 
     :param pipeline: the declaration.
-    :return: the epoch's id as text. Skips when there is nothing to read.
+    :return: the epoch's id as text. Skips when there is nothing to read, or when a backfill's interval is committed.
     """
 
     template_fields: Sequence[str] = ("record_limit", "note")
@@ -66,9 +67,15 @@ class PlanEpochOperator(BaseOperator):
                 record_limit=int(self.record_limit) if self.record_limit else None,
                 note=self.note or None,
                 writers=writers_of(self.pipeline),
+                interval=interval_of(context),
             )
         for note in planned.notes:
             self.log.info(note)
+        if planned.outcome is PlanOutcome.COVERED:
+            raise AirflowSkipException(
+                f"{self.pipeline.name}: the interval of this backfill run is committed already; no epoch was written."
+                f" {'; '.join(planned.notes)}."
+            )
         if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
             recovered = f" Recovered: {'; '.join(planned.notes)}." if planned.notes else ""
             raise AirflowSkipException(

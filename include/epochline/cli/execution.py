@@ -16,7 +16,7 @@ from typing import Any
 
 from epochline.cli import connections, database, printing
 from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
-from epochline.epoch import AbortOutcome, Epoch, Run
+from epochline.epoch import AbortOutcome, Epoch, Interval, Run
 from epochline.errors import EpochError, EpochlineError
 from epochline.layout import StagingTicket
 from epochline.lease import kept_lease
@@ -32,12 +32,18 @@ class Execution:
         pipeline: the declaration.
         master: Spark's master.
         note: kept with each epoch.
+        interval: read up to its end only, as a backfill run of Airflow does.
     """
 
-    def __init__(self, pipeline: Pipeline, master: str, *, note: str | None = None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, master: str, *, note: str | None = None, interval: Interval | None = None
+    ) -> None:
         self._pipeline = pipeline
         self._master = master
         self._note = note
+        self._interval = interval
+        self.found: PlanOutcome | None = None
+        """What the last plan found."""
         self._ledger = connections.ledger_of(pipeline)
         self._offsets = connections.offsets_of(pipeline)
         self._started = datetime.now(UTC)
@@ -67,8 +73,8 @@ class Execution:
         planned = self._plan(run, limit)
         for text in planned.notes:
             printing.progress(text)
-        epoch = planned.epoch
-        if planned.outcome is PlanOutcome.NOTHING_TO_READ or epoch is None:
+        epoch, self.found = planned.epoch, planned.outcome
+        if epoch is None:
             return None
         ranges = ", ".join(str(one) for one in planned.ranges)
         printing.progress(f"{epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
@@ -94,6 +100,7 @@ class Execution:
             record_limit=limit,
             note=self._note,
             writers=connections.writers_of(self._pipeline, self._master),
+            interval=self._interval,
         )
 
     def _say_who_is_waited_for(self, run: Run) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from epochline.epoch import Interval
 from epochline.pipeline import Pipeline
 
 
@@ -24,21 +26,33 @@ def run(
         str | None, typer.Option(help="Spark master; that of the Spark connection, or local[*], if not given.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Kept with each epoch.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Begin of an interval, in ISO 8601; UTC without a zone."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Its end: the epoch goes up to there, and no further.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per committed epoch.")] = False,
 ) -> None:
     """Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit.
 
     What an earlier run left unfinished is settled first. A run that was killed holds its epoch until its lease ends,
     a minute at most; this run waits for that. On an error or Ctrl-C the epoch is aborted, and its range read again by
-    the next run. Exit code 0: committed, or nothing to read; 1: failed, the message says what is left; 2: wrong use,
-    or a wrong declaration; 130: interrupted.
+    the next run. With --from and --to it is a backfill: the epoch ends with the last record before the interval's
+    end, whatever the declared limit, and what is committed already is not read again. Exit code 0: committed, or
+    nothing to read; 1: failed, the message says what is left; 2: wrong use, or a wrong declaration; 130: interrupted.
     """
     from epochline.cli import pipelines, printing
     from epochline.cli.connections import spark_master
     from epochline.cli.execution import Execution
+    from epochline.coordinator import PlanOutcome
 
+    interval = _interval(since, until)
+    if interval is not None and until_caught_up:
+        raise typer.BadParameter("a backfill is one epoch; take --until-caught-up out", param_hint="--from")
     declared = pipelines.find(pipeline)
-    execution = Execution(declared, master or spark_master(declared.spark_connection), note=note)
+    execution = Execution(declared, master or spark_master(declared.spark_connection), note=note, interval=interval)
     receipts = []
     with execution:
         while (receipt := execution.next_epoch(max_records)) is not None:
@@ -49,10 +63,29 @@ def run(
                 break
     if as_json:
         printing.say(printing.as_json([_as_dict(declared, receipt.epoch) for receipt in receipts]))
+    elif execution.found is PlanOutcome.COVERED:
+        printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
     elif not receipts:
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
     elif until_caught_up:
         printing.say(f"{pipeline}: caught up after {len(receipts)} epoch{'' if len(receipts) == 1 else 's'}")
+
+
+def _interval(since: str | None, until: str | None) -> Interval | None:
+    if since is None and until is None:
+        return None
+    if since is None or until is None:
+        raise typer.BadParameter("an interval has two ends; give both", param_hint="--from and --to")
+    try:
+        start, end = (_time(text) for text in (since, until))
+        return Interval(start=start, until=end)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--from and --to") from None
+
+
+def _time(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _as_dict(declared: Pipeline, epoch: Any) -> dict[str, Any]:

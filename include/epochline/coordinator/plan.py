@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from epochline.backfill import IntervalOffsets, parts_of
 from epochline.coordinator.checks import (
     cannot_reopen,
     check_changes,
@@ -19,8 +20,9 @@ from epochline.coordinator.checks import (
     open_transactions,
 )
 from epochline.coordinator.commit import mirror
+from epochline.coordinator.interval import ask_interval, judge
 from epochline.coordinator.recover import recover
-from epochline.epoch import Epoch, EpochKind, EpochState, Run
+from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import PlanChangedError
 from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
@@ -44,6 +46,8 @@ class PlanOutcome(enum.StrEnum):
     PRE_COMMITTED = "pre_committed"
     ALREADY_COMMITTED = "already_committed"
     NOTHING_TO_READ = "nothing_to_read"
+    COVERED = "covered"
+    """Of a backfill run: its interval is committed already; no epoch was written, the notes name those that did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class Plan:
     epoch: Epoch | None = None
     ranges: tuple[PlannedRange, ...] = ()
     notes: tuple[str, ...] = ()
+    covered_by: tuple[int, ...] = ()
+    """Of a backfill run: ids of the epochs that committed offsets of its interval before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,7 @@ def plan(
     note: str | None = None,
     writers: int | None = None,
     lease: timedelta = LEASE,
+    interval: Interval | None = None,
 ) -> Plan:
     """Give the run its epoch: its own unfinished or aborted one again, or the next range.
 
@@ -82,10 +89,12 @@ def plan(
         source: where partitions and offsets are asked for; never while a transaction is open.
         pipeline: the declaration.
         run: who asks.
-        record_limit: most offsets in this epoch; the declaration's by default.
+        record_limit: most offsets in this epoch; the declaration's by default, none for a backfill run.
         note: kept with the epoch.
         writers: how many sessions will write at once, checked against what PostgreSQL can take; None if unknown.
         lease: how long the epoch is this run's own without a sign of life.
+        interval: of a backfill run: the range ends where the interval ends, at most. An own epoch that is unfinished
+            or aborted keeps its ranges, whatever the interval (INV-3).
 
     Raises:
         EpochBusyError: another run stages an epoch now.
@@ -93,6 +102,7 @@ def plan(
         DataLossError: the log is not the one that the heads belong to.
         TargetError: a target is missing, does not fit, or belongs to another pipeline.
         ConfigurationError: PostgreSQL has too few free connections.
+        BeforeOriginError: the interval lies before the pipeline's origin.
     """
     recovered = recover(ledger, pipeline.name, run, lease=lease)
     if recovered.notes:
@@ -110,13 +120,14 @@ def plan(
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline.name)
         view = source.look(pipeline.source)
+        backfill = None if interval is None else ask_interval(source, view, interval)
         notes = [
             *recovered.notes,
             *check_mirror(pipeline, seen.row, seen.heads, source.mirrored(pipeline.consumer_group)),
         ]
         try:
             return _write_plan(
-                ledger, pipeline, run, seen, view, own, notes,
+                ledger, pipeline, run, seen, view, own, notes, backfill,
                 record_limit=record_limit, note=note, writers=writers, lease=lease,
             )  # fmt: skip
         except PlanChangedError as error:
@@ -138,13 +149,14 @@ def _write_plan(
     view: SourceView,
     own: Epoch | None,
     notes: list[str],
+    backfill: IntervalOffsets | None,
     *,
     record_limit: int | None,
     note: str | None,
     writers: int | None,
     lease: timedelta,
 ) -> Plan:
-    limit = record_limit or pipeline.source.records_per_epoch
+    limit = record_limit or (None if backfill else pipeline.source.records_per_epoch)
     # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, seen)
@@ -170,19 +182,27 @@ def _write_plan(
                 log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
                 return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
             notes = [*notes, f"{own} is not tried again: {obstacle}"]
-        ranges = tuple(next_ranges(watched, view.partitions, limit=limit))
+        parts = parts_of(watched, view.partitions, backfill) if backfill else ()
+        bounds = {part.tp: part.until for part in parts} if backfill else None
+        ranges = tuple(next_ranges(watched, view.partitions, limit=limit, bounds=bounds))
         notes = [*notes, *open_transactions(view)]
+        covered_by: tuple[int, ...] = ()
+        if backfill is not None:
+            judged = judge(tx, pipeline, row, backfill.interval, parts, ranges)
+            notes, covered_by = [*notes, *judged.notes], judged.covered_by
         if not ranges:
-            return Plan(outcome=PlanOutcome.NOTHING_TO_READ, notes=tuple(notes))
+            outcome = PlanOutcome.COVERED if any(part.committed for part in parts) else PlanOutcome.NOTHING_TO_READ
+            return Plan(outcome=outcome, notes=tuple(notes), covered_by=covered_by)
         epoch = tx.epochs.insert(
             pipeline, row, run, ranges, targets,
-            kind=EpochKind.REGULAR, lease=lease, record_limit=limit, note=note,
+            kind=EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL, lease=lease, record_limit=limit,
+            note=note, interval=None if backfill is None else backfill.interval,
         )  # fmt: skip
     log.info(
         "epoch.planned pipeline=%s epoch=%d partitions=%d offsets=%d run=%s",
         pipeline.name, epoch.epoch_id, len(ranges), sum(len(r.range) for r in ranges), run.run_id,
     )  # fmt: skip
-    return Plan(outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=ranges, notes=tuple(notes))
+    return Plan(outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=ranges, notes=tuple(notes), covered_by=covered_by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

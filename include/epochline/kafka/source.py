@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
@@ -32,6 +32,7 @@ logging.getLogger("kafka").setLevel(logging.WARNING)
 _PATIENCE_SECONDS = 15
 _MIRROR = re.compile(r"^epochline (\d+):(\d+)$")
 _UNKNOWN_TOPIC = 3
+_UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class KafkaOffsets:
@@ -114,7 +115,7 @@ class KafkaOffsets:
         return dict(sorted(found.items()))
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        milliseconds = int(moment.timestamp() * 1000)
+        milliseconds = -(-(moment - _UNIX_EPOCH) // timedelta(milliseconds=1))
         keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in partitions}
         with self._client() as call:
             found = call("list_partition_offsets", dict.fromkeys(keys, milliseconds), IsolationLevel.READ_COMMITTED)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from epochline.epoch import Epoch
 from epochline.ledger.statements import run as execute
-from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
 
 
 class PostgresChain:
@@ -37,6 +37,14 @@ class PostgresChain:
             partition=origin.tp.partition, offset=origin.offset, chosen_by=origin.chosen_by,
             leader_epoch=origin.leader_epoch,
         )  # fmt: skip
+
+    def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
+        rows = execute(
+            self._connection, "epochs_within",
+            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
+            start=offsets.start, until=offsets.until,
+        )  # fmt: skip
+        return [row.epoch_id for row in rows]
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
         moved = execute(

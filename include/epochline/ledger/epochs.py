@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from epochline.epoch import Counts, Epoch, EpochKind, EpochState, Run
+from epochline.epoch import Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import EpochNotFoundError, EpochStateError
 from epochline.ledger.statements import run as execute
 from epochline.offsets import OffsetRange, PartitionCounts, PlannedRange, TopicPartition
@@ -42,6 +42,7 @@ def _epoch(row: Row[Any]) -> Epoch:
             quarantined=row.records_quarantined or 0,
         ),
         rows_written=row.rows_written,
+        interval=Interval(start=row.interval_start, until=row.interval_end) if row.interval_start else None,
     )
 
 
@@ -99,6 +100,7 @@ class PostgresEpochs:
         lease: timedelta,
         record_limit: int | None,
         note: str | None,
+        interval: Interval | None = None,
     ) -> Epoch:
         self._keep_declaration(pipeline)
         epoch_id = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
@@ -107,6 +109,7 @@ class PostgresEpochs:
             pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, kind=kind.value,
             dag_id=run.dag_id, run_id=run.run_id, host=run.host, hash=pipeline.declaration_hash,
             record_limit=record_limit, note=note, lease=lease.total_seconds(),
+            interval_start=interval and interval.start, interval_end=interval and interval.until,
         )  # fmt: skip
         for planned in ranges:
             execute(

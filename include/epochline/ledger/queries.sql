@@ -39,9 +39,9 @@ UPDATE epochline.pipeline SET last_epoch_id = last_epoch_id + 1 WHERE pipeline =
 
 -- name: insert_epoch
 INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, kind, dag_id, run_id, host, declaration_hash,
-                             record_limit, note, lease_until)
+                             record_limit, note, lease_until, interval_start, interval_end)
 VALUES (:pipeline, :epoch_id, :generation, 'PLANNED', :kind, :dag_id, :run_id, :host, :hash, :record_limit, :note,
-        clock_timestamp() + make_interval(secs => :lease))
+        clock_timestamp() + make_interval(secs => :lease), :interval_start, :interval_end)
 
 -- name: insert_planned_range
 INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset,
@@ -191,3 +191,10 @@ SELECT table_name FROM epochline.staging WHERE attempt_id = :attempt_id AND drop
 
 -- name: staging_dropped
 UPDATE epochline.staging SET dropped_at = clock_timestamp() WHERE attempt_id = :attempt_id AND dropped_at IS NULL
+
+-- name: epochs_within
+-- Which epochs committed any of these offsets; what was declared lost has none.
+SELECT epoch_id FROM epochline.committed_range
+WHERE pipeline = :pipeline AND generation = :generation AND topic_id = :topic_id AND partition = :partition
+  AND start_offset < :until AND until_offset > :start AND epoch_id IS NOT NULL
+ORDER BY until_offset

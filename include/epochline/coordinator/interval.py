@@ -1,0 +1,77 @@
+"""What a backfill run is told of its interval: what it reads, what is committed already, what it cannot reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epochline.backfill import IntervalOffsets, PartOfInterval
+from epochline.epoch import Interval
+from epochline.errors import BeforeOriginError
+from epochline.offsets import PlannedRange
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import OffsetSource, PipelineRow, Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Notes for the run, and the epochs that committed offsets of its interval before."""
+
+    notes: tuple[str, ...]
+    covered_by: tuple[int, ...]
+
+
+def ask_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
+    """Ask Kafka where the interval lies; never while a transaction is open."""
+    partitions = [one.tp for one in view.partitions]
+    starts = source.offsets_at(partitions, interval.start)
+    return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
+
+
+def judge(
+    tx: Transaction,
+    pipeline: Pipeline,
+    row: PipelineRow,
+    interval: Interval,
+    parts: Sequence[PartOfInterval],
+    ranges: Sequence[PlannedRange],
+) -> Judged:
+    """Say what becomes of the interval, given the ranges that the run would read.
+
+    Raises:
+        BeforeOriginError: all that the interval holds lies before the origin. A retry does not help.
+    """
+    name = pipeline.name
+    outside = [f"{part.tp}{part.before_origin}" for part in parts if part.before_origin is not None]
+    covered = [(part.tp, part.committed) for part in parts if part.committed is not None]
+    advice = f"`epochline extend-back {name}` commits what lies before the origin."
+    if outside and not covered and not ranges:
+        raise BeforeOriginError(
+            f"{name}: the interval {interval} lies before the origin: {', '.join(outside)}. Nothing was planned, and"
+            f" another try gives the same. {advice}"
+        )
+    notes = []
+    if outside:
+        notes.append(f"not covered, because before the origin: {', '.join(outside)}. {advice}")
+    read = {one.tp for one in ranges}
+    early = [f"{part.tp}{part.early}" for part in parts if part.tp in read and part.early is not None]
+    if early:
+        notes.append(
+            f"began before the interval {interval}, because a chain has no gap: {', '.join(early)} were not committed"
+            " yet"
+        )
+    epochs: set[int] = set()
+    for tp, offsets in covered:
+        ids = tx.chain.epochs_within(name, row.generation, tp, offsets)
+        epochs.update(ids)
+        notes.append(f"{tp}{offsets} is committed already{_by(ids)}")
+    if not ranges and not covered:
+        notes.append(f"the interval {interval} holds no record that Kafka still has")
+    return Judged(notes=tuple(notes), covered_by=tuple(sorted(epochs)))
+
+
+def _by(epochs: Sequence[int]) -> str:
+    if not epochs:
+        return ""
+    return f", by epoch{'' if len(epochs) == 1 else 's'} {', '.join(map(str, epochs))}"
