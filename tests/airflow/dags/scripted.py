@@ -5,7 +5,7 @@ from datetime import timedelta
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 
 
-def scripted(name: str) -> Pipeline:
+def scripted(name: str, schedule: timedelta | None = None) -> Pipeline:
     return Pipeline(
         name=name,
         source=KafkaSource(topics=name),
@@ -15,6 +15,7 @@ def scripted(name: str) -> Pipeline:
             PostgresTable(table=name, columns={"value": "text"}),
             PostgresTable(table=f"{name}_again", columns={"value": "text"}),
         ],
+        schedule=schedule,
         retries=1,
         retry_delay=timedelta(seconds=1),
         # Small batches: rows are copied while later batches of the same part are still being parsed.
@@ -29,3 +30,11 @@ killed_commit = epoch_dag(scripted("killed_commit"))
 cleared = epoch_dag(scripted("cleared"))
 recovered = epoch_dag(scripted("recovered"))
 apart = epoch_dag(scripted("apart"))
+scheduled = epoch_dag(scripted("scheduled", timedelta(seconds=10)))
+# Four weeks, so that no run of the schedule's own comes in between.
+backfilled = epoch_dag(scripted("backfilled", timedelta(weeks=4)))
+marked = epoch_dag(scripted("marked"))
+marked_run = epoch_dag(scripted("marked_run"))
+overtaken = epoch_dag(scripted("overtaken"))
+half_cleared = epoch_dag(scripted("half_cleared"))
+rescheduled = epoch_dag(scripted("rescheduled"))

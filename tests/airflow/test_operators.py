@@ -1,0 +1,240 @@
+"""What operators do in the Airflow UI, on a real scheduler: each run's colour tells the truth, each target is exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime
+from typing import Any
+
+from epochline.coordinator import abort
+from epochline.epoch import Run
+from epochline.ledger.postgres import PostgresLedger
+from tests.airflow.conftest import Scheduler, eventually
+from tests.airflow.test_faults import SLOW, assert_exact, some_parts_but_not_all
+
+PARTITIONS = range(4)
+FOUR_WEEKS = [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 29, tzinfo=UTC), datetime(2026, 2, 26, tzinfo=UTC),
+              datetime(2026, 3, 26, tzinfo=UTC), datetime(2026, 4, 23, tzinfo=UTC)]  # fmt: skip
+
+
+def added(values: dict[int, list[str]], more: dict[int, list[str]]) -> dict[int, list[str]]:
+    return {p: [*values.get(p, []), *more.get(p, [])] for p in PARTITIONS}
+
+
+def committed(scheduler: Scheduler, pipeline: str) -> int:
+    return scheduler.query(
+        "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'", pipeline
+    )[0][0]
+
+
+def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Scheduler) -> None:
+    """U2, K8: three scheduled epochs, each range starts where the one before ended."""
+    values: dict[int, list[str]] = {}
+    scheduler.prepare("scheduled", {p: [] for p in PARTITIONS})
+    scheduler.pause("scheduled", False)
+    try:
+        for number in (1, 2, 3):
+            more = {p: [f"{number}-{p}"] for p in PARTITIONS}
+            scheduler.produce("scheduled", more)
+            values = added(values, more)
+            heads = {p: len(some) for p, some in values.items()}
+            eventually("a scheduled run commits them", lambda heads=heads: scheduler.heads("scheduled") == heads)
+    finally:
+        scheduler.pause("scheduled", True)
+
+    broken = scheduler.query(
+        "SELECT * FROM (SELECT partition, start_offset, lag(until_offset) OVER (PARTITION BY partition ORDER BY"
+        " epoch_id) AS before FROM epochline.offsets WHERE pipeline = 'scheduled' AND state = 'COMMITTED') o"
+        " WHERE start_offset <> coalesce(before, 0)"
+    )
+    assert broken == []
+    runs = scheduler.query("SELECT DISTINCT run_id FROM epochline.epochs WHERE pipeline = 'scheduled'")
+    assert len(runs) >= 3
+    assert all(run.startswith("scheduled__") for (run,) in runs)
+    for (run,) in runs:
+        assert scheduler.wait("scheduled", run) == "success"
+    assert_exact(scheduler, "scheduled", values)
+
+
+def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[dict[str, Any]]:
+    """Make a backfill as the UI does, wait for it, and give its runs in the order in which they ran."""
+    made = scheduler.call(
+        "POST", "/api/v2/backfills",
+        {"dag_id": pipeline, "from_date": FOUR_WEEKS[1].isoformat(), "to_date": FOUR_WEEKS[3].isoformat(), **options},
+    )  # fmt: skip
+    eventually(
+        "the backfill is over",
+        lambda: scheduler.call("GET", f"/api/v2/backfills/{made['id']}")["completed_at"],
+        every=0.5,
+    )
+    runs = scheduler.call("GET", f"/api/v2/dags/{pipeline}/dagRuns?run_type=backfill&limit=100")["dag_runs"]
+    return sorted(runs, key=lambda run: run["start_date"])
+
+
+def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
+    """U3: backwards, again with "reprocess completed", and once more beside a manual run."""
+    scheduler.prepare("backfilled", {p: [] for p in PARTITIONS})
+    # The schedule's own run for its last interval finds nothing, and is out of the way.
+    eventually(
+        "the scheduled run is over",
+        lambda: [
+            run
+            for run in scheduler.call("GET", "/api/v2/dags/backfilled/dagRuns?limit=10")["dag_runs"]
+            if run["state"] == "success"
+        ],
+    )
+    inside: dict[int, list[str]] = {p: [] for p in PARTITIONS}
+    for start in FOUR_WEEKS[1:4]:
+        more = {p: [f"{start:%m-%d} {p}", f"{start:%m-%d} {p} again"] for p in PARTITIONS}
+        scheduler.produce("backfilled", more, at=start)
+        inside = added(inside, more)
+    after = {p: [f"after {p}"] for p in PARTITIONS}
+    scheduler.produce("backfilled", after, at=datetime(2026, 6, 1, tzinfo=UTC))
+
+    runs = backfill(scheduler, "backfilled", run_backwards=True, max_active_runs=2)
+    assert [run["state"] for run in runs] == ["success"] * 3
+    assert_exact(scheduler, "backfilled", inside)
+    first = scheduler.query(
+        "SELECT kind, interval_end FROM epochline.epochs WHERE pipeline = 'backfilled' ORDER BY epoch_id"
+    )
+    assert first[0][0] == "backfill"
+
+    epochs = committed(scheduler, "backfilled")
+    runs = backfill(scheduler, "backfilled", reprocess_behavior="completed")
+    assert [run["state"] for run in runs] == ["success"] * 3
+    assert committed(scheduler, "backfilled") == epochs
+    assert_exact(scheduler, "backfilled", inside)
+
+    beside = scheduler.trigger("backfilled")
+    runs = backfill(scheduler, "backfilled", reprocess_behavior="completed")
+    assert [run["state"] for run in runs] == ["success"] * 3
+    assert scheduler.wait("backfilled", beside) == "success"
+    assert_exact(scheduler, "backfilled", added(inside, after))
+
+
+def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
+    """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
+    scheduler.prepare("marked", SLOW)
+    run = scheduler.trigger("marked")
+    some_parts_but_not_all(scheduler, "marked")
+
+    scheduler.call("PATCH", f"/api/v2/dags/marked/dagRuns/{run}/taskInstances/pre_commit", {"new_state": "failed"})
+
+    assert scheduler.wait("marked", run) == "failed"
+    assert scheduler.epoch("marked", 1)[0] == "ABORTED"
+    assert not [name for name in scheduler.staging_tables() if "marked" in name]
+    assert scheduler.query("SELECT count(*) FROM marked") == [(0,)]
+
+    scheduler.produce("marked", {0: ["later"]})
+    scheduler.clear("marked", run, ["plan_epoch"])
+    assert scheduler.wait("marked", run) == "success"
+    assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
+    assert_exact(scheduler, "marked", SLOW)
+
+
+def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_its_range(scheduler: Scheduler) -> None:
+    """U4, U6: the run that was marked failed shows as failed; nothing that its driver still wrote is there."""
+    scheduler.prepare("marked_run", SLOW)
+    run = scheduler.trigger("marked_run")
+    some_parts_but_not_all(scheduler, "marked_run")
+
+    scheduler.call("PATCH", f"/api/v2/dags/marked_run/dagRuns/{run}", {"state": "failed"})
+
+    eventually("the run shows as failed", lambda: scheduler.state("marked_run", run) == "failed")
+    assert scheduler.run("marked_run")["run"] == "success"
+    assert scheduler.state("marked_run", run) == "failed"
+    assert scheduler.epoch("marked_run", 1)[0] == "ABORTED"
+    assert scheduler.epoch("marked_run", 2)[0] == "COMMITTED"
+    assert_exact(scheduler, "marked_run", SLOW)
+
+
+def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_nothing(scheduler: Scheduler) -> None:
+    """U5."""
+    forgive = scheduler.stack.home.root / "forgive"
+    forgive.unlink(missing_ok=True)
+    values = {0: ["good", "bad"], 1: ["fine"], 2: [], 3: []}
+    scheduler.prepare("overtaken", values)
+    old = scheduler.trigger("overtaken")
+    assert scheduler.wait("overtaken", old) == "failed"
+    assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
+
+    forgive.touch()
+    scheduler.produce("overtaken", {2: ["newer"]})
+    assert scheduler.run("overtaken")["run"] == "success"
+    assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
+
+    scheduler.clear("overtaken", old, ["plan_epoch"])
+    assert scheduler.wait("overtaken", old) == "success"
+    assert scheduler.tasks("overtaken", old)["plan_epoch"] == "skipped"
+    assert "nothing to read" in scheduler.log("overtaken", old, "plan_epoch")
+    assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
+    assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
+
+
+def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int) -> str:
+    """Trigger a run and pause its DAG while Spark writes: the epoch is sealed, and its commit does not start."""
+    run = scheduler.trigger(pipeline)
+    eventually("Spark has begun", lambda: scheduler.epoch(pipeline, epoch)[1] == 1)
+    scheduler.pause(pipeline, True)
+    eventually("the epoch is sealed", lambda: scheduler.epoch(pipeline, epoch)[0] == "PRE_COMMITTED")
+    eventually("its task ended", lambda: scheduler.tasks(pipeline, run)["pre_commit"] == "success")
+    assert scheduler.tasks(pipeline, run)["commit_epoch"] is None
+    assert scheduler.state(pipeline, run) == "running"
+    return run
+
+
+def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Scheduler) -> None:
+    """U4, P6, airflow trap 7: paused in the middle; "only failed" clears of the commit task, before and after an abort."""
+    first = {p: [f"first-{p}"] for p in PARTITIONS}
+    scheduler.prepare("half_cleared", first)
+    run = sealed_but_paused(scheduler, "half_cleared", 1)
+    scheduler.execute("ALTER TABLE half_cleared RENAME COLUMN value TO other")
+    scheduler.pause("half_cleared", False)
+
+    # What is sealed is not lost: the commit fails for good, the teardown leaves the epoch, the run is red.
+    assert scheduler.wait("half_cleared", run) == "failed"
+    assert scheduler.tasks("half_cleared", run)["commit_epoch"] == "failed"
+    assert scheduler.epoch("half_cleared", 1)[0] == "PRE_COMMITTED"
+    assert scheduler.query("SELECT count(*) FROM half_cleared_again") == [(0,)]
+
+    scheduler.execute("ALTER TABLE half_cleared RENAME COLUMN other TO value")
+    scheduler.clear("half_cleared", run, ["commit_epoch"], only_failed=True)
+    assert scheduler.wait("half_cleared", run) == "success"
+    assert_exact(scheduler, "half_cleared", first)
+
+    second = {p: [f"second-{p}"] for p in PARTITIONS}
+    scheduler.produce("half_cleared", second)
+    run = sealed_but_paused(scheduler, "half_cleared", 2)
+    abort(
+        PostgresLedger(scheduler.stack.postgres.dsn()), "half_cleared", 2,
+        Run(dag_id="operator", run_id="test", host="here"), reason="an operator decided", by_operator=True,
+    )  # fmt: skip
+    scheduler.pause("half_cleared", False)
+    assert scheduler.wait("half_cleared", run) == "failed"
+    scheduler.clear("half_cleared", run, ["commit_epoch"], only_failed=True)
+    assert scheduler.wait("half_cleared", run) == "failed"
+    assert "Clear the run from plan_epoch" in scheduler.log("half_cleared", run, "commit_epoch")
+    assert_exact(scheduler, "half_cleared", first)
+
+    scheduler.clear("half_cleared", run, ["plan_epoch"])
+    assert scheduler.wait("half_cleared", run) == "success"
+    assert_exact(scheduler, "half_cleared", added(first, second))
+
+
+def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restart(scheduler: Scheduler) -> None:
+    """F9, C4: SIGKILL for the scheduler and its executor, then a start as `epochline up` does it."""
+    scheduler.prepare("rescheduled", SLOW)
+    run = scheduler.trigger("rescheduled")
+    some_parts_but_not_all(scheduler, "rescheduled")
+
+    airflow = scheduler.stack.airflow
+    pid = airflow.pids["scheduler"]
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually("the scheduler is gone", lambda: airflow.pids["scheduler"] is None, 30)
+    airflow.start()
+    airflow.wait()
+
+    assert scheduler.wait("rescheduled", run) == "success"
+    assert_exact(scheduler, "rescheduled", SLOW)
