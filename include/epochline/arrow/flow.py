@@ -128,6 +128,11 @@ class BatchFlow:
         )
 
     @property
+    def transformed(self) -> bool:
+        """Whether the pipeline has a ``transform``, and `parse_only` is what its records go through."""
+        return self._pipeline.transform is not None
+
+    @property
     def parsed_schema(self) -> pa.Schema:
         """Schema of the rows that `parse_only` gives: the record, its lineage and ``_tombstone``."""
         columns = dict(self._pipeline.parsed_columns) | STAGED_LINEAGE | {TOMBSTONE: "boolean"}

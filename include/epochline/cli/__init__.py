@@ -1,7 +1,8 @@
 """The command line.
 
 Exit codes, the same for every command: 0: done. 1: refused or failed, the message says why. 2: wrong use, or a wrong
-declaration. 3: not healthy, or further behind than was asked for. 70: an error of epochline itself. 130: interrupted.
+declaration. 3: not healthy, further behind than was asked for, or not
+wholly judged by an audit. 70: an error of epochline itself. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import typer
 
 from epochline.cli import (
     abort,
+    audit,
     feed,
     lag,
     ledger,
@@ -40,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, abort, trigger, demo):
+for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, audit, abort, trigger, demo):
     _command.register(app)
 
 
@@ -60,8 +62,8 @@ def _about(
 ) -> None:
     """Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that you can query.
 
-    Exit codes: 0 done; 1 refused or failed, the message says why; 2 wrong use or wrong declaration; 3 not healthy, or
-    further behind than asked for; 70 an error of epochline itself; 130 interrupted.
+    Exit codes: 0 done; 1 refused or failed, the message says why; 2 wrong use or wrong declaration; 3 not healthy,
+    further behind than asked for, or not wholly judged by an audit; 70 an error of epochline itself; 130 interrupted.
     """
 
 

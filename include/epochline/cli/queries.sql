@@ -82,3 +82,8 @@ SELECT coalesce(max(epoch_id), 0) AS epoch_id FROM epochline.epoch WHERE pipelin
 SELECT (SELECT count(*) FROM public.access_log) AS access_log,
        (SELECT count(*) FROM public.requests_per_client) AS requests_per_client,
        (SELECT count(*) FROM epochline.quarantine WHERE pipeline = 'access_log') AS quarantine
+
+-- name: newest_stored_declaration
+SELECT d.body::text AS body
+FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
+WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1

@@ -198,3 +198,44 @@ SELECT epoch_id FROM epochline.committed_range
 WHERE pipeline = :pipeline AND generation = :generation AND topic_id = :topic_id AND partition = :partition
   AND start_offset < :until AND until_offset > :start AND epoch_id IS NOT NULL
 ORDER BY until_offset
+
+-- What an audit asks: the ledger's word on committed epochs. Nothing below changes anything.
+
+-- name: audited_epochs
+SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash,
+       e.records_read, e.committed_at,
+       (SELECT coalesce(sum(r.until_offset - r.start_offset), 0)::bigint FROM epochline.planned_range r
+        WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
+       (SELECT jsonb_object_agg(t.sink, t.columns) FROM epochline.planned_target t
+        WHERE (t.pipeline, t.epoch_id) = (e.pipeline, e.epoch_id)) AS targets
+FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
+WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.epoch_id BETWEEN :first AND :last
+ORDER BY e.epoch_id
+
+-- name: audited_ranges
+SELECT topic, topic_id, partition, start_offset, until_offset, records_read, records_passed, records_skipped,
+       records_quarantined, source_digest
+FROM epochline.planned_range WHERE pipeline = :pipeline AND epoch_id = :epoch_id ORDER BY topic, partition
+
+-- name: audited_rows
+SELECT m.sink, m.rows FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+WHERE a.pipeline = :pipeline AND a.epoch_id = :epoch_id AND a.fenced_at IS NULL
+
+-- name: audited_claims
+SELECT count(*) FROM epochline.requeue_claim WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: declared_losses
+SELECT topic, partition, start_offset, until_offset, generation FROM epochline.committed_range
+WHERE pipeline = :pipeline AND chosen_by = 'declared loss' ORDER BY generation, topic, partition, start_offset
+
+-- name: quarantine_differences
+SELECT coalesce(x.epoch_id, q.epoch_id) AS epoch_id, coalesce(x.topic, q.topic) AS topic,
+       coalesce(x.partition, q.partition) AS partition, coalesce(x."offset", q."offset") AS "offset",
+       CASE WHEN q."offset" IS NULL THEN 'missing' WHEN x."offset" IS NULL THEN 'extra' ELSE 'changed' END AS kind
+FROM pg_temp.audited_record x
+FULL JOIN (SELECT * FROM epochline.quarantined_record k WHERE pipeline = :pipeline AND epoch_id = ANY (:epochs)
+           AND NOT EXISTS (SELECT FROM pg_temp.audited_gap g WHERE g.topic = k.topic AND g.partition = k.partition
+                           AND k."offset" >= g.first AND k."offset" < g.until)) q
+     ON (q.epoch_id, q.topic, q.partition, q."offset") = (x.epoch_id, x.topic, x.partition, x."offset")
+WHERE x."offset" IS NULL OR q."offset" IS NULL OR (q.key, q.value) IS DISTINCT FROM (x.key, x.value)
+ORDER BY 1, 2, 3, 4

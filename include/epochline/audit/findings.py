@@ -1,0 +1,111 @@
+"""What an audit finds, and whom it tells. No finding shows a value of a record (S5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from epochline.offsets import PartitionCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that is not as the ledger and Kafka say.
+
+    ``where`` is a target's name, ``quarantine`` or ``ledger``. ``kind`` is ``missing`` (a record without its row),
+    ``doubled`` (one row too many of a record), ``extra`` (a row without a record of the epoch), ``changed`` (``said``
+    names the columns), or for the ledger ``count`` and ``digest``. What belongs to a whole partition has no offset.
+    """
+
+    epoch_id: int | None
+    where: str
+    kind: str
+    topic: str | None
+    partition: int | None
+    offset: int | None = None
+    row: int | None = None
+    said: str | None = None
+
+    def __str__(self) -> str:
+        at = "" if self.offset is None else f" offset {self.offset}"
+        row = f" row {self.row}" if self.row else ""
+        epoch = "no committed epoch" if self.epoch_id is None else f"epoch {self.epoch_id}"
+        said = f": {self.said}" if self.said else ""
+        return f"{self.where}: {self.kind}: {self.topic}-{self.partition}{at}{row} ({epoch}){said}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """One committed range: what the ledger counted, what Kafka gives today, and what could not be judged."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    ledger: PartitionCounts
+    found: PartitionCounts | None
+    not_judged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkResult:
+    """How far the rows of one epoch in one target were compared.
+
+    ``judged`` is False where they should have been and could not; ``said`` tells why values were not compared.
+    """
+
+    sink: str
+    said: str | None
+    judged: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochResult:
+    """One committed epoch, audited."""
+
+    epoch_id: int
+    kind: str
+    generation: int
+    superseded: bool
+    partitions: tuple[PartitionResult, ...]
+    sinks: tuple[SinkResult, ...]
+    notes: tuple[str, ...]
+    differences: int
+
+    @property
+    def judged(self) -> bool:
+        """Whether everything that an audit judges could be judged."""
+        return all(sink.judged for sink in self.sinks) and not any(one.not_judged for one in self.partitions)
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """An audit as a whole. ``notes`` tells of declared losses."""
+
+    epochs: int = 0
+    records: int = 0
+    differences: int = 0
+    not_judged: int = 0
+    """Epochs of which something could not be judged."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """No difference was found in what could be judged."""
+        return not self.differences
+
+
+class Reporter(Protocol):
+    """Is told what an audit finds while it runs, so that nothing has to be kept until its end."""
+
+    def begin(self, epochs: int, offsets: int) -> None:
+        """So many committed epochs and offsets will be looked at."""
+
+    def advance(self, offsets: int) -> None:
+        """So many more offsets are done with."""
+
+    def difference(self, found: Difference) -> None:
+        """Something is not as it should be."""
+
+    def epoch(self, result: EpochResult) -> None:
+        """An epoch is done with; its differences were told before."""

@@ -1,0 +1,139 @@
+"""One committed range read again: how much of it Kafka still has, what it counts, and which rows it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from epochline.arrow.digest import digest, record_hashes
+from epochline.arrow.flow import BatchFlow
+from epochline.audit.recorded import RecordedEpoch, RecordedRange
+from epochline.audit.rows import ExpectedRows
+from epochline.audit.source import record_batch
+from epochline.errors import DataLossError, EpochlineError
+from epochline.kafka.records import ReadSession, TopicLog
+from epochline.layout import staged_tables
+from epochline.names import QUARANTINE
+from epochline.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
+from epochline.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAgain:
+    """What became of one range. ``found`` is None where nothing of it could be read."""
+
+    found: PartitionCounts | None
+    whole: bool
+    """Every offset of the range is there, so that counts and digest can be compared."""
+    parsed: bool
+    """Every record went through the parse, so that its outcomes are counted too."""
+    gone: int
+    """Records that compaction took."""
+    not_judged: tuple[str, ...]
+
+
+class RangeReader:
+    """Reads ranges of neighbouring epochs and puts the rows that they should have given into temporary tables.
+
+    Args:
+        session: reads from Kafka.
+        flow: the declaration's own way from records to rows; None where it cannot be gone any more.
+        expected: takes the rows.
+    """
+
+    def __init__(self, session: ReadSession, flow: BatchFlow | None, expected: ExpectedRows) -> None:
+        self._session = session
+        self._flow = flow
+        self._expected = expected
+        self.broken: dict[int, str] = {}
+        """By epoch, why its rows are not known: its parse fails today."""
+
+    def read(self, epoch: RecordedEpoch, one: RecordedRange, log: TopicLog | None) -> ReadAgain:
+        """Read what is left of a range; the offsets that are not are left out of every comparison."""
+        held, not_judged = _held(one, log)
+        found: PartitionCounts | None = None
+        if held is not None:
+            try:
+                found = self._records(epoch.epoch_id, one, held)
+            except DataLossError as error:
+                held = None
+                not_judged.append(f"not retained: offsets went while the audit read ({error})")
+        for gap in _gaps(one.range, held):
+            self._expected.leave_out(one.topic, one.partition, gap.start, gap.until)
+        whole = held == one.range
+        gone = one.counts.received - found.received if found is not None and whole else 0
+        if log is None or not log.compacted:
+            gone = 0
+        if gone > 0:
+            not_judged.append(f"{gone} records were compacted away since: rows without a record are not judged")
+        return ReadAgain(
+            found=found,
+            whole=whole and gone <= 0,
+            parsed=self._flow is not None and epoch.epoch_id not in self.broken,
+            gone=max(gone, 0),
+            not_judged=tuple(not_judged),
+        )
+
+    def _records(self, epoch_id: int, one: RecordedRange, held: OffsetRange) -> PartitionCounts:
+        seen = NOTHING_SEEN
+        for columns in self._session.read(one.topic, one.partition, held):
+            batch = record_batch(one.topic, one.partition, columns)
+            seen += self._expect(epoch_id, batch) or _only_counted(batch)
+        return seen
+
+    def _expect(self, epoch_id: int, batch: pa.RecordBatch) -> PartitionCounts | None:
+        """Put the rows of a batch where they are compared; what its records became, or None where no one can say."""
+        if self._flow is None or epoch_id in self.broken:
+            return None
+        try:
+            if self._flow.transformed:
+                rows: Mapping[str, pa.RecordBatch] = {}
+                _, quarantine, counts = self._flow.parse_only(batch)
+            else:
+                processed = self._flow.process(batch)
+                rows, quarantine, counts = processed.rows, processed.quarantine, processed.counts
+        except Exception as error:  # a pipeline's own function may raise anything
+            self.broken[epoch_id] = f"today's parse fails: {type(error).__name__}"
+            return None
+        for sink in self._expected.sinks & set(rows):
+            self._expected.add(sink, epoch_id, rows[sink])
+        self._expected.set_aside(epoch_id, quarantine)
+        return next(iter(counts.values()))
+
+
+def flow_of(declared: Pipeline, epoch: RecordedEpoch) -> tuple[BatchFlow | None, str | None]:
+    """The flow that an epoch's records went through, with bad records as data; or why it cannot be gone again."""
+    # What a policy `fail` would stop at now is a difference to be named, not an end of the audit.
+    lenient = declared.model_copy(update={"bad_records": "quarantine"})
+    try:
+        tables = [one for one in staged_tables(lenient, epoch.targets, 0, 0) if one.sink != QUARANTINE]
+        return BatchFlow(lenient, tables), None
+    except EpochlineError as error:
+        return None, str(error)
+
+
+def _held(one: RecordedRange, log: TopicLog | None) -> tuple[OffsetRange | None, list[str]]:
+    """The part of a range that Kafka has today, and what is to be said of the rest."""
+    if log is None or one.partition not in log.held:
+        return None, [f"not retained: offsets {one.range}, Kafka has no {one.topic}-{one.partition}"]
+    if log.topic_id != one.topic_id:
+        return None, [f"not judged: {one.topic} was deleted and made again since (topic id {one.topic_id} then)"]
+    first, end = log.held[one.partition]
+    start, until = max(one.range.start, first), min(one.range.until, end)
+    if start >= until:
+        return None, [f"not retained: offsets {one.range}"]
+    held = OffsetRange(start=start, until=until)
+    return held, [f"not retained: offsets {gap}" for gap in _gaps(one.range, held)]
+
+
+def _gaps(whole: OffsetRange, held: OffsetRange | None) -> list[OffsetRange]:
+    if held is None:
+        return [whole]
+    bounds = [(whole.start, held.start), (held.until, whole.until)]
+    return [OffsetRange(start=start, until=until) for start, until in bounds if start < until]
+
+
+def _only_counted(batch: pa.RecordBatch) -> PartitionCounts:
+    return replace(NOTHING_SEEN, received=batch.num_rows, digest=digest(record_hashes(batch)))

@@ -1,0 +1,134 @@
+"""The ledger's word on committed epochs, as an audit needs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from epochline.ledger.statements import run as execute
+from epochline.offsets import OffsetRange, PartitionCounts
+from epochline.pipeline import Pipeline
+
+_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEpoch:
+    """A committed epoch: which declaration it ran, and which columns its targets had when it was planned."""
+
+    epoch_id: int
+    kind: str
+    generation: int
+    superseded: bool
+    declaration_hash: str
+    offsets: int
+    targets: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRange:
+    """A range of a committed epoch and what was counted in it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    range: OffsetRange
+    counts: PartitionCounts
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}{self.range}"
+
+
+class Recorded:
+    """Questions to the ledger about one pipeline."""
+
+    def __init__(self, connection: Connection, pipeline: str) -> None:
+        self._connection = connection
+        self._pipeline = pipeline
+
+    def epochs(self, first: int, last: int) -> list[RecordedEpoch]:
+        """The committed epochs with ids in ``[first, last]``, in order."""
+        rows = execute(self._connection, "audited_epochs", pipeline=self._pipeline, first=first, last=last)
+        return [
+            RecordedEpoch(
+                epoch_id=row.epoch_id,
+                kind=row.kind,
+                generation=row.generation,
+                superseded=row.superseded,
+                declaration_hash=row.declaration_hash,
+                offsets=row.offsets,
+                targets={sink: dict(columns) for sink, columns in (row.targets or {}).items()},
+            )
+            for row in rows
+        ]
+
+    def declaration(self, epoch: RecordedEpoch) -> Pipeline:
+        """What the pipeline was declared to be in this epoch."""
+        row = execute(
+            self._connection, "declaration_of_epoch", pipeline=self._pipeline, epoch_id=epoch.epoch_id
+        ).scalar_one()
+        return Pipeline.from_stored(json.dumps(row))
+
+    def ranges(self, epoch: RecordedEpoch) -> list[RecordedRange]:
+        """The epoch's ranges by topic and partition; a requeue has none."""
+        rows = execute(self._connection, "audited_ranges", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        return [
+            RecordedRange(
+                topic=row.topic,
+                topic_id=row.topic_id,
+                partition=row.partition,
+                range=OffsetRange(start=row.start_offset, until=row.until_offset),
+                counts=PartitionCounts(
+                    received=row.records_read or 0,
+                    passed=row.records_passed or 0,
+                    skipped=row.records_skipped or 0,
+                    quarantined=row.records_quarantined or 0,
+                    first_offset=None,
+                    last_offset=None,
+                    digest=int(row.source_digest or 0),
+                ),
+            )
+            for row in rows
+        ]
+
+    def claims(self, epoch: RecordedEpoch) -> int:
+        """How many quarantined records a requeue epoch claimed."""
+        row = execute(self._connection, "audited_claims", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        return int(row.scalar_one())
+
+    def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:
+        """By sink, how many rows were sealed."""
+        rows = execute(self._connection, "audited_rows", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
+        return {row.sink: row.rows for row in rows}
+
+    def declared_losses(self) -> list[str]:
+        """Offsets that an operator declared lost, in words."""
+        rows = execute(self._connection, "declared_losses", pipeline=self._pipeline)
+        return [
+            f"{row.topic}-{row.partition}: offsets [{row.start_offset}, {row.until_offset}) were declared lost"
+            f" (generation {row.generation})"
+            for row in rows
+        ]
+
+
+def together(epochs: Sequence[RecordedEpoch]) -> Iterator[list[RecordedEpoch]]:
+    """Neighbouring epochs whose rows can be compared in one look at the targets.
+
+    They ran the same declaration on targets of the same columns; beyond a million offsets an epoch stands alone.
+    """
+    group: list[RecordedEpoch] = []
+    for epoch in epochs:
+        same = group and _kind(group[0]) == _kind(epoch)
+        if group and not (same and sum(one.offsets for one in group) + epoch.offsets <= _AT_ONCE):
+            yield group
+            group = []
+        group.append(epoch)
+    if group:
+        yield group
+
+
+def _kind(epoch: RecordedEpoch) -> tuple[object, ...]:
+    return epoch.declaration_hash, epoch.generation, epoch.kind == "requeue", epoch.targets

@@ -1,0 +1,205 @@
+"""The rows that a target should have, beside those it has: both in PostgreSQL, compared there bit by bit.
+
+What a parse gives goes by the product's own COPY into a temporary table with the target's own column types, so that
+both sides are what PostgreSQL makes of a value. Only differences leave the server.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.arrow.encoding import CopyEncoder
+from epochline.columns import LINEAGE
+from epochline.layout import QUARANTINE_COLUMNS
+from epochline.ledger.cursor import execute_sql
+from epochline.ledger.statements import run as execute
+from epochline.names import split_table
+
+_POSITION = ("_epoch", "_topic", "_partition", "_offset", "_row")
+_COPY = "_copy"
+_GAP = sql.Identifier("pg_temp", "audited_gap")
+_RECORD = "audited_record"
+_KEPT = {**QUARANTINE_COLUMNS, "epoch_id": "bigint"}
+
+
+class RowDifference(NamedTuple):
+    """A row that one side has and the other has not, or has otherwise; ``columns`` names those that differ."""
+
+    epoch_id: int | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    row: int | None
+    kind: str
+    columns: Sequence[str]
+
+
+class ExpectedRows:
+    """Temporary tables of one session: the rows that targets should have for a few epochs.
+
+    Args:
+        connection: a session of its own; every call is a transaction of its own.
+        sinks: per target its columns with their types, as `epochline.layout.staged_columns` orders them.
+    """
+
+    def __init__(self, connection: Connection, sinks: Mapping[str, Mapping[str, str]]) -> None:
+        self._connection = connection
+        self._columns = {sink: {**columns, "_epoch": LINEAGE["_epoch"]} for sink, columns in sinks.items()}
+        self._tables = {sink: f"audited_{number}" for number, sink in enumerate(sinks)}
+
+    @property
+    def sinks(self) -> frozenset[str]:
+        """The targets whose rows are compared."""
+        return frozenset(self._tables)
+
+    def __enter__(self) -> ExpectedRows:
+        with self._connection.begin():
+            self._run("CREATE TEMP TABLE audited_gap (topic text, partition integer, first bigint, until bigint)")
+            self._run(
+                sql.SQL("CREATE TEMP TABLE {} ({})").format(
+                    sql.Identifier(_RECORD),
+                    sql.SQL(", ").join(
+                        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in _KEPT.items()
+                    ),
+                )
+            )
+            for sink, columns in self._columns.items():
+                self._run(
+                    sql.SQL("CREATE TEMP TABLE {} AS SELECT {} FROM {} WITH NO DATA").format(
+                        sql.Identifier(self._tables[sink]), _names(columns), _target(sink)
+                    )
+                )
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is not None:
+            return  # the session ends, and its temporary tables with it
+        with self._connection.begin():
+            tables = ["audited_gap", _RECORD, *self._tables.values()]
+            names = sql.SQL(", ").join(sql.Identifier("pg_temp", table) for table in tables)
+            self._run(sql.SQL("DROP TABLE IF EXISTS {}").format(names))
+
+    def _run(self, statement: str | sql.Composable, values: Sequence[Any] = ()) -> None:
+        execute_sql(self._connection, sql.SQL(statement) if isinstance(statement, str) else statement, values)
+
+    def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
+        """Rows that the target should have of an epoch."""
+        self._copy(self._tables[sink], self._columns[sink], rows.append_column("_epoch", _constant(epoch_id, rows)))
+
+    def set_aside(self, epoch_id: int, records: pa.RecordBatch) -> None:
+        """Records of an epoch that the quarantine should have (`epochline.layout.QUARANTINE_COLUMNS`)."""
+        self._copy(_RECORD, _KEPT, records.append_column("epoch_id", _constant(epoch_id, records)))
+
+    def leave_out(self, topic: str, partition: int, first: int, until: int) -> None:
+        """Offsets ``[first, until)`` of which nothing can be said: their rows are not looked at."""
+        with self._connection.begin():
+            insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s)").format(_GAP)
+            self._run(insert, (topic, partition, first, until))
+
+    def _copy(self, table: str, columns: Mapping[str, str], rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        encoder = CopyEncoder(columns)
+        data = b"".join((encoder.begin(), encoder.encode(rows), encoder.end()))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN WITH ({})").format(
+            sql.Identifier("pg_temp", table), _names(columns), sql.SQL(encoder.copy_options)
+        )
+        with self._connection.begin(), closing(self._cursor()) as cursor:
+            cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
+
+    def _cursor(self, name: str | None = None) -> Any:
+        driver: Any = self._connection.connection.dbapi_connection
+        return driver.cursor() if name is None else driver.cursor(name)
+
+    def differences(self, sink: str, epochs: Sequence[int]) -> Iterator[RowDifference]:
+        """Where the target's rows of these epochs are not the expected ones, in the order of the records."""
+        own = [name for name in self._columns[sink] if name not in _POSITION]
+        statement = sql.SQL(
+            "WITH t AS (SELECT {columns}, row_number() OVER (PARTITION BY {position} ORDER BY ctid) AS {copy}"
+            " FROM {target} t WHERE _epoch = ANY ({epochs}) AND NOT EXISTS (SELECT FROM {gap} g WHERE"
+            " g.topic = t._topic AND g.partition = t._partition AND t._offset >= g.first AND t._offset < g.until)),"
+            " e AS (SELECT *, 1::bigint AS {copy} FROM {expected} WHERE _epoch = ANY ({epochs}))"
+            " SELECT {both}, CASE WHEN t.{copy} > 1 THEN 'doubled' WHEN e.{copy} IS NULL THEN 'extra'"
+            " WHEN t.{copy} IS NULL THEN 'missing' ELSE 'changed' END,"
+            " CASE WHEN e.{copy} = t.{copy} THEN array_remove(ARRAY[{each}], NULL) ELSE '{{}}' END"
+            " FROM e FULL JOIN t ON ({e_position}, e.{copy}) = ({t_position}, t.{copy})"
+            " WHERE e.{copy} IS NULL OR t.{copy} IS NULL OR {e_row} *<> {t_row} ORDER BY 1, 2, 3, 4, 5"
+        ).format(
+            columns=_names([*own, *_POSITION]),
+            position=_names(_POSITION),
+            copy=sql.Identifier(_COPY),
+            target=_target(sink),
+            # Literals, because a column may have a % in its name.
+            epochs=sql.Literal(list(epochs)),
+            gap=_GAP,
+            expected=sql.Identifier("pg_temp", self._tables[sink]),
+            both=sql.SQL(", ").join(
+                sql.SQL("coalesce({}, {})").format(sql.Identifier("e", name), sql.Identifier("t", name))
+                for name in _POSITION
+            ),
+            each=sql.SQL(", ").join(
+                sql.SQL("CASE WHEN {} *<> {} THEN {} END").format(
+                    _record([name], "e"), _record([name], "t"), sql.Literal(name)
+                )
+                for name in own
+            ),
+            e_position=_names(_POSITION, "e"),
+            t_position=_names(_POSITION, "t"),
+            e_row=_record(own, "e"),
+            t_row=_record(own, "t"),
+        )
+        with self._connection.begin(), closing(self._cursor("audited")) as cursor:
+            cursor.execute(statement)
+            yield from map(RowDifference._make, cursor)
+
+    def quarantine_differences(self, pipeline: str, epochs: Sequence[int]) -> list[RowDifference]:
+        """Where the quarantine does not hold what these epochs should have set aside."""
+        with self._connection.begin():
+            rows = execute(self._connection, "quarantine_differences", pipeline=pipeline, epochs=list(epochs))
+            return [
+                RowDifference(row.epoch_id, row.topic, row.partition, row.offset, None, row.kind, ()) for row in rows
+            ]
+
+
+def count_by_epoch(connection: Connection, sink: str, epochs: Sequence[int]) -> dict[int, int]:
+    """How many rows a target has of each epoch."""
+    statement = sql.SQL("SELECT _epoch, count(*) FROM {} WHERE _epoch = ANY ({}) GROUP BY _epoch")
+    with connection.begin():
+        return dict(execute_sql(connection, statement.format(_target(sink), sql.Literal(list(epochs))))[1])
+
+
+def strays(connection: Connection, sink: str, pipeline: str) -> Iterator[RowDifference]:
+    """Rows of a target that name no committed epoch of the pipeline."""
+    statement = sql.SQL(
+        "SELECT {}, 'extra', '{{}}'::text[] FROM {} t WHERE NOT EXISTS (SELECT FROM epochline.epoch e"
+        " WHERE e.pipeline = {} AND e.epoch_id = t._epoch AND e.state = 'COMMITTED') ORDER BY 1, 2, 3, 4, 5"
+    ).format(_names(_POSITION, "t"), _target(sink), sql.Literal(pipeline))
+    with connection.begin():
+        driver: Any = connection.connection.dbapi_connection
+        with closing(driver.cursor("strays")) as cursor:
+            cursor.execute(statement)
+            yield from map(RowDifference._make, cursor)
+
+
+def _constant(epoch_id: int, rows: pa.RecordBatch) -> pa.Array:
+    return pa.repeat(pa.scalar(epoch_id, pa.int64()), rows.num_rows)
+
+
+def _target(sink: str) -> sql.Identifier:
+    return sql.Identifier(*split_table(sink))
+
+
+def _names(columns: Sequence[str] | Mapping[str, str], prefix: str | None = None) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
+
+
+def _record(columns: Sequence[str], prefix: str) -> sql.Composed:
+    # As a record, which the operator for binary images takes; two rows would be compared column by column.
+    return sql.SQL("ROW({})::record").format(_names(columns, prefix))

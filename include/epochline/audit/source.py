@@ -1,0 +1,33 @@
+"""Records read again, in the shape in which Spark's worker hands them to a parse."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.kafka.records import Columns
+
+_HEADERS = SOURCE_SCHEMA.field("headers").type
+
+
+def record_batch(topic: str, partition: int, columns: Columns) -> pa.RecordBatch:
+    """A batch of `SOURCE_SCHEMA` of one partition's records.
+
+    Args:
+        topic: their topic.
+        partition: their partition.
+        columns: as `epochline.kafka.records.ReadSession.read` gives them; times in milliseconds since 1970.
+    """
+    rows = len(columns["offset"])
+    headers = [
+        None if one is None else [{"key": name, "value": value} for name, value in one] for one in columns["headers"]
+    ]
+    given = {
+        "topic": pa.array([topic] * rows, pa.string()),
+        "partition": pa.array([partition] * rows, pa.int32()),
+        "timestamp": pa.array(columns["timestamp"], pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        "headers": pa.array(headers, _HEADERS),
+    }
+    for name in ("offset", "timestamp_type", "key", "value"):
+        given[name] = pa.array(columns[name], SOURCE_SCHEMA.field(name).type)
+    return pa.RecordBatch.from_arrays([given[name] for name in SOURCE_SCHEMA.names], schema=SOURCE_SCHEMA)

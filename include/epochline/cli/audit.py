@@ -1,0 +1,142 @@
+"""`epochline audit`: committed epochs against what Kafka gives for their ranges today."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from epochline.errors import EpochNotFoundError
+
+if TYPE_CHECKING:
+    from epochline.audit import Difference, EpochResult, Summary
+
+DIFFERENT = 1
+NOT_JUDGED = 3
+_EPOCHS = re.compile(r"(\d*)\.\.(\d*)|(\d+)")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("audit")(audit)
+
+
+def audit(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    epochs: Annotated[
+        str | None, typer.Option(help="Which epochs: 7, 3..9, 3.. or ..9, both ends included; all if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object per line.")] = False,
+) -> None:
+    """Read committed ranges of PIPELINE again from Kafka and compare counts, digests and rows. Changes nothing.
+
+    Every difference is named by topic, partition and offset. Offsets that Kafka does not hold any more are listed and
+    not judged. Rows are compared by value where the target is of mode append with lineage and no transform made them.
+
+    Exit code 0: everything that was looked at is exact; 1: there are differences, or the audit was refused; 2: wrong
+    use; 3: no difference, but something could not be judged.
+    """
+    from epochline.audit import audit as run
+    from epochline.cli.connections import kafka_settings, postgres_dsn
+    from epochline.cli.database import ask, session
+    from epochline.cli.ledger import connection_of
+    from epochline.kafka.records import RecordReader
+    from epochline.pipeline import Pipeline
+
+    first, last = _bounds(epochs)
+    dsn = postgres_dsn(connection_of(pipeline))
+    with session(dsn) as opened:
+        known = ask(opened, "newest_stored_declaration", pipeline=pipeline)
+    if not known:
+        raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
+    source = Pipeline.from_stored(known[0]["body"]).source
+    reader = RecordReader(kafka_settings(source.connection))
+    with _told(as_json) as told:
+        summary = run(dsn, reader, pipeline, told, first=first, last=last)
+    told.summary(pipeline, summary)
+    if summary.differences:
+        raise typer.Exit(DIFFERENT)
+    if summary.not_judged:
+        raise typer.Exit(NOT_JUDGED)
+
+
+def _bounds(epochs: str | None) -> tuple[int | None, int | None]:
+    if epochs is None:
+        return None, None
+    match = _EPOCHS.fullmatch(epochs.strip())
+    if match is None or epochs.strip() == "..":
+        raise typer.BadParameter(f"{epochs!r}: write 7, 3..9, 3.. or ..9", param_hint="--epochs")
+    if match[3]:
+        return int(match[3]), int(match[3])
+    return int(match[1]) if match[1] else 0, int(match[2]) if match[2] else None
+
+
+@contextmanager
+def _told(as_json: bool) -> Iterator[_Lines]:
+    # The bar goes to standard error and shows only on a terminal; results go to standard output in any case.
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not Console(stderr=True).is_terminal,
+    ) as bar:
+        yield _Lines(bar, as_json=as_json)
+
+
+class _Lines:
+    """Says everything as it is found: an audit keeps none of it (`epochline.audit.Reporter`)."""
+
+    def __init__(self, bar: Progress, *, as_json: bool) -> None:
+        self._bar = bar
+        self._task: TaskID | None = None
+        self._json = as_json
+
+    def begin(self, epochs: int, offsets: int) -> None:
+        self._task = self._bar.add_task(f"auditing {epochs} epochs", total=offsets)
+
+    def advance(self, offsets: int) -> None:
+        if self._task is not None:
+            self._bar.advance(self._task, offsets)
+
+    def difference(self, found: Difference) -> None:
+        self._say(str(found), {"difference": asdict(found)})
+
+    def epoch(self, result: EpochResult) -> None:
+        kind = "" if result.kind == "regular" else f" ({result.kind})"
+        lines = [f"epoch {result.epoch_id}{kind}: {_verdict(result)}"]
+        if result.superseded:
+            lines.append(f"  generation {result.generation}: superseded, its rows stay")
+        for one in result.partitions:
+            read = f"{one.found.received} records" if one.found else "not read"
+            lines.append(f"  {one.topic}-{one.partition} [{one.start}, {one.until}): {read}")
+            lines += [f"    {said}" for said in one.not_judged]
+        lines += [f"  {sink.sink}: {sink.said or 'rows compared'}" for sink in result.sinks]
+        lines += [f"  {note}" for note in result.notes]
+        self._say("\n".join(lines), {"epoch": asdict(result) | {"verdict": _verdict(result)}})
+
+    def summary(self, pipeline: str, summary: Summary) -> None:
+        """The last line."""
+        said = f"{pipeline}: {summary.epochs} epochs, {summary.records} records read again: "
+        said += f"{summary.differences} differences" if summary.differences else "no difference"
+        if summary.not_judged:
+            said += f"; {summary.not_judged} epochs could not be judged wholly"
+        self._say("\n".join([*summary.notes, said]), {"summary": asdict(summary) | {"pipeline": pipeline}})
+
+    def _say(self, text: str, value: dict[str, Any]) -> None:
+        from epochline.cli import printing
+
+        printing.say(printing.json_line(value) if self._json else text)
+
+
+def _verdict(result: EpochResult) -> str:
+    if result.differences:
+        return "different"
+    return "exact" if result.judged else "not judged wholly"

@@ -1,0 +1,94 @@
+"""Epochs of a pipeline by the product's own plan, writer, seal and commit, in this process: a job without Spark's JVM."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+
+from epochline import Pipeline
+from epochline.audit.source import record_batch
+from epochline.coordinator import LEASE, Plan, Receipt, begin, commit, plan, seal
+from epochline.epoch import Run
+from epochline.kafka.records import RecordReader
+from epochline.layout import StagingTicket
+from epochline.ledger.parts import end_job
+from epochline.ledger.postgres import PostgresLedger
+from epochline.offsets import PlannedRange
+from epochline.spark.connection import transaction
+from epochline.spark.functions import ship_functions
+from epochline.spark.one_pass import OnePass
+from epochline.spark.staging import StagingWriter, WriteOrder
+
+Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
+
+
+@dataclass
+class InProcess:
+    """One pipeline on a real PostgreSQL; where its records come from is said by ``source`` and ``read``."""
+
+    dsn: str
+    pipeline: Pipeline
+    source: Any
+    read: Read
+    invisible_allowed: frozenset[str] = frozenset()
+    _runs: Any = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def ledger(self) -> PostgresLedger:
+        return PostgresLedger(self.dsn)
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def create(self) -> None:
+        with self.ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+
+    def planned(self, **options: Any) -> tuple[Plan, Run]:
+        run = Run(dag_id=self.pipeline.name, run_id=f"run-{next(self._runs)}", host="here")
+        planned = plan(self.ledger, self.source, self.pipeline, run, **options)
+        assert planned.epoch is not None
+        return planned, run
+
+    def begun(self, planned: Plan, run: Run) -> StagingTicket:
+        assert planned.epoch is not None
+        ticket = begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=LEASE)
+        assert ticket is not None
+        return ticket
+
+    def stage(self, planned: Plan, ticket: StagingTicket) -> None:
+        """What the Spark job does, with one Spark partition for all records."""
+        flow = OnePass(pipeline=self.pipeline, tables=ticket.tables, functions=ship_functions(self.pipeline))
+        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn))
+        message = writer.write(batch for one in planned.ranges for batch in self.read(one))
+        writer.commit([message])
+        with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
+            assert end_job(cursor, ticket.attempt_id)
+
+    def epoch(self, **options: Any) -> Receipt:
+        """Plan, stage, seal and commit one epoch."""
+        planned, run = self.planned(**options)
+        ticket = self.begun(planned, run)
+        self.stage(planned, ticket)
+        seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
+        assert planned.epoch is not None
+        return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
+
+
+def from_kafka(bootstrap: str) -> Read:
+    """Records of a real Kafka."""
+
+    def read(one: PlannedRange) -> Iterable[pa.RecordBatch]:
+        with RecordReader({"bootstrap.servers": bootstrap}).session() as session:
+            for columns in session.read(one.tp.topic, one.tp.partition, one.range):
+                yield record_batch(one.tp.topic, one.tp.partition, columns)
+
+    return read

@@ -1,0 +1,372 @@
+"""`epochline audit` on real PostgreSQL and Kafka: it finds what was planted, names it, and judges nothing it cannot."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka import TopicPartition as KafkaPartition
+from psycopg2.extensions import parse_dsn
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
+from epochline.kafka.source import KafkaOffsets
+from tests.integration.in_process import InProcess, from_kafka
+
+COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
+
+
+@dataclass
+class Audited:
+    """A world with a pipeline over two partitions, and the command."""
+
+    world: InProcess
+    bootstrap: str
+    topic: str
+    call: Callable[..., tuple[int, list[dict[str, Any]]]]
+
+    def produce(self, partition: int, values: Iterable[bytes | None], **more: Any) -> None:
+        with closing(KafkaProducer(bootstrap_servers=self.bootstrap, acks="all")) as producer:
+            for value in values:
+                producer.send(self.topic, value, partition=partition, **more)
+            producer.flush()
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self.world.sql(statement, *values)
+
+    def audit(self, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[dict[str, Any]]]:
+        """Exit code, differences as (where, kind, partition, offset, said), and the epochs."""
+        code, lines = self.call("audit", self.topic, "--json", *arguments)
+        found = [line["difference"] for line in lines if "difference" in line]
+        shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
+        return code, shown, [line["epoch"] for line in lines if "epoch" in line]
+
+
+def person(number: int, **changes: Any) -> bytes:
+    value = {
+        "id": number, "name": f"näme {number}", "price": "1.50", "seen": "2024-02-29T01:02:03Z",
+        "extra": {"b": [1, 2.0], "a": None}, "raw": {"z": 1},
+    }  # fmt: skip
+    return json.dumps({**value, **changes}).encode()
+
+
+def make_topic(bootstrap: str, topic: str, **configs: str) -> None:
+    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+        admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1, "configs": configs}})
+        admin.wait_for_topics([topic])
+
+
+@pytest.fixture
+def audited(
+    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> Callable[..., Audited]:
+    parts = parse_dsn(postgres_dsn)
+    postgres = {
+        "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
+        "login": parts["user"], "password": parts["password"],
+    }  # fmt: skip
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", json.dumps(postgres))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(kafka))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+
+    def call(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
+        monkeypatch.setattr(sys, "argv", ["epochline", *map(str, arguments)])
+        capsys.readouterr()
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        if "--json" not in arguments:
+            return code, [{"text": out, "err": err}]
+        assert err == ""
+        return code, [json.loads(line) for line in out.splitlines()]
+
+    def make(*sinks: PostgresTable, **declared: Any) -> Audited:
+        declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
+        pipeline = Pipeline(
+            # Its own name: the mirror of another test's would be met in Kafka.
+            name=topic_name, source=KafkaSource(topics=topic_name),
+            sinks=sinks or (PostgresTable(table="people", columns=COLUMNS),), **declared,
+        )  # fmt: skip
+        source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
+        world = InProcess(postgres_dsn, pipeline, source, from_kafka(kafka_bootstrap))
+        make_topic(kafka_bootstrap, topic_name)
+        world.create()
+        return Audited(world, kafka_bootstrap, topic_name, call)
+
+    return make
+
+
+@pytest.fixture
+def committed(audited: Callable[..., Audited]) -> Audited:
+    """Two epochs: 30 and 10 records in either partition, one of them quarantined."""
+    one = audited()
+    one.produce(0, [person(n) for n in range(30)], headers=[("h", b""), ("h", b"1")], key=b"k")
+    one.produce(1, [*(person(n) for n in range(100, 129)), b"{poison"])
+    one.world.epoch()
+    one.produce(0, [person(n) for n in range(30, 40)])
+    one.produce(1, [person(n) for n in range(130, 140)])
+    one.world.epoch()
+    return one
+
+
+def test_an_exact_target_is_called_exact(committed: Audited) -> None:
+    """INV-9: every record is accounted for, quarantined ones too, when its range is read again."""
+    code, differences, epochs = committed.audit()
+
+    assert (code, differences) == (0, [])
+    assert [(one["epoch_id"], one["verdict"]) for one in epochs] == [(1, "exact"), (2, "exact")]
+    assert [(one["partition"], one["found"]["received"]) for one in epochs[0]["partitions"]] == [(0, 30), (1, 30)]
+
+
+def test_planted_damage_is_named_by_topic_partition_and_offset(committed: Audited) -> None:
+    """A deleted, a doubled and an altered row, and one that no record gave."""
+    committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
+    committed.sql("INSERT INTO people SELECT * FROM people WHERE _partition = 1 AND _offset = 3")
+    committed.sql("UPDATE people SET name = 'Eve', raw = '{\"z\":1 }' WHERE _partition = 0 AND _offset = 35")
+    committed.sql("UPDATE people SET price = 1.5 WHERE _partition = 0 AND _offset = 36")
+    committed.sql("INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES (1, 'other', 0, 5, 0, 2)")
+    committed.sql(
+        "INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES (1, %s, 0, 5, 0, 9)", committed.topic
+    )
+
+    code, differences, epochs = committed.audit()
+
+    assert code == 1
+    assert sorted(differences) == [
+        ("people", "changed", 0, 35, "name, raw"),
+        ("people", "changed", 0, 36, "price"),
+        ("people", "doubled", 1, 3, None),
+        ("people", "extra", 0, 5, None),
+        ("people", "extra", 0, 5, None),
+        ("people", "missing", 0, 7, None),
+    ]
+    assert [one["differences"] for one in epochs] == [2, 3]
+    said = committed.call("audit", committed.topic)[1][0]["text"]
+    assert f"people: missing: {committed.topic}-0 offset 7 (epoch 1)" in said
+    assert f"people: extra: {committed.topic}-0 offset 5 (no committed epoch)" in said
+    assert "6 differences" in said
+    assert "Eve" not in said
+
+
+def test_only_the_epochs_that_are_named_are_looked_at(committed: Audited) -> None:
+    committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
+
+    assert committed.audit("--epochs", "2")[0] == 0
+    assert committed.audit("--epochs", "2..")[0] == 0
+    assert [one["epoch_id"] for one in committed.audit("--epochs", "..1")[2]] == [1]
+    assert committed.audit("--epochs", "1..2")[0] == 1
+    assert committed.call("audit", committed.topic, "--epochs", "one")[0] == 2
+    assert committed.call("audit", committed.topic, "--epochs", "7..9")[0] == 1
+    assert committed.call("audit", "nobody")[0] == 1
+
+
+def test_a_ledger_that_was_altered_is_found(committed: Audited) -> None:
+    """F-number of trap 20: digest and counts of the ledger are what Kafka gives."""
+    committed.sql(
+        "UPDATE epochline.planned_range SET source_digest = source_digest - 1 WHERE epoch_id = 1 AND partition = 0"
+    )
+    committed.sql(
+        "UPDATE epochline.planned_range SET records_read = records_read - 1, records_passed = records_passed - 1"
+        " WHERE epoch_id = 2 AND partition = 1"
+    )
+
+    code, differences, _ = committed.audit()
+
+    assert code == 1
+    assert [one[:3] for one in differences] == [("ledger", "digest", 0), ("ledger", "count", 1)]
+    assert differences[1][4] == "[30, 40): records read 9 in the ledger, 10 now; passed 9 in the ledger, 10 now"
+
+
+def test_a_quarantined_record_must_be_in_the_quarantine_as_it_came(committed: Audited) -> None:
+    """INV-9: quarantined is accounted for only while the record is kept."""
+    committed.sql("UPDATE epochline.quarantined_record SET value = 'other'")
+    assert committed.audit()[1] == [("quarantine", "changed", 1, 29, None)]
+
+    committed.sql("DELETE FROM epochline.quarantined_record")
+    assert committed.audit()[1] == [("quarantine", "missing", 1, 29, None)]
+
+
+def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -> None:
+    """F25: retention took the first offsets; what is left is judged, and the exit code tells."""
+    with closing(KafkaAdminClient(bootstrap_servers=committed.bootstrap)) as admin:
+        admin.delete_records({KafkaPartition(committed.topic, 0): 12})
+    committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
+
+    code, differences, epochs = committed.audit()
+
+    assert (code, differences) == (3, [])
+    assert [one["not_judged"] for one in epochs[0]["partitions"]] == [["not retained: offsets [0, 12)"], []]
+    assert [one["verdict"] for one in epochs] == ["not judged wholly", "exact"]
+    committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 12")
+    assert committed.audit()[:2] == (1, [("people", "missing", 0, 12, None)])
+
+
+def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
+    """F26, trap 10: the topic id decides; the same offsets of another log prove nothing."""
+    with closing(KafkaAdminClient(bootstrap_servers=committed.bootstrap)) as admin:
+        admin.delete_topics([committed.topic])
+    make_topic_again(committed)
+    committed.produce(0, [person(n) for n in range(500, 540)])
+
+    code, differences, epochs = committed.audit()
+
+    assert (code, differences) == (3, [])
+    assert "was deleted and made again" in epochs[0]["partitions"][0]["not_judged"][0]
+
+
+def make_topic_again(one: Audited) -> None:
+    """Deleting a topic ends some moments after Kafka said yes."""
+    from kafka.errors import TopicAlreadyExistsError
+
+    while True:
+        try:
+            make_topic(one.bootstrap, one.topic)
+        except TopicAlreadyExistsError:
+            continue
+        return
+
+
+def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audited]) -> None:
+    """Trap 12: the end of a range is told by position, although its last offset is a marker."""
+    one = audited()
+    producer = KafkaProducer(bootstrap_servers=one.bootstrap, transactional_id=one.topic)
+    producer.init_transactions()
+    for at, keep in enumerate((True, False, True, False)):
+        producer.begin_transaction()
+        for number in range(5):
+            producer.send(one.topic, person(at * 5 + number), partition=0)
+        producer.flush()
+        producer.commit_transaction() if keep else producer.abort_transaction()
+    producer.close()
+    one.world.invisible_allowed = frozenset({one.topic})
+    one.world.epoch()
+
+    code, differences, epochs = one.audit()
+
+    assert (code, differences) == (0, [])
+    (partition,) = epochs[0]["partitions"]
+    assert (partition["until"], partition["found"]["received"]) == (24, 10)
+
+
+def test_every_row_of_an_exploded_record_is_compared(
+    audited: Callable[..., Audited], tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "audit_lines.py").write_text(
+        "import json, pyarrow as pa\n"
+        "def parse(batch):\n"
+        "    return pa.record_batch({'line': pa.array([json.loads(v) for v in batch.column('value').to_pylist()])})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    record = {"line": "text"}
+    one = audited(
+        PostgresTable(table="lines", columns=record), parse="audit_lines:parse", record=record, explode="line"
+    )
+    one.produce(0, [b'["a", "b"]', b"[]", b'["c"]'])
+    one.world.epoch()
+    assert one.audit()[0] == 0
+    one.sql("DELETE FROM lines WHERE line = 'b'")
+
+    code, lines = one.call("audit", one.topic, "--json")
+
+    assert code == 1
+    assert lines[0]["difference"] | {"topic": ""} == {
+        "epoch_id": 1, "where": "lines", "kind": "missing", "topic": "", "partition": 0, "offset": 0, "row": 1, "said": None,
+    }  # fmt: skip
+
+    monkeypatch.delitem(sys.modules, "audit_lines")
+    (tmp_path / "audit_lines.py").unlink()
+    code, differences, epochs = one.audit()
+    assert code == 1  # the number of rows is still known
+    assert [(d[1], d[4]) for d in differences] == [("count", "3 rows were sealed, 2 are there")]
+    assert "cannot be imported" in epochs[0]["sinks"][0]["said"]
+
+
+def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests_and_it_says_so(
+    audited: Callable[..., Audited],
+) -> None:
+    one = audited(
+        PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS),
+        PostgresTable(table="sums", mode="add", key="name", measures="id", columns={"name": "text", "id": "bigint"}),
+        PostgresTable(table="bare", columns={"id": "bigint"}, lineage=False),
+        PostgresTable(table="people", columns=COLUMNS),
+    )
+    one.produce(0, [person(1), person(1, name="y"), person(3, name=None)])
+    one.world.epoch()
+    one.sql("DELETE FROM newest")
+
+    code, differences, (epoch,) = one.audit()
+
+    assert (code, differences) == (0, [])
+    assert [(sink["sink"], sink["said"]) for sink in epoch["sinks"]] == [
+        ("newest", "values not compared: mode upsert keeps no row per record"),
+        ("sums", "values not compared: mode add keeps no row per record"),
+        ("bare", "values not compared: declared with lineage=False"),
+        ("people", None),
+    ]
+    assert epoch["partitions"][0]["found"]["quarantined"] == 1
+
+
+def test_a_table_that_was_altered_is_not_judged(committed: Audited) -> None:
+    """F34 after the fact: values of another type prove nothing."""
+    committed.sql("ALTER TABLE people ALTER id TYPE text, ADD mine text DEFAULT 'x'")
+
+    code, differences, epochs = committed.audit()
+
+    assert (code, differences) == (3, [])
+    assert epochs[0]["sinks"][0]["said"] == "values not compared: since the epoch the table's columns changed: id"
+
+
+def test_superseded_generations_and_declared_losses_are_shown(committed: Audited) -> None:
+    committed.sql("UPDATE epochline.pipeline SET generation = 2")
+    committed.sql(
+        "INSERT INTO epochline.committed_range SELECT pipeline, generation, topic, topic_id, partition, until_offset,"
+        " until_offset + 5, NULL, 'declared loss' FROM epochline.committed_range WHERE until_offset = 40 AND partition = 0"
+    )
+
+    code, [shown] = committed.call("audit", committed.topic)
+
+    assert code == 0
+    assert "generation 1: superseded" in shown["text"]
+    assert f"{committed.topic}-0: offsets [40, 45) were declared lost (generation 1)" in shown["text"]
+
+
+def test_an_audit_beside_an_epoch_on_its_way_looks_at_committed_rows_alone(committed: Audited) -> None:
+    committed.produce(0, [person(1)])
+    planned, run = committed.world.planned()
+    committed.world.stage(planned, committed.world.begun(planned, run))
+
+    assert committed.audit()[:2] == (0, [])
+
+
+def test_a_million_offsets_apart_epochs_are_compared_in_groups(committed: Audited, monkeypatch: Any) -> None:
+    """Bounded memory: groups of few epochs and chunks of few records find what one look finds."""
+    monkeypatch.setattr("epochline.audit.recorded._AT_ONCE", 1)
+    monkeypatch.setattr("epochline.kafka.records._RECORDS", 7)
+    committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset IN (7, 33)")
+
+    assert committed.audit()[:2] == (1, [("people", "missing", 0, 7, None), ("people", "missing", 0, 33, None)])
+
+
+def test_what_the_operations_page_says_of_audits_works(committed: Audited, monkeypatch: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    section = text.partition("## Auditing what is committed")[2].partition("\n## ")[0]
+    commands, index = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("bash", "sql"))
+    assert commands is not None
+    assert index is not None
+
+    committed.sql(index[1].replace("access_log", "people"))
+    for command in commands[1].splitlines():
+        name, *arguments = command.replace("access_log", committed.topic).split()
+        assert name == "epochline"
+        assert committed.call(*arguments)[0] == 0, command
