@@ -6,6 +6,19 @@ What a pipeline's author imports is here; nothing here imports Airflow, Spark or
 from epochline.declarations import epoch_dag
 from epochline.parsing import Bytes, Json, Regex, Text
 from epochline.pipeline import KafkaSource, Pipeline
+from epochline.startup import FromGroup, FromOffsets, FromTimestamp
 from epochline.table import PostgresTable
 
-__all__ = ["Bytes", "Json", "KafkaSource", "Pipeline", "PostgresTable", "Regex", "Text", "epoch_dag"]
+__all__ = [
+    "Bytes",
+    "FromGroup",
+    "FromOffsets",
+    "FromTimestamp",
+    "Json",
+    "KafkaSource",
+    "Pipeline",
+    "PostgresTable",
+    "Regex",
+    "Text",
+    "epoch_dag",
+]

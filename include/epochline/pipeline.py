@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, field_validator, model_validator
 from epochline.declared import Declared, check_columns, check_reference, reading_back
 from epochline.names import consumer_group, split_table
 from epochline.parsing import ReadyMadeParser
+from epochline.startup import FromGroup, FromOffsets, Startup
 from epochline.table import PostgresTable
 
 
@@ -26,8 +27,8 @@ class KafkaSource(Declared):
     Args:
         topics: names of topics. Either this or ``pattern``.
         pattern: regular expression that whole topic names match; topics that match later join at offset 0.
-        startup: where a topic begins that the ledger does not know yet: ``earliest`` or ``latest``. Resolved once,
-            then kept as the partition's origin.
+        startup: where a topic begins that the ledger does not know yet: ``earliest``, ``latest``, `FromGroup`,
+            `FromTimestamp` or `FromOffsets`. Resolved once, then kept as the partition's origin.
         records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
         gaps_expected: declare that offsets without a record are normal although the broker does not say so.
         connection: id of the Airflow connection of the brokers.
@@ -35,7 +36,7 @@ class KafkaSource(Declared):
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    startup: Literal["earliest", "latest"] = "earliest"
+    startup: Startup = "earliest"
     records_per_epoch: int = Field(default=1_000_000, gt=0)
     gaps_expected: bool = False
     connection: str = "epochline_kafka"
@@ -59,6 +60,10 @@ class KafkaSource(Declared):
                 re.compile(self.pattern)
             except re.error as error:
                 raise ValueError(f"pattern: not a regular expression: {error}") from error
+        if isinstance(self.startup, FromOffsets) and self.topics:
+            strangers = sorted(set(self.startup.offsets) - set(self.topics))
+            if strangers:
+                raise ValueError(f"startup: gives offsets for {', '.join(strangers)}, which topics does not name")
         return self
 
 
@@ -146,6 +151,11 @@ class Pipeline(Declared):
                 check_columns(self.parse.record)
             except ValueError as error:
                 raise ValueError(f"parse: {error}") from error
+        if isinstance(self.source.startup, FromGroup) and self.source.startup.group == self.consumer_group:
+            raise ValueError(
+                f"source.startup: {self.consumer_group} is the group that epochline mirrors this pipeline's heads to;"
+                " name the group of the job that read the topic before"
+            )
         tables = [split_table(sink.table) for sink in self.sinks]
         if len(set(tables)) != len(tables):
             raise ValueError("sinks: a table is named twice")

@@ -1,4 +1,7 @@
-"""Which origins and ranges come next. Pure: given heads and what Kafka said, it computes and never asks."""
+"""Which ranges come next, and whether the log is still the one that the heads belong to.
+
+Pure: given heads and what Kafka said, it computes and never asks.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.errors import DataLossError
-from epochline.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+from epochline.offsets import Head, OffsetRange, PlannedRange, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,39 +35,6 @@ class SourceView:
     partitions: Sequence[PartitionView]
     invisible_allowed: frozenset[str] = frozenset()
     """Topics that are compacted or have (had) transactional producers (INV-9)."""
-
-
-def missing_origins(
-    heads: Sequence[Head], partitions: Sequence[PartitionView], *, startup: str, by_pattern: bool
-) -> list[Origin]:
-    """The origins to write for partitions that the pipeline has never seen.
-
-    A startup mode is resolved once. A partition that appears later in a known topic, and a topic that newly matches
-    a pattern, begin at offset 0: their records were all produced after the pipeline's start (S2, FLIP-288).
-    A topic added to the declaration's list uses the startup mode.
-
-    Args:
-        heads: every head of the pipeline's generation.
-        partitions: what Kafka has now.
-        startup: ``earliest`` or ``latest``.
-        by_pattern: whether the source is declared by a pattern.
-    """
-    known = {head.tp for head in heads}
-    known_topics = {head.tp.topic for head in heads}
-    origins = []
-    for view in partitions:
-        if view.tp in known:
-            continue
-        if view.tp.topic in known_topics:
-            offset, chosen_by = 0, "new partition"
-        elif by_pattern and known_topics:
-            offset, chosen_by = 0, "new topic of the pattern"
-        elif startup == "latest":
-            offset, chosen_by = view.last_stable, "startup latest"
-        else:
-            offset, chosen_by = view.log_start, "startup earliest"
-        origins.append(Origin(tp=view.tp, offset=offset, chosen_by=chosen_by, leader_epoch=view.leader_epoch))
-    return origins
 
 
 def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, Text
+from epochline import (
+    Bytes,
+    FromGroup,
+    FromOffsets,
+    FromTimestamp,
+    Json,
+    KafkaSource,
+    Pipeline,
+    PostgresTable,
+    Regex,
+    Text,
+)
 from epochline.declared import load_function
 from epochline.errors import DeclarationError
 from epochline.table import order_columns
@@ -46,7 +58,12 @@ WRONG_SOURCE = {
     "empty topic": ({"topics": ""}, "topics: Kafka allows no topic named ''"),
     "topic twice": ({"topics": ("a", "a")}, "topics: a topic is named twice"),
     "broken pattern": ({"topics": (), "pattern": "("}, "pattern: not a regular expression"),
-    "unknown startup": ({"startup": "group"}, "startup: Input should be 'earliest' or 'latest'"),
+    "unknown startup": ({"startup": "group"}, "startup: write 'earliest', 'latest', FromGroup"),
+    "startup of no kind": ({"startup": 5}, "startup: write 'earliest', 'latest', FromGroup"),
+    "offsets of another topic": (
+        {"startup": FromOffsets(offsets={"orderz": {0: 1}})},
+        "startup: gives offsets for orderz, which topics does not name",
+    ),
     "limit of nothing": ({"records_per_epoch": 0}, "records_per_epoch: Input should be greater than 0"),
     "unknown field": ({"brokers": "x:9092"}, "brokers: Extra inputs are not permitted"),
 }
@@ -203,6 +220,11 @@ VARIETY = {
     "bytes": {"parse": Bytes(column="raw"), "sinks": PostgresTable(table="Schéma.t\"a'b", lineage=False)},
     "function": {"parse": PARSE, "record": RECORD},
     "pattern": {"source": KafkaSource(pattern="orders-.*", startup="latest", gaps_expected=True)},
+    "from a group": {"source": KafkaSource(topics="orders", startup=FromGroup(group="flink", reset="latest"))},
+    "from a moment": {
+        "source": KafkaSource(topics="orders", startup=FromTimestamp(timestamp=datetime(2026, 3, 1, tzinfo=UTC)))
+    },
+    "from offsets": {"source": KafkaSource(topics="orders", startup=FromOffsets(offsets={"orders": {0: 3, 11: 0}}))},
     "transform": {"transform": SELECT, "sinks": (table(aggregated=True), table(table="b"))},
     "upsert": {"sinks": table(**UPSERT, order_by=("seen", "hits"), tombstone="ignore")},
     "replace": {"sinks": table(mode="replace")},
@@ -230,6 +252,37 @@ def test_a_stored_declaration_is_read_back_equal(fields: dict[str, Any]) -> None
     assert again == one
     assert again.declaration_hash == one.declaration_hash
     assert again.stored() == one.stored()
+
+
+def test_a_declaration_stored_before_there_were_other_startup_modes_is_read_back() -> None:
+    """The ledger keeps declarations for ever, and their hashes mean the same."""
+    stored = pipeline(source=source(startup="latest")).stored()
+
+    assert '"startup":"latest"' in stored
+    assert Pipeline.from_stored(stored).source.startup == "latest"
+
+
+WRONG_STARTUP = {
+    "no group": (lambda: FromGroup(), "group: name the consumer group"),
+    "empty group": (lambda: FromGroup(group=""), "group: name the consumer group"),
+    "unknown reset": (lambda: FromGroup(group="g", reset="none"), "reset: Input should be 'earliest', 'latest' or"),
+    "moment without a zone": (lambda: FromTimestamp(timestamp=datetime(2026, 3, 1)), "timestamp: .*timezone"),  # noqa: DTZ001
+    "no offsets": (lambda: FromOffsets(offsets={}), "offsets: name a topic, its partitions"),
+    "negative offset": (lambda: FromOffsets(offsets={"orders": {0: -1}}), "orders-0: -1 is no offset"),
+}
+
+
+@pytest.mark.parametrize(("declare", "said"), WRONG_STARTUP.values(), ids=WRONG_STARTUP.keys())
+def test_a_startup_mode_that_says_nothing_is_refused(declare: Callable[[], Any], said: str) -> None:
+    """X28: a group's id is mandatory."""
+    with pytest.raises(DeclarationError, match=said):
+        declare()
+
+
+def test_the_group_of_the_mirror_is_no_start() -> None:
+    """INV-8: the mirror is for monitors."""
+    with pytest.raises(DeclarationError, match=r"epochline\.orders is the group that epochline mirrors"):
+        pipeline(source=source(startup=FromGroup(group="epochline.orders")))
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Which origins and ranges come next, by properties: limits, origins (S2, S9), the same log (traps 9, 10, 11)."""
+"""Which ranges come next, by properties: limits, the same log (traps 9, 10, 11)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epochline.errors import DataLossError
 from epochline.offsets import Head, TopicPartition
-from epochline.planning import PartitionView, check_same_log, missing_origins, next_ranges, share_limit
+from epochline.planning import PartitionView, check_same_log, next_ranges, share_limit
 
 partitions = st.integers(0, 30)
 
@@ -137,49 +137,6 @@ def test_a_backfill_bound_ends_a_range_and_a_partition_without_one_is_not_read()
 
 def test_a_head_whose_partition_kafka_does_not_show_is_not_read() -> None:
     assert next_ranges([head(tp(0))], []) == []
-
-
-@pytest.mark.parametrize(
-    ("startup", "offset", "chosen_by"),
-    [("earliest", 4, "startup earliest"), ("latest", 9, "startup latest")],
-    ids=["earliest", "latest"],
-)
-def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: str, offset: int, chosen_by: str) -> None:
-    """S9, S10: latest is the last stable offset, not the high watermark."""
-    views = [view(tp(0), 4, 9, high_watermark=12)]
-
-    [origin] = missing_origins([], views, startup=startup, by_pattern=False)
-
-    assert (origin.offset, origin.chosen_by, origin.leader_epoch) == (offset, chosen_by, 3)
-
-
-@pytest.mark.parametrize("startup", ["earliest", "latest"])
-def test_a_known_partition_keeps_its_origin_whatever_the_startup_mode(startup: str) -> None:
-    """S9, X32: the ledger beats the startup mode."""
-    assert missing_origins([head(tp(0), 4)], [view(tp(0))], startup=startup, by_pattern=False) == []
-
-
-@pytest.mark.parametrize("startup", ["earliest", "latest"])
-@pytest.mark.parametrize("by_pattern", [False, True], ids=["by name", "by pattern"])
-def test_a_new_partition_of_a_known_topic_begins_at_offset_0(startup: str, by_pattern: bool) -> None:
-    """S2: also where its log already starts later; then retention passed it, which the plan reports (trap 9)."""
-    views = [view(tp(0)), view(tp(1), 3, 8)]
-
-    [origin] = missing_origins([head(tp(0))], views, startup=startup, by_pattern=by_pattern)
-
-    assert (origin.tp, origin.offset, origin.chosen_by) == (tp(1), 0, "new partition")
-
-
-@pytest.mark.parametrize(
-    ("by_pattern", "offset"), [(True, 0), (False, 8)], ids=["matches the pattern later", "was added by name"]
-)
-def test_a_new_topic_begins_at_0_by_pattern_and_as_declared_by_name(by_pattern: bool, offset: int) -> None:
-    """S2, S9."""
-    views = [view(tp(0)), view(tp(0, topic="returns"), 3, 8)]
-
-    [origin] = missing_origins([head(tp(0))], views, startup="latest", by_pattern=by_pattern)
-
-    assert origin.offset == offset
 
 
 @given(first=st.integers(0, 1000), origin=st.integers(0, 1000), end=st.integers(0, 1000))

@@ -66,17 +66,18 @@ def _ago(seconds: float | None) -> str:
 
 def lag_of(pipeline: Pipeline) -> list[dict[str, Any]]:
     """One row per partition; a partition that the ledger does not know yet has the head where it would begin."""
-    from epochline.cli.connections import offsets_of, postgres_dsn
+    from epochline.cli.connections import ledger_of, offsets_of, postgres_dsn
     from epochline.cli.database import ask, session
-    from epochline.planning import missing_origins
+    from epochline.coordinator import ask_startup, origins_of
 
     with session(postgres_dsn(pipeline.postgres_connection)) as opened:
         heads = {(row["topic"], row["partition"]): row for row in ask(opened, "heads", pipeline=pipeline.name)}
-    view = offsets_of(pipeline).look(pipeline.source)
-    unknown = [one for one in view.partitions if (one.tp.topic, one.tp.partition) not in heads]
-    begun = missing_origins(
-        [], unknown, startup=pipeline.source.startup, by_pattern=pipeline.source.pattern is not None
-    )
+    source = offsets_of(pipeline)
+    view = source.look(pipeline.source)
+    with ledger_of(pipeline).transaction() as tx:
+        row = tx.epochs.pipeline(pipeline.name)
+        known = tx.chain.heads(pipeline.name, row.generation) if row is not None else ()
+    begun = origins_of(pipeline, known, view, ask_startup(source, pipeline, known, view))
     origins = {(one.tp.topic, one.tp.partition): one.offset for one in begun}
     rows = []
     for one in sorted(view.partitions, key=lambda each: each.tp):

@@ -3,8 +3,9 @@
 from epochline.coordinator.abort import abort
 from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import Receipt, commit
-from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, Preview, plan, preview
+from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, Preview, origins_of, plan, preview
 from epochline.coordinator.seal import seal
+from epochline.coordinator.startup import ask_startup
 
 __all__ = [
     "LEASE",
@@ -13,8 +14,10 @@ __all__ = [
     "Preview",
     "Receipt",
     "abort",
+    "ask_startup",
     "begin",
     "commit",
+    "origins_of",
     "plan",
     "preview",
     "renew",

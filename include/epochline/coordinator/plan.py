@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,11 +22,13 @@ from epochline.coordinator.checks import (
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.interval import ask_interval, judge
 from epochline.coordinator.recover import recover
+from epochline.coordinator.startup import ask_startup
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import PlanChangedError
 from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.origins import missing_origins
 from epochline.pipeline import Pipeline
-from epochline.planning import SourceView, check_same_log, missing_origins, next_ranges
+from epochline.planning import SourceView, check_same_log, next_ranges
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 
 log = logging.getLogger(__name__)
@@ -120,6 +122,7 @@ def plan(
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline.name)
         view = source.look(pipeline.source)
+        found = ask_startup(source, pipeline, seen.heads, view)
         backfill = None if interval is None else ask_interval(source, view, interval)
         notes = [
             *recovered.notes,
@@ -127,7 +130,7 @@ def plan(
         ]
         try:
             return _write_plan(
-                ledger, pipeline, run, seen, view, own, notes, backfill,
+                ledger, pipeline, run, seen, view, found, own, notes, backfill,
                 record_limit=record_limit, note=note, writers=writers, lease=lease,
             )  # fmt: skip
         except PlanChangedError as error:
@@ -147,6 +150,7 @@ def _write_plan(
     run: Run,
     seen: _Seen,
     view: SourceView,
+    found: Mapping[TopicPartition, int | None],
     own: Epoch | None,
     notes: list[str],
     backfill: IntervalOffsets | None,
@@ -162,7 +166,7 @@ def _write_plan(
         row = _still_as_seen(tx, pipeline, seen)
         check_cluster(tx, pipeline, row, view)
         check_topics(pipeline, seen.heads, view)
-        for origin in origins_of(pipeline, seen.heads, view):
+        for origin in origins_of(pipeline, seen.heads, view, found):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     with ledger.transaction() as tx:
@@ -231,7 +235,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         tx.targets.inspect(pipeline)
     view = source.look(pipeline.source)
     check_topics(pipeline, heads, view)
-    origins = tuple(origins_of(pipeline, heads, view))
+    origins = tuple(origins_of(pipeline, heads, view, ask_startup(source, pipeline, heads, view)))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
     watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
     check_same_log(pipeline.name, watched, view.partitions)
@@ -246,13 +250,16 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
     )
 
 
-def origins_of(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> list[Origin]:
-    """The origins that the next plan would write."""
+def origins_of(
+    pipeline: Pipeline, heads: Sequence[Head], view: SourceView, found: Mapping[TopicPartition, int | None]
+) -> list[Origin]:
+    """The origins that the next plan would write, given what `ask_startup` found."""
     return missing_origins(
         heads,
         view.partitions,
         startup=pipeline.source.startup,
         by_pattern=pipeline.source.pattern is not None,
+        found=found,
     )
 
 

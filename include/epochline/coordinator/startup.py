@@ -1,0 +1,30 @@
+"""What Kafka has to say before a startup mode can be resolved; asked only where an origin is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from epochline.offsets import Head, TopicPartition
+from epochline.origins import begun_by_startup
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import OffsetSource
+from epochline.startup import FromGroup, FromTimestamp
+
+
+def ask_startup(
+    source: OffsetSource, pipeline: Pipeline, heads: Sequence[Head], view: SourceView
+) -> Mapping[TopicPartition, int | None]:
+    """The offsets of a group, or of a moment, in the partitions that begin by the startup mode.
+
+    Empty where no origin is missing, and where the mode needs no answer. Never call it while a transaction is open.
+    """
+    by_pattern = pipeline.source.pattern is not None
+    new = [one.tp for one in begun_by_startup(heads, view.partitions, by_pattern=by_pattern)]
+    startup = pipeline.source.startup
+    if new and isinstance(startup, FromGroup):
+        held = source.mirrored(startup.group)
+        return {tp: held[tp.topic, tp.partition].offset for tp in new if (tp.topic, tp.partition) in held}
+    if new and isinstance(startup, FromTimestamp):
+        return source.offsets_at(new, startup.timestamp)
+    return {}

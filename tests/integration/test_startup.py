@@ -1,0 +1,147 @@
+"""Startup modes against a real broker: a group that another job committed, timestamps of the log, given offsets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import psycopg2
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPartition
+from kafka.structs import OffsetAndMetadata
+
+from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource, Pipeline, PostgresTable, Text
+from epochline.coordinator import Plan, PlanOutcome, abort, plan
+from epochline.epoch import Run
+from epochline.errors import SourceError
+from epochline.kafka.source import KafkaOffsets
+from epochline.ledger.postgres import PostgresLedger
+from epochline.startup import Startup
+
+FIRST = datetime(2026, 3, 1, tzinfo=UTC)
+_runs = itertools.count(1)
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str, topic_name: str) -> Iterator[str]:
+    """Ten records in one partition, a minute apart."""
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}})
+        admin.wait_for_topics([topic_name])
+        produce(kafka_bootstrap, topic_name, 10)
+        yield topic_name
+
+
+def produce(bootstrap: str, topic: str, records: int) -> None:
+    with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all")) as producer:
+        for number in range(records):
+            at = int((FIRST + timedelta(minutes=number)).timestamp() * 1000)
+            producer.send(topic, b"x", partition=0, timestamp_ms=at).get(30)
+
+
+@pytest.fixture
+def group(kafka_bootstrap: str, topic: str) -> str:
+    """A group whose job, a consumer of Kafka's, committed offset 6 and left."""
+    name = f"flink-{topic}"
+    consumer = KafkaConsumer(bootstrap_servers=kafka_bootstrap, group_id=name, enable_auto_commit=False)
+    with closing(consumer):
+        consumer.assign([KafkaPartition(topic, 0)])
+        consumer.commit({KafkaPartition(topic, 0): OffsetAndMetadata(6, "by a job", -1)})
+    return name
+
+
+@pytest.fixture
+def planned(kafka_bootstrap: str, postgres_dsn: str, topic: str) -> Callable[[Startup], Plan]:
+    """Plans an epoch of the one pipeline under a startup mode, and ends it again."""
+    ledger, source = PostgresLedger(postgres_dsn), KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
+
+    def run_plan(startup: Startup) -> Plan:
+        pipeline = Pipeline(
+            name="started",
+            source=KafkaSource(topics=topic, startup=startup),
+            parse=Text(),
+            sinks=[PostgresTable(table="started", columns={"value": "text"})],
+        )
+        with ledger.transaction() as tx:
+            tx.targets.create(pipeline)
+        run = Run(dag_id="started", run_id=str(next(_runs)), host="here")
+        one = plan(ledger, source, pipeline, run)
+        if one.epoch is not None:
+            abort(ledger, "started", one.epoch.epoch_id, run, reason="a test needs the plan alone")
+        return one
+
+    return run_plan
+
+
+def origins(dsn: str) -> list[tuple[int, str]]:
+    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT until_offset, chosen_by FROM epochline.committed_range WHERE start_offset IS NULL")
+        return cursor.fetchall()
+
+
+def shown(one: Plan) -> list[str]:
+    return [str(each.range) for each in one.ranges]
+
+
+def test_each_mode_gives_its_origin_on_a_fresh_start_and_the_ledger_keeps_how(
+    planned: Callable[[Startup], Plan], topic: str, group: str, postgres_dsn: str
+) -> None:
+    """S9: 10 old rows, the group at 6, the timestamp of row 8, offset 3; a fresh ledger each time."""
+    modes: list[tuple[Startup, int, str]] = [
+        ("earliest", 0, "startup earliest"),
+        ("latest", 10, "startup latest"),
+        (FromGroup(group=group), 6, f"startup group {group} offset 6"),
+        (
+            FromTimestamp(timestamp=FIRST + timedelta(minutes=8)),
+            8,
+            "startup timestamp 2026-03-01T00:08:00+00:00",
+        ),
+        (FromOffsets(offsets={topic: {0: 3}}), 3, "startup offset"),
+    ]
+    for mode, start, chosen_by in modes:
+        with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
+            cursor.execute("TRUNCATE epochline.pipeline, epochline.declaration CASCADE")
+
+        one = planned(mode)
+
+        assert shown(one) == ([f"[{start}, 10)"] if start < 10 else [])
+        assert origins(postgres_dsn) == [(start, chosen_by)]
+
+
+def test_a_group_that_kafka_does_not_know_falls_back_to_its_reset_or_stops(
+    planned: Callable[[Startup], Plan], postgres_dsn: str
+) -> None:
+    """S10: latest gives no row; without a reset nothing is written."""
+    with pytest.raises(SourceError, match="group nobody holds no offset"):
+        planned(FromGroup(group="nobody"))
+    assert origins(postgres_dsn) == []
+
+    assert planned(FromGroup(group="nobody", reset="latest")).outcome is PlanOutcome.NOTHING_TO_READ
+    assert origins(postgres_dsn) == [(10, "startup group nobody reset latest: no offset")]
+
+
+def test_a_group_whose_offset_retention_passed_is_reset_or_stops(
+    planned: Callable[[Startup], Plan], kafka_bootstrap: str, topic: str, group: str, postgres_dsn: str
+) -> None:
+    """S10: as auto.offset.reset does, but never silently."""
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        admin.delete_records({KafkaPartition(topic, 0): 8})
+
+    with pytest.raises(SourceError, match=r"holds offset 6, outside the log, for .*whose log is \[8, 10\]"):
+        planned(FromGroup(group=group))
+
+    assert shown(planned(FromGroup(group=group, reset="earliest"))) == ["[8, 10)"]
+    assert origins(postgres_dsn)[0][1].endswith("reset earliest: offset 6, outside the log")
+
+
+def test_what_is_produced_while_a_pipeline_is_stopped_is_read_when_it_starts_again_from_latest(
+    planned: Callable[[Startup], Plan], kafka_bootstrap: str, topic: str
+) -> None:
+    """X32: stop, produce 5, start: 5 rows. The group plays no part either."""
+    assert planned("latest").outcome is PlanOutcome.NOTHING_TO_READ
+    produce(kafka_bootstrap, topic, 5)
+
+    assert shown(planned("latest")) == ["[10, 15)"]
