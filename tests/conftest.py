@@ -16,6 +16,8 @@ from psycopg2 import sql
 from epochline.ledger.migrate import upgrade
 from epochline.local.stack import Stack
 
+pytest_plugins = ["tests.crash.reliability"]
+
 _numbers = itertools.count(1)
 _TEMPLATE = "template_epochline"
 AIRFLOW_DAGS = Path(__file__).with_name("airflow") / "dags"

@@ -1,0 +1,130 @@
+"""What must hold after every fault, in one function; and how long it took until it did, without a human."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from epochline.names import QUARANTINE
+from epochline.offsets import chain_breaks
+from tests.crash.line import Line
+
+BAR_SECONDS = 180.0
+"""Recovery without a human within this time (I7)."""
+
+
+def recover(line: Line, *, since: float | None = None) -> float:
+    """Let runs come, as a schedule would, until everything produced is committed; the seconds since the last fault.
+
+    Args:
+        line: whose runs.
+        since: when the last fault was, by `time.monotonic`; now if not given.
+    """
+    since = time.monotonic() if since is None else since
+    outcomes = []
+    while time.monotonic() - since < BAR_SECONDS:
+        outcomes.append(line.run())
+        if outcomes[-1] == "skipped" and _caught_up(line):
+            break
+    seconds = time.monotonic() - since
+    assert _caught_up(line), f"not recovered after {seconds:.0f} s: runs ended {outcomes}, heads are {line.heads()}"
+    assert seconds < BAR_SECONDS
+    assert_exact(line)
+    return seconds
+
+
+def _caught_up(line: Line) -> bool:
+    heads = line.heads()
+    last: dict[int, int] = {}
+    for partition, offset in line.produced:
+        last[partition] = max(last.get(partition, 0), offset)
+    return all(heads.get(partition, 0) > offset for partition, offset in last.items())
+
+
+def assert_exact(line: Line) -> None:
+    """Target against input (I1), chain (I2), counts (I4), nothing left over (I6)."""
+    assert_set(line)
+    assert_chain(line)
+    assert_counts(line)
+    assert_nothing_left_over(line)
+
+
+def assert_set(line: Line) -> None:
+    """I1: target rows and dead letters together are the records that were produced, one copy each, in every table."""
+    bad = Counter(
+        (partition, offset, bytes(value))
+        for partition, offset, value in line.query(
+            'SELECT partition, "offset", value FROM epochline.quarantine WHERE pipeline = %s', line.name
+        )
+    )
+    expected = Counter((partition, offset, value) for (partition, offset), value in line.produced.items())
+    for sink in line.pipeline.sinks:
+        rows = Counter(
+            (partition, offset, value.encode())
+            for partition, offset, value in line.query(f"SELECT _partition, _offset, value FROM {sink.table}")
+        )
+        found = rows + bad
+        assert found == expected, (
+            f"{sink.table}: missing {list((expected - found).items())[:3]}, extra {list((found - expected).items())[:3]}"
+        )
+
+
+def assert_chain(line: Line) -> None:
+    """I2: per partition one interval from origin to head."""
+    chains: dict[tuple[str, int], list[tuple[int | None, int]]] = {}
+    for topic_id, partition, start, until in line.query(
+        "SELECT topic_id, partition, start_offset, until_offset FROM epochline.committed_range WHERE pipeline = %s",
+        line.name,
+    ):
+        chains.setdefault((topic_id, partition), []).append((start, until))
+    assert {key: chain_breaks(ranges) for key, ranges in chains.items() if chain_breaks(ranges)} == {}
+
+
+def assert_counts(line: Line) -> None:
+    """I4: of every committed epoch, rows in the target = manifest = sum of parts, and the records balance."""
+    for epoch_id, attempt, written, read, passed, skipped, quarantined in line.query(
+        "SELECT epoch_id, attempt, rows_written, records_read, records_passed, records_skipped, records_quarantined"
+        " FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED'", line.name
+    ):  # fmt: skip
+        in_targets = {
+            sink.table: line.query(f"SELECT count(*) FROM {sink.table} WHERE _epoch = %s", epoch_id)[0][0]
+            for sink in line.pipeline.sinks
+        }
+        in_targets[QUARANTINE] = line.query(
+            "SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s AND epoch_id = %s", line.name, epoch_id
+        )[0][0]
+        assert _of_attempt(line, "manifest", "max(rows)", epoch_id, attempt) == in_targets
+        assert _of_attempt(line, "part", "sum(rows)::bigint", epoch_id, attempt) == in_targets
+        ranges = line.query(
+            "SELECT sum(records_read)::bigint, sum(records_passed)::bigint, sum(records_skipped)::bigint,"
+            " sum(records_quarantined)::bigint FROM epochline.planned_range WHERE pipeline = %s AND epoch_id = %s",
+            line.name, epoch_id,
+        )[0]  # fmt: skip
+        seen = tuple(count or 0 for count in ranges)
+        assert seen == (read, passed, skipped, quarantined)
+        assert read == passed + skipped + quarantined
+        assert quarantined == in_targets[QUARANTINE]
+        assert written == sum(rows for sink, rows in in_targets.items() if sink != QUARANTINE)
+
+
+def _of_attempt(line: Line, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
+    return dict(
+        line.query(
+            f"SELECT sink, {what} FROM epochline.{table} JOIN epochline.attempt USING (attempt_id)"
+            " WHERE pipeline = %s AND epoch_id = %s AND attempt = %s GROUP BY sink",
+            line.name, epoch_id, attempt,
+        )
+    )  # fmt: skip
+
+
+def assert_nothing_left_over(line: Line) -> None:
+    """I6: no staging table, no open transaction or prepared one, no session of a writer, no unfinished epoch."""
+    assert line.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'") == []
+    assert line.query("SELECT table_name FROM epochline.staging WHERE dropped_at IS NULL") == []
+    assert line.query("SELECT gid FROM pg_prepared_xacts") == []
+    assert line.query(
+        "SELECT application_name, state FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid() AND application_name LIKE 'epochline%' AND xact_start IS NOT NULL"
+    ) == []  # fmt: skip
+    assert line.query("SELECT epoch_id, state FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')") == []

@@ -1,0 +1,292 @@
+"""A pipeline whose runs are made as Airflow makes them, by the real use cases and the real writer, without Spark."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import psycopg2
+import pyarrow as pa
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPartition
+from pyspark import TaskContext
+
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
+from epochline.epoch import EpochState, Run
+from epochline.errors import EpochlineError, EpochNotFoundError, SourceUnavailableError
+from epochline.kafka.source import KafkaOffsets
+from epochline.layout import StagingTicket
+from epochline.ledger.parts import end_job
+from epochline.ledger.postgres import PostgresLedger
+from epochline.offsets import PlannedRange
+from epochline.spark.connection import transaction
+from epochline.spark.functions import ship_functions
+from epochline.spark.one_pass import OnePass
+from epochline.spark.staging import StagingWriter, WriteOrder
+
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+RETRY_DELAY = 0.3
+"""Seconds between two tries of a task."""
+NO_RECORD_FOR = 20.0
+"""Seconds without a record after which a read gives up, as a consumer's poll does."""
+
+
+class Line:
+    """One pipeline from a topic of its own into two tables, and everything that was produced for it.
+
+    Args:
+        dsn: of the database, as tests look at it.
+        bootstrap: of the broker, as tests produce.
+        via: another way to the database for the use cases and the writer, such as through a proxy.
+        kafka: another way to the broker for planning and reading.
+        partitions: of the topic; 0 where topic and targets are there.
+        lock_timeout: of the ledger's sessions, in seconds.
+        changes: of the declaration.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        bootstrap: str,
+        *,
+        via: str | None = None,
+        kafka: str | None = None,
+        partitions: int = 2,
+        lock_timeout: float = 5,
+        name: str | None = None,
+        **changes: Any,
+    ) -> None:
+        self.dsn = dsn
+        self.via = via or dsn
+        self.bootstrap = bootstrap
+        self.name = name or f"line_{os.getpid()}_{next(_numbers)}"
+        self.topic = self.name
+        fields: dict[str, Any] = {
+            "name": self.name,
+            "source": KafkaSource(topics=self.topic),
+            "parse": Text(),
+            "sinks": [PostgresTable(table=f"{self.name}{end}", columns={"value": "text"}) for end in ("", "_again")],
+            "bad_records": "quarantine",
+            "lock_timeout": timedelta(seconds=lock_timeout),
+        }
+        self.pipeline = Pipeline(**{**fields, **changes})
+        self.ledger = PostgresLedger(self.via, lock_timeout=lock_timeout)
+        self.kafka = kafka or bootstrap
+        self.source = KafkaOffsets({"bootstrap.servers": self.kafka})
+        self.produced: dict[tuple[int, int], bytes] = {}
+        """By partition and offset, every record that was acknowledged (and committed)."""
+        self.runs = itertools.count(1)
+        if partitions:
+            self.make(partitions)
+
+    def again(self, *, lock_timeout: float = 5) -> Line:
+        """The same pipeline, as another process holds it."""
+        return Line(self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
+
+    def make(self, partitions: int) -> None:
+        """The topic and the targets."""
+        with self.admin() as admin:
+            admin.create_topics({self.topic: {"num_partitions": partitions, "replication_factor": 1}})
+            admin.wait_for_topics([self.topic])
+        with PostgresLedger(self.dsn).transaction() as tx:
+            tx.targets.create(self.pipeline)
+
+    @contextmanager
+    def admin(self) -> Iterator[KafkaAdminClient]:
+        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            yield client
+        finally:
+            client.close()
+
+    # Producing.
+
+    def produce(self, records: Mapping[int, Sequence[str | bytes]], **options: Any) -> None:
+        """Append records and remember what was acknowledged, with its offsets."""
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
+        try:
+            self.remember(self.send(producer, records, **options))
+        finally:
+            producer.close()
+
+    def send(
+        self, producer: KafkaProducer, records: Mapping[int, Sequence[str | bytes]], **options: Any
+    ) -> dict[tuple[int, int], bytes]:
+        """Send with a producer; by partition and offset what was acknowledged."""
+        values = [
+            (partition, value if isinstance(value, bytes) else value.encode())
+            for partition, some in records.items()
+            for value in some
+        ]
+        sent = [(p, v, producer.send(self.topic, value=v, partition=p, **options)) for p, v in values]
+        producer.flush()
+        return {(p, future.get(30).offset): value for p, value, future in sent}
+
+    def remember(self, sent: Mapping[tuple[int, int], bytes]) -> None:
+        self.produced.update(sent)
+
+    def some(self, count: int = 20, what: str = "record") -> None:
+        """``count`` records in each partition, and one that no text column takes."""
+        partitions = sorted({p for p, _ in self.produced} | {0, 1})
+        self.produce({p: [f"{what} {p}-{i}" for i in range(count)] for p in partitions})
+        self.produce({0: [b"\xff not UTF-8"]})
+
+    # The tasks of a run.
+
+    def run_of(self, who: str) -> Run:
+        return Run(dag_id=self.name, run_id=who, host="here")
+
+    def plan(self, who: str, **options: Any) -> Plan:
+        return plan(self.ledger, self.source, self.pipeline, self.run_of(who), **options)
+
+    def begin(self, epoch_id: int, who: str) -> StagingTicket | None:
+        return begin(self.ledger, self.name, epoch_id, self.run_of(who), lease=LEASE)
+
+    def writer(self, ticket: StagingTicket) -> StagingWriter:
+        """The writer that Spark would pickle and send to its executors."""
+        flow = OnePass(pipeline=self.pipeline, tables=ticket.tables, functions=ship_functions(self.pipeline))
+        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
+
+    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
+        """What the Spark job does: a part per Kafka partition, manifests, the end mark."""
+        writer = self.writer(ticket)
+        messages = []
+        for number, one in enumerate(ranges):
+            as_spark_partition(number)
+            messages.append(writer.write(self.read(one)))
+        writer.commit(messages)
+        with transaction(self.via, ticket.application_name) as session, session.cursor() as cursor:
+            assert end_job(cursor, ticket.attempt_id)
+
+    def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
+        """The committed records of a range, in small batches."""
+        key = KafkaPartition(planned.tp.topic, planned.tp.partition)
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.kafka, isolation_level="read_committed", group_id=None, enable_auto_commit=False
+        )
+        try:
+            consumer.assign([key])
+            consumer.seek(key, planned.range.start)
+            deadline = time.monotonic() + NO_RECORD_FOR
+            while consumer.position(key) < planned.range.until:
+                polled = consumer.poll(timeout_ms=200, max_records=batch).get(key, [])
+                records = [record for record in polled if record.offset < planned.range.until]
+                if records:
+                    yield _batch(records)
+                if polled:
+                    deadline = time.monotonic() + NO_RECORD_FOR
+                elif time.monotonic() > deadline:
+                    raise SourceUnavailableError(f"{planned}: no record for {NO_RECORD_FOR:.0f} s")
+        finally:
+            consumer.close()
+
+    def pre_commit(self, planned: Plan, who: str) -> None:
+        assert planned.epoch is not None
+        ticket = self.begin(planned.epoch.epoch_id, who)
+        if ticket is None:
+            return
+        self.stage(planned.ranges, ticket)
+        gaps = self.source.look(self.pipeline.source).invisible_allowed
+        seal(self.ledger, ticket, self.run_of(who), invisible_allowed=gaps)
+
+    def commit(self, epoch_id: int) -> Receipt:
+        return commit(self.ledger, self.source, self.name, epoch_id)
+
+    def abort(self, epoch_id: int, who: str) -> None:
+        abort(self.ledger, self.name, epoch_id, self.run_of(who), reason=f"teardown of {who}")
+
+    def to_planned(self, who: str = "run", **options: Any) -> Plan:
+        planned = self.plan(who, **options)
+        assert planned.epoch is not None
+        return planned
+
+    def to_sealed(self, who: str = "run", **options: Any) -> Plan:
+        planned = self.to_planned(who, **options)
+        self.pre_commit(planned, who)
+        return planned
+
+    def run(self, who: str | None = None, *, tries: int = 3) -> str:
+        """A whole run as the DAG makes it: each task tried again where that helps, the teardown at the end.
+
+        Returns:
+            ``success``, ``skipped`` or ``failed``, as Airflow would show the run.
+        """
+        who = who or f"run-{next(self.runs)}"
+        epoch_id = None
+        try:
+            planned = tried(lambda: self.plan(who), tries)
+            if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
+                return "skipped"
+            epoch_id = planned.epoch.epoch_id
+            tried(lambda: self.pre_commit(planned, who), tries)
+            tried(lambda: self.commit(planned.epoch.epoch_id), tries)
+        except Exception:  # whatever fails a task fails the run
+            if epoch_id is not None:
+                try:
+                    tried(lambda: self.abort(epoch_id, who), tries)
+                except EpochlineError:
+                    pass  # a teardown may fail as well; the next plan settles what is left
+            return "failed"
+        return "success"
+
+    # Looking.
+
+    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(text, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def state(self, epoch_id: int = 1) -> EpochState | None:
+        try:
+            with PostgresLedger(self.dsn).transaction() as tx:
+                return tx.epochs.lock(self.name, epoch_id).state
+        except EpochNotFoundError:
+            return None
+
+    def state_unlocked(self, epoch_id: int = 1) -> str:
+        """The same as everybody else sees it, while somebody holds the row."""
+        return str(self.query("SELECT state FROM epochline.epochs WHERE epoch_id = %s", epoch_id)[0][0])
+
+    def heads(self) -> dict[int, int]:
+        return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", self.name))
+
+
+def as_spark_partition(number: int) -> None:
+    """What Spark tells its Python worker before a task."""
+    TaskContext._getOrCreate()._partitionId = number
+
+
+def tried(task: Callable[[], T], tries: int) -> T:
+    """Call a task as Airflow does: again after an error, unless the error says that it does not help."""
+    for left in reversed(range(tries)):
+        try:
+            return task()
+        except Exception as error:
+            if not left or (isinstance(error, EpochlineError) and not error.retryable):
+                raise
+        time.sleep(RETRY_DELAY)
+    raise AssertionError("unreachable")
+
+
+def _batch(records: Sequence[Any]) -> pa.RecordBatch:
+    columns = [
+        [record.topic for record in records],
+        [record.partition for record in records],
+        [record.offset for record in records],
+        [record.timestamp * 1000 for record in records],
+        [record.timestamp_type for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        [[] for _ in records],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SOURCE_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)

@@ -1,0 +1,68 @@
+"""The rows of the fault matrix, and why some of them have no test here. Tests name their row: `@pytest.mark.fault("F13")`."""
+
+from __future__ import annotations
+
+FAULTS = {
+    "F1": "kill -9 of a task between any two statements of plan, pre-commit, commit, abort",
+    "F2": "kill -9 of the Spark driver",
+    "F3": "kill -9 of an executor or Python worker in the middle of COPY",
+    "F4": "one Spark task fails for ever",
+    "F5": "speculative or duplicate Spark task",
+    "F6": "the same task twice at once",
+    "F7": "zombie: stopped before COMMIT, woken after another attempt committed",
+    "F8": "a zombie writes into staging after the next attempt began",
+    "F9": "kill -9 of the scheduler while a task runs",
+    "F10": "clear, re-run, backfill or abort of a committed epoch; a second trigger at the same time",
+    "F11": "the commit's answer is lost",
+    "F12": "the connection is cut before COMMIT arrives",
+    "F13": "PostgreSQL stops at once: during COPY, after staging, inside COMMIT, right after",
+    "F14": "the backend is terminated inside COMMIT",
+    "F15": "PostgreSQL pauses, or is slow",
+    "F16": "disk full",
+    "F17": "lock conflict, DDL at the same time, deadlock",
+    "F18": "statement time-out, serialization failure, deadlock, too many connections",
+    "F19": "kill -9 of the Kafka broker",
+    "F20": "the broker pauses longer than a producer's transaction time-out",
+    "F21": "network: cut, one way, slow, reset",
+    "F22": "a producer zombie wakes and commits its Kafka transaction",
+    "F23": "open transaction at the tail, aborted transactions, a range of aborted records alone",
+    "F24": "offset gaps: compaction, markers",
+    "F25": "retention passed the head",
+    "F26": "topic deleted and made again, shorter and longer than before",
+    "F27": "partitions added between plan and read, and between epochs; a new topic matches the pattern",
+    "F28": "poison records: not JSON, not UTF-8, NUL bytes, wrong type, out of range",
+    "F29": "null key, tombstone, empty value, headers, one key twice",
+    "F30": "huge records, all records in one partition, wide rows",
+    "F31": "clocks jump, drift and disagree",
+    "F32": "late and out-of-order events",
+    "F33": "state table damaged, missing or of a later epoch",
+    "F34": "the target's columns change between pre-commit and commit",
+    "F35": "upgrade: an older ledger read by this code; a newer one refused",
+    "F36": "several pipelines on one database and target",
+}
+
+NOT_HERE = {
+    "F20": "needs the Kafka sink, which does not exist yet: today only a reader is between Kafka and PostgreSQL.",
+    "F22": "needs the Kafka sink, which does not exist yet.",
+    "F32": "needs event time and windows, which do not exist yet.",
+    "F33": "needs state tables, which do not exist yet.",
+}
+"""Whole rows without a test, each with its reason."""
+
+PARTLY = {
+    "F3": "Executors are processes of one machine here (`local-cluster`); the loss of a whole machine is the same to"
+    " the driver: its sockets close.",
+    "F16": "Full disks of Spark's local folder and of Airflow's logs are not made: without the right to mount a small"
+    " file system, a limit on a process's file size hits its other files as well.",
+    "F19": "The transactional send belongs to the Kafka sink, which does not exist yet. One broker: no second replica"
+    " takes over; what is tested is that it comes back.",
+    "F24": "The log cleaner runs when the broker decides; the gaps it leaves are made here by transaction markers and by"
+    " `cleanup.policy=compact` with a forced roll.",
+    "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
+    " protocol reads the clock of a client, which is what is tested.",
+}
+"""Rows with a test that covers less than the fault's whole description."""
+
+
+def number(fault: str) -> int:
+    return int(fault[1:])

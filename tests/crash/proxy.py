@@ -1,0 +1,182 @@
+"""A TCP proxy on loopback that breaks connections where a test says: at a COMMIT, after its answer, one way, slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+# PostgreSQL's messages: type, length with itself, text, NUL. They cannot stand inside a message of this protocol
+# that the tests send, whose values hold no such bytes.
+CLIENT_COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
+SERVER_COMMIT = b"C\x00\x00\x00\x0bCOMMIT\x00"
+
+
+class Cut(enum.Enum):
+    """What is lost when a connection breaks around a COMMIT."""
+
+    BEFORE = CLIENT_COMMIT
+    """The client's COMMIT does not arrive: the server rolls back."""
+    AFTER = SERVER_COMMIT
+    """The server's answer does not arrive: the transaction is committed, and the client cannot know."""
+
+
+class _Connection:
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+
+    def end(self, *, reset: bool) -> None:
+        for writer in (self.client, self.server):
+            if reset:
+                # Closing with unsent data thrown away is a TCP reset.
+                raw = writer.get_extra_info("socket")
+                with contextlib.suppress(OSError):
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort() if reset else writer.close()
+
+
+class Proxy:
+    """Forwards to one server. Every switch holds for connections that are open and for those that come."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {port}", daemon=True)
+        self._connections: set[_Connection] = set()
+        self._cut: tuple[Cut, int] | None = None
+        self.commits = 0
+        """COMMITs that the server has answered through here."""
+        self.cuts = 0
+        """Connections that were broken around a COMMIT."""
+        self.delay = 0.0
+        """Seconds that each piece of data is held up, in both directions."""
+        self._to_client = threading.Event()
+        self._to_server = threading.Event()
+        self._to_client.set()
+        self._to_server.set()
+        self._refusing = False
+        self.port = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = self._run(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.heal()
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def cut_at(self, where: Cut, number: int = 1) -> None:
+        """Break the connection around the ``number``-th COMMIT from now on, once."""
+        self._cut = (where, number)
+
+    def cut(self) -> None:
+        """Close every connection."""
+        self._run(self._end_all(reset=False))
+
+    def reset(self) -> None:
+        """Reset every connection, as a router does that lost its state."""
+        self._run(self._end_all(reset=True))
+
+    def silence(self, *, server: bool = False, client: bool = False) -> None:
+        """Cut one way: what the server (the client) sends stays here until `heal`."""
+        if server:
+            self._to_client.clear()
+        if client:
+            self._to_server.clear()
+
+    def unplug(self) -> None:
+        """Close every connection and refuse new ones until `heal`."""
+        self._refusing = True
+        self.cut()
+
+    def heal(self) -> None:
+        """Forward everything again; what was held back goes on its way."""
+        self._refusing = False
+        self.delay = 0.0
+        self._cut = None
+        self._to_client.set()
+        self._to_server.set()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    async def _close(self) -> None:
+        self._server.close()
+        await self._end_all(reset=True)
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _end_all(self, *, reset: bool) -> None:
+        for connection in list(self._connections):
+            connection.end(reset=reset)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        try:
+            from_server, to_server = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        connection = _Connection(writer, to_server)
+        self._connections.add(connection)
+        try:
+            await asyncio.gather(
+                self._forward(reader, to_server, connection, Cut.BEFORE, self._to_server),
+                self._forward(from_server, writer, connection, Cut.AFTER, self._to_client),
+            )
+        except (OSError, asyncio.IncompleteReadError):
+            connection.end(reset=False)
+        finally:
+            self._connections.discard(connection)
+
+    async def _forward(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        connection: _Connection,
+        where: Cut,
+        flows: threading.Event,
+    ) -> None:
+        tail = b""
+        while data := await source.read(1 << 16):
+            if self.delay:
+                await asyncio.sleep(self.delay)
+            while not flows.is_set():
+                await asyncio.sleep(0.02)
+            seen = tail + data
+            found = seen.count(where.value)
+            tail = b"" if found else seen[-(len(where.value) - 1) :]
+            if found and where is Cut.AFTER:
+                self.commits += found
+            if found and self._is_cut_here(where, found):
+                self.cuts += 1
+                connection.end(reset=False)
+                return
+            sink.write(data)
+            await sink.drain()
+        sink.close()
+
+    def _is_cut_here(self, where: Cut, found: int) -> bool:
+        if self._cut is None or self._cut[0] is not where:
+            return False
+        left = self._cut[1] - found
+        self._cut = (where, left) if left > 0 else None
+        return left <= 0

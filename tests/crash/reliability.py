@@ -1,0 +1,183 @@
+"""A plugin of pytest: collects what tests of faults gave, and writes docs/reliability.md. No result is written by hand.
+
+`pytest --write-reliability docs/reliability.md …` writes the page. A test that did not run this time keeps the line of
+the run that it was in, with that run's date and commit, as long as the test exists.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.matrix import FAULTS, NOT_HERE, PARTLY, number
+
+ROOT = Path(__file__).parents[2]
+_PROPERTY = "recovery_seconds"
+_LINE = re.compile(
+    r"^\| (?P<fault>F\d+) \| `(?P<test>[^`]+)`(?: \((?P<cases>\d+) cases\))? \| (?P<outcome>\w+) \|"
+    r" (?P<recovery>[\d.]+ s|-) \| (?P<date>[\d-]+) \| `(?P<commit>[0-9a-f]+\+?)` \|$"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One test function of one fault; its cases taken together."""
+
+    fault: str
+    test: str
+    cases: int = 0
+    outcome: str = "passed"
+    recovery: float | None = None
+    date: str = ""
+    commit: str = ""
+
+    def line(self) -> str:
+        cases = f" ({self.cases} cases)" if self.cases > 1 else ""
+        recovery = "-" if self.recovery is None else f"{self.recovery:.1f} s"
+        return f"| {self.fault} | `{self.test}`{cases} | {self.outcome} | {recovery} | {self.date} | `{self.commit}` |"
+
+    def and_case(self, outcome: str, recovery: float | None) -> Result:
+        times = [seconds for seconds in (self.recovery, recovery) if seconds is not None]
+        return replace(
+            self,
+            cases=self.cases + 1,
+            outcome=self.outcome if outcome == "passed" else outcome,
+            recovery=max(times, default=None),
+        )
+
+
+def parsed(page: str) -> list[Result]:
+    """The results that a page shows."""
+    results = []
+    for line in page.splitlines():
+        if found := _LINE.match(line):
+            recovery = None if found["recovery"] == "-" else float(found["recovery"][:-2])
+            results.append(
+                Result(
+                    found["fault"], found["test"], int(found["cases"] or 1), found["outcome"], recovery,
+                    found["date"], found["commit"],
+                )
+            )  # fmt: skip
+    return results
+
+
+def exists(test: str) -> bool:
+    """Whether ``path::name`` is a test function of this checkout."""
+    path, _, name = test.partition("::")
+    file = ROOT / path
+    return file.is_file() and re.search(rf"^def {re.escape(name)}\(", file.read_text(), re.MULTILINE) is not None
+
+
+@dataclass
+class Reliability:
+    """Gathers results while tests run, and writes the page at the end."""
+
+    page: Path | None
+    results: dict[tuple[str, str], Result] = field(default_factory=dict)
+    faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            named = {fault for mark in item.iter_markers("fault") for fault in mark.args}
+            unknown = named - set(FAULTS)
+            if unknown:
+                raise pytest.UsageError(f"{item.nodeid}: no such fault: {', '.join(sorted(unknown))}")
+            if named:
+                self.faults[item.nodeid] = tuple(sorted(named, key=number))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        failed_around = report.when != "call" and report.failed
+        if report.nodeid not in self.faults or not (report.when == "call" or failed_around):
+            return
+        test = report.nodeid.partition("[")[0]
+        recovery = dict(report.user_properties).get(_PROPERTY)
+        seconds = float(str(recovery)) if recovery is not None else None
+        for fault in self.faults[report.nodeid]:
+            known = self.results.get((fault, test), Result(fault, test))
+            self.results[fault, test] = known.and_case(report.outcome, seconds)
+
+    def pytest_sessionfinish(self) -> None:
+        if self.page is None:
+            return
+        date, commit = datetime.now(UTC).strftime("%Y-%m-%d"), _commit()
+        kept = parsed(self.page.read_text()) if self.page.exists() else []
+        merged = {(one.fault, one.test): one for one in kept if exists(one.test)}
+        merged |= {key: replace(one, date=date, commit=commit) for key, one in self.results.items()}
+        self.page.write_text(rendered(merged))
+
+
+def rendered(results: Mapping[tuple[str, str], Result]) -> str:
+    """The page."""
+    lines = [_HEAD]
+    lines += ["| | Test | Outcome | Recovery | Run on | Commit |", "|---|---|---|---|---|---|"]
+    lines += [results[key].line() for key in sorted(results, key=lambda key: (number(key[0]), key[1]))]
+    lines += ["", "## The faults", "", "| | Fault | What is not made here |", "|---|---|---|"]
+    for fault, what in FAULTS.items():
+        lines.append(f"| {fault} | {what} | {NOT_HERE.get(fault) or PARTLY.get(fault) or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+_HEAD = """\
+# Reliability
+
+Written by `make reliability`; do not edit. Every fault is made with real processes and real servers. After it, without a
+human, the tests compare the target with what was produced (each record once), the chain of offsets, the counts per
+epoch in target, manifest and parts, and look for anything left over: staging tables, open transactions, unfinished
+epochs. *Recovery* is the longest time of a test's cases from the last fault until everything produced was committed and
+all of this held, retries included; the bar is 180 s. Times are of the machine that ran it. A `+` behind a commit: the
+working tree differed from it.
+"""
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = [line for line in git("status", "--porcelain").splitlines() if not line.endswith("docs/reliability.md")]
+    return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-reliability", metavar="PAGE", help="write what the tests of faults gave into this page")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    page = config.getoption("--write-reliability")
+    config.pluginmanager.register(Reliability(Path(page) if page else None), "epochline-reliability")
+
+
+class Recovery:
+    """The clock of a test: from its last fault until all is well again."""
+
+    def __init__(self, record: Callable[[str, object], None]) -> None:
+        self._record = record
+        self._since = time.monotonic()
+
+    def last_fault(self) -> float:
+        """Start the clock, again at each fault."""
+        self._since = time.monotonic()
+        return self._since
+
+    def took(self, seconds: float | None = None) -> None:
+        """Everything is committed and was checked; write down how long that took.
+
+        Raises:
+            AssertionError: longer than the bar (I7).
+        """
+        seconds = time.monotonic() - self._since if seconds is None else seconds
+        assert seconds < 180
+        self._record(_PROPERTY, round(seconds, 1))
+
+
+@pytest.fixture
+def recovery(record_property: Callable[[str, Any], None]) -> Recovery:
+    """Measures a recovery for docs/reliability.md."""
+    return Recovery(record_property)

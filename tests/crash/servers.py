@@ -1,0 +1,157 @@
+"""Servers of the crash suite's own: tests kill, stop and starve them, and nobody else's work is on them."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg2
+from psycopg2 import sql
+
+from epochline.ledger.migrate import upgrade
+from epochline.local.demote import server_account
+from epochline.local.home import Home
+from epochline.local.kafka import Kafka
+from epochline.local.ports import Ports
+from epochline.local.postgres import binaries
+from epochline.local.stack import Stack
+from tests.conftest import sqlalchemy_url
+from tests.crash.proxy import Proxy
+
+
+class ProxiedKafka(Kafka):
+    """A broker with one more listener, which tells its clients to come through a proxy."""
+
+    def __init__(self, home: Home, ports: Ports) -> None:
+        super().__init__(home, ports)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.inner: int = probe.getsockname()[1]
+        self.advertised = 0
+
+    def _configure(self) -> Path:
+        path = super()._configure()
+        lines = path.read_text().splitlines()
+        added = {
+            "listeners": f",PROXIED://127.0.0.1:{self.inner}",
+            "advertised.listeners": f",PROXIED://127.0.0.1:{self.advertised}",
+            "listener.security.protocol.map": ",PROXIED:PLAINTEXT",
+        }
+        path.write_text("".join(f"{line}{added.get(line.partition('=')[0], '')}\n" for line in lines))
+        return path
+
+
+class Server:
+    """One PostgreSQL that holds ledger and targets, and one broker beside it, reached directly or by a proxy."""
+
+    to_kafka: Proxy
+
+    def __init__(self, home: Path) -> None:
+        self.stack = Stack(home)
+        self.postgres = self.stack.postgres
+        self.kafka = self.stack.kafka = ProxiedKafka(self.stack.home, Ports(self.stack.home))
+        self._databases = 0
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator[Server]:
+        home = Path(tempfile.mkdtemp(prefix="epochline-crash-"))
+        server = cls(home)
+        with Proxy("127.0.0.1", server.kafka.inner) as server.to_kafka:
+            server.kafka.advertised = server.to_kafka.port
+            server.stack.up(parts=("postgres", "kafka"), report=lambda _line: None)
+            try:
+                yield server
+            finally:
+                server.stack.down(wipe=True)
+                shutil.rmtree(home, ignore_errors=True)
+
+    # PostgreSQL.
+
+    def crash(self) -> None:
+        """Stop PostgreSQL as a power cut does: no checkpoint, recovery at the next start."""
+        account = server_account(self.postgres.data, [binaries() / "postgres", self.stack.home.root])
+        subprocess.run(
+            [*account.prefix, str(binaries() / "pg_ctl"), "stop", "-m", "immediate", "-D", str(self.postgres.data)],
+            check=True, capture_output=True, cwd="/",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        self.postgres.start()
+        self.postgres.wait()
+
+    def crash_and_restart(self) -> None:
+        self.crash()
+        self.start()
+
+    @contextlib.contextmanager
+    def file_size_limit(self, size: int) -> Iterator[None]:
+        """No file of PostgreSQL grows beyond ``size`` bytes: to its backends the disk is full."""
+        self._limit(str(size))
+        try:
+            yield
+        finally:
+            if self.postgres.pid is not None:
+                self._limit("unlimited")
+
+    def _limit(self, size: str) -> None:
+        # The postmaster's own limit is inherited by every backend that it starts from now on.
+        subprocess.run(["prlimit", "--pid", str(self.postgres.pid), f"--fsize={size}:unlimited"], check=True)
+
+    @contextlib.contextmanager
+    def frozen(self, pid: int) -> Iterator[None]:
+        """A backend that gets no processor time."""
+        process = psutil.Process(pid)
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
+
+    def new_database(self) -> str:
+        """The libpq URL of a fresh database with a migrated ledger."""
+        self._databases += 1
+        name = f"crash_{self._databases}"
+        self.admin("CREATE DATABASE {} OWNER epochline", name)
+        dsn = self.postgres.dsn(name)
+        upgrade(sqlalchemy_url(dsn))
+        return dsn
+
+    def admin(self, statement: str, *names: str) -> None:
+        connection = psycopg2.connect(self.postgres.superuser_dsn)
+        connection.autocommit = True
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+        finally:
+            connection.close()
+
+    # Kafka.
+
+    def kill_broker(self) -> None:
+        pid = self.kafka.pid
+        assert pid is not None
+        process = psutil.Process(pid)
+        process.kill()
+        process.wait(20)
+
+    def start_broker(self) -> None:
+        self.kafka.start()
+        self.kafka.wait()
+
+
+def wait_for(what: str, check: object, seconds: float = 60.0, every: float = 0.02) -> object:
+    """Ask until the answer is true, and give it back."""
+    assert callable(check)
+    deadline = time.monotonic() + seconds
+    while not (answer := check()):
+        assert time.monotonic() < deadline, f"within {seconds:.0f} s it did not happen that {what}"
+        time.sleep(every)
+    return answer

@@ -1,0 +1,66 @@
+"""The connection breaks around any COMMIT of an epoch's life: before it arrives, or before its answer does."""
+
+from __future__ import annotations
+
+import pytest
+
+from epochline.epoch import CommitOutcome, EpochState
+from tests.crash.checker import assert_exact, recover
+from tests.crash.line import Line
+from tests.crash.proxy import Cut, Proxy
+from tests.crash.reliability import Recovery
+
+
+def commits_of_a_run(line: Line, proxy: Proxy) -> int:
+    before = proxy.commits
+    assert line.run() == "success"
+    return proxy.commits - before
+
+
+@pytest.mark.fault("F11")
+def test_an_answer_lost_at_any_commit_of_a_run_is_settled_without_a_second_effect(
+    proxied: tuple[Line, Proxy], recovery: Recovery
+) -> None:
+    """I8, INV-5, trap 4: the server committed, and the client cannot know."""
+    _broken_at_each_commit(*proxied, Cut.AFTER, recovery)
+
+
+@pytest.mark.fault("F12")
+def test_a_connection_cut_before_any_commit_of_a_run_leaves_nothing_half_done(
+    proxied: tuple[Line, Proxy], recovery: Recovery
+) -> None:
+    """I8, INV-2: the server rolls back; the retry commits once."""
+    _broken_at_each_commit(*proxied, Cut.BEFORE, recovery)
+
+
+def _broken_at_each_commit(line: Line, proxy: Proxy, where: Cut, recovery: Recovery) -> None:
+    number_of_commits = commits_of_a_run(line, proxy)
+    assert number_of_commits > 10
+    for number in range(1, number_of_commits + 1):
+        line.some(3, f"before commit {number}")
+        proxy.cut_at(where, number)
+        seconds = recover(line)
+        recovery.took(seconds)
+        assert proxy.cuts == number, f"the {number}th COMMIT never came"
+
+
+@pytest.mark.fault("F11", "F12")
+@pytest.mark.parametrize(
+    ("where", "outcome"),
+    [(Cut.AFTER, CommitOutcome.ALREADY_COMMITTED), (Cut.BEFORE, CommitOutcome.COMMITTED)],
+    ids=["answer lost", "never arrived"],
+)
+def test_a_commit_asks_the_ledger_what_became_of_it(
+    proxied: tuple[Line, Proxy], where: Cut, outcome: CommitOutcome
+) -> None:
+    """I8, INV-5: within the same call, and never by guessing."""
+    line, proxy = proxied
+    line.to_sealed()
+    proxy.cut_at(where)
+
+    receipt = line.commit(1)
+
+    assert proxy.cuts == 1
+    assert receipt.outcome is outcome
+    assert line.state() is EpochState.COMMITTED
+    assert_exact(line)
