@@ -60,6 +60,12 @@ class LockTimeoutError(LedgerError):
     retryable = True
 
 
+class StatementTimeoutError(LedgerError):
+    """A statement took longer than its time-out, or somebody cancelled it; its transaction was rolled back."""
+
+    retryable = True
+
+
 class TargetError(EpochlineError):
     """A target table cannot take this pipeline's rows: another owner, other columns, missing key."""
 

@@ -25,7 +25,7 @@ def recover(line: Line, *, since: float | None = None) -> float:
     outcomes = []
     while time.monotonic() - since < BAR_SECONDS:
         outcomes.append(line.run())
-        if outcomes[-1] == "skipped" and _caught_up(line):
+        if _caught_up(line):
             break
     seconds = time.monotonic() - since
     assert _caught_up(line), f"not recovered after {seconds:.0f} s: runs ended {outcomes}, heads are {line.heads()}"
@@ -36,6 +36,8 @@ def recover(line: Line, *, since: float | None = None) -> float:
 
 def _caught_up(line: Line) -> bool:
     heads = line.heads()
+    if line.query("SELECT 1 FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')"):
+        return False
     last: dict[int, int] = {}
     for partition, offset in line.produced:
         last[partition] = max(last.get(partition, 0), offset)

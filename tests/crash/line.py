@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.arrow.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
-from epochline.epoch import EpochState, Run
+from epochline.epoch import Counts, EpochState, Run
 from epochline.errors import EpochlineError, EpochNotFoundError, SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket
@@ -32,6 +32,7 @@ from epochline.spark.one_pass import OnePass
 from epochline.spark.staging import StagingWriter, WriteOrder
 
 T = TypeVar("T")
+Through = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _numbers = itertools.count(1)
 
 RETRY_DELAY = 0.3
@@ -137,8 +138,9 @@ class Line:
     def some(self, count: int = 20, what: str = "record") -> None:
         """``count`` records in each partition, and one that no text column takes."""
         partitions = sorted({p for p, _ in self.produced} | {0, 1})
-        self.produce({p: [f"{what} {p}-{i}" for i in range(count)] for p in partitions})
-        self.produce({0: [b"\xff not UTF-8"]})
+        records: dict[int, list[str | bytes]] = {p: [f"{what} {p}-{i}" for i in range(count)] for p in partitions}
+        records[0].append(b"\xff not UTF-8")
+        self.produce(records)
 
     # The tasks of a run.
 
@@ -156,13 +158,19 @@ class Line:
         flow = OnePass(pipeline=self.pipeline, tables=ticket.tables, functions=ship_functions(self.pipeline))
         return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
 
-    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
-        """What the Spark job does: a part per Kafka partition, manifests, the end mark."""
+    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket, through: Through = lambda it: it) -> None:
+        """What the Spark job does: a part per Kafka partition, manifests, the end mark.
+
+        Args:
+            ranges: what to read.
+            ticket: the attempt.
+            through: a test's hand on the batches of each part.
+        """
         writer = self.writer(ticket)
         messages = []
         for number, one in enumerate(ranges):
             as_spark_partition(number)
-            messages.append(writer.write(self.read(one)))
+            messages.append(writer.write(through(self.read(one))))
         writer.commit(messages)
         with transaction(self.via, ticket.application_name) as session, session.cursor() as cursor:
             assert end_job(cursor, ticket.attempt_id)
@@ -195,8 +203,11 @@ class Line:
         if ticket is None:
             return
         self.stage(planned.ranges, ticket)
+        self.seal(ticket, who)
+
+    def seal(self, ticket: StagingTicket, who: str) -> Counts:
         gaps = self.source.look(self.pipeline.source).invisible_allowed
-        seal(self.ledger, ticket, self.run_of(who), invisible_allowed=gaps)
+        return seal(self.ledger, ticket, self.run_of(who), invisible_allowed=gaps)
 
     def commit(self, epoch_id: int) -> Receipt:
         return commit(self.ledger, self.source, self.name, epoch_id)

@@ -79,6 +79,11 @@ class Proxy:
         self._thread.join(10)
         self._loop.close()
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected through here now."""
+        return len(self._connections)
+
     def cut_at(self, where: Cut, number: int = 1) -> None:
         """Break the connection around the ``number``-th COMMIT from now on, once."""
         self._cut = (where, number)

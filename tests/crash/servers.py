@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import random
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,14 +17,17 @@ import psycopg2
 from psycopg2 import sql
 
 from epochline.ledger.migrate import upgrade
-from epochline.local.demote import server_account
+from epochline.local.demote import Account, server_account
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
-from epochline.local.ports import Ports
+from epochline.local.ports import DEFAULTS, Ports, is_free
 from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
 from tests.conftest import sqlalchemy_url
 from tests.crash.proxy import Proxy
+
+WAL_SEGMENT = 2 * 1024 * 1024
+"""Bytes of a segment of the write-ahead log: small, so that a limit on file sizes can let it pass and stop a table."""
 
 
 class ProxiedKafka(Kafka):
@@ -31,9 +35,7 @@ class ProxiedKafka(Kafka):
 
     def __init__(self, home: Home, ports: Ports) -> None:
         super().__init__(home, ports)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.inner: int = probe.getsockname()[1]
+        self.inner = free_port()
         self.advertised = 0
 
     def _configure(self) -> Path:
@@ -64,9 +66,13 @@ class Server:
     def running(cls) -> Iterator[Server]:
         home = Path(tempfile.mkdtemp(prefix="epochline-crash-"))
         server = cls(home)
+        # Ports of its own choice: a server that was killed must find its port free again.
+        server.stack.home.create()
+        server.stack.home.ports.write_text(json.dumps({name: free_port() for name in DEFAULTS}))
         with Proxy("127.0.0.1", server.kafka.inner) as server.to_kafka:
             server.kafka.advertised = server.to_kafka.port
             server.stack.up(parts=("postgres", "kafka"), report=lambda _line: None)
+            server._use_small_segments()
             try:
                 yield server
             finally:
@@ -75,13 +81,21 @@ class Server:
 
     # PostgreSQL.
 
+    def _use_small_segments(self) -> None:
+        self.postgres.stop()
+        reset = [str(binaries() / "pg_resetwal"), f"--wal-segsize={WAL_SEGMENT >> 20}", "-D", str(self.postgres.data)]
+        subprocess.run([*self._account().prefix, *reset], check=True, capture_output=True, cwd="/")
+        self.start()
+
     def crash(self) -> None:
         """Stop PostgreSQL as a power cut does: no checkpoint, recovery at the next start."""
-        account = server_account(self.postgres.data, [binaries() / "postgres", self.stack.home.root])
         subprocess.run(
-            [*account.prefix, str(binaries() / "pg_ctl"), "stop", "-m", "immediate", "-D", str(self.postgres.data)],
+            [*self._account().prefix, str(binaries() / "pg_ctl"), "stop", "-m", "immediate", "-D", str(self.postgres.data)],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
+
+    def _account(self) -> Account:
+        return server_account(self.postgres.data, [binaries() / "postgres", self.stack.home.root])
 
     def start(self) -> None:
         self.postgres.start()
@@ -102,8 +116,9 @@ class Server:
                 self._limit("unlimited")
 
     def _limit(self, size: str) -> None:
-        # The postmaster's own limit is inherited by every backend that it starts from now on.
-        subprocess.run(["prlimit", "--pid", str(self.postgres.pid), f"--fsize={size}:unlimited"], check=True)
+        # The postmaster's own limit is inherited by every backend that it starts from now on; its account may set it.
+        prefix = [part for part in self._account().prefix if "caps" not in part]
+        subprocess.run([*prefix, "prlimit", "--pid", str(self.postgres.pid), f"--fsize={size}:"], check=True)
 
     @contextlib.contextmanager
     def frozen(self, pid: int) -> Iterator[None]:
@@ -145,6 +160,11 @@ class Server:
     def start_broker(self) -> None:
         self.kafka.start()
         self.kafka.wait()
+
+
+def free_port() -> int:
+    """A port from which the kernel makes no outgoing connections: it is still free when its server comes back."""
+    return next(port for port in random.sample(range(20_000, 32_000), 200) if is_free(port))
 
 
 def wait_for(what: str, check: object, seconds: float = 60.0, every: float = 0.02) -> object:

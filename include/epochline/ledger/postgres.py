@@ -18,6 +18,7 @@ from epochline.errors import (
     LedgerUnavailableError,
     LockTimeoutError,
     PlanChangedError,
+    StatementTimeoutError,
 )
 from epochline.ledger.attempts import PostgresAttempts
 from epochline.ledger.chain import PostgresChain
@@ -78,6 +79,7 @@ class PostgresLedger:
         Raises:
             LedgerUnavailableError: the connection failed; a commit in flight may have happened or not.
             LockTimeoutError: another transaction held a lock too long.
+            StatementTimeoutError: a statement took too long, or somebody cancelled it.
             PlanChangedError: another run wrote an unfinished epoch at the same moment.
             LedgerError: PostgreSQL refused a statement.
         """
@@ -112,7 +114,10 @@ def explained(error: BaseException | None) -> EpochlineError:
         return LedgerError(
             f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`."
         )
-    lost = not code or code.startswith(("08", "57P")) or code in (errorcodes.TOO_MANY_CONNECTIONS, errorcodes.DISK_FULL)
+    if code == errorcodes.QUERY_CANCELED:
+        return StatementTimeoutError(f"PostgreSQL: {message}. The transaction was rolled back; nothing was changed.")
+    # 53: resources that are short now (memory, disk, connections); 58: the operating system refused, as a full disk does.
+    lost = not code or code.startswith(("08", "57P", "53", "58"))
     if lost or isinstance(error, psycopg2.InterfaceError):
         return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")
     return LedgerError(f"PostgreSQL refused ({code}): {message}")
