@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -242,10 +242,8 @@ class Line:
             tried(lambda: self.commit(planned.epoch.epoch_id), tries)
         except Exception:  # whatever fails a task fails the run
             if epoch_id is not None:
-                try:
+                with suppress(EpochlineError):  # a teardown may fail as well; the next plan settles what is left
                     tried(lambda: self.abort(epoch_id, who), tries)
-                except EpochlineError:
-                    pass  # a teardown may fail as well; the next plan settles what is left
             return "failed"
         return "success"
 

@@ -145,8 +145,8 @@ def _refuse_changed_targets(tx: Transaction, epoch: Epoch) -> None:
         now = tx.targets.inspect(tx.epochs.declaration(epoch))
     except TargetError as error:
         raise TargetError(
-            f"{epoch}: a target changed since the epoch was planned: {error} Nothing was changed. Put the table back, or"
-            " abort the epoch and clear its run from plan_epoch."
+            f"{epoch}: a target changed since the epoch was planned: {error} Nothing was changed. Put the table back,"
+            " or abort the epoch and clear its run from plan_epoch."
         ) from error
     for sink, columns in planned.items():
         if dict(now[sink]) != dict(columns):

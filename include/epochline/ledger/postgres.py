@@ -116,7 +116,7 @@ def explained(error: BaseException | None) -> EpochlineError:
         )
     if code == errorcodes.QUERY_CANCELED:
         return StatementTimeoutError(f"PostgreSQL: {message}. The transaction was rolled back; nothing was changed.")
-    # 53: resources that are short now (memory, disk, connections); 58: the operating system refused, as a full disk does.
+    # 53: resources that are short now (memory, disk, connections); 58: the operating system refused.
     lost = not code or code.startswith(("08", "57P", "53", "58"))
     if lost or isinstance(error, psycopg2.InterfaceError):
         return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")
