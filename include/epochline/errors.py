@@ -70,6 +70,18 @@ class TargetError(EpochlineError):
     """A target table cannot take this pipeline's rows: another owner, other columns, missing key."""
 
 
+class PipelinePausedError(EpochlineError):
+    """An operator paused the pipeline: no epoch is planned until it is resumed."""
+
+
+class PipelineDroppedError(EpochlineError):
+    """An operator dropped the pipeline: its history stays, its name is used no more."""
+
+
+class ActionRefusedError(EpochlineError):
+    """What an operator asked for would be wrong, or has nothing to act on; nothing was changed."""
+
+
 class EpochError(EpochlineError):
     """Something about one epoch."""
 

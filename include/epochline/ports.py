@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.layout import StagedTable, StagingTicket
@@ -74,6 +74,9 @@ class EpochRows(Protocol):
             EpochNotFoundError: there is none.
         """
 
+    def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
+        """An epoch as it is now, unlocked; None where there is none."""
+
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         """Epochs with a higher id that are COMMITTED, PRE_COMMITTED or PLANNED."""
 
@@ -123,6 +126,67 @@ class EpochRows(Protocol):
         """PLANNED or PRE_COMMITTED → ABORTED."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What an operator decided about a pipeline: who, when, why."""
+
+    by: str
+    at: datetime
+    reason: str
+
+    def __str__(self) -> str:
+        return f"by {self.by} at {self.at:%Y-%m-%d %H:%M:%S %Z} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether a pipeline is paused or dropped, and by whose decision."""
+
+    paused: Decision | None = None
+    dropped: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionRow:
+    """What an operator did: who, when, why, and what was so before and after, as JSON."""
+
+    pipeline: str
+    action: str
+    actor: str
+    reason: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    epoch_id: int | None = None
+    action_id: int | None = None
+    """Given by the ledger; ids of one pipeline increase."""
+    acted_at: datetime | None = None
+
+
+class Operators(Protocol):
+    """What operators did to a pipeline. Callers hold the pipeline's row lock where they change something."""
+
+    def standing(self, pipeline: str) -> Standing:
+        """Whether the pipeline is paused or dropped."""
+
+    def pause(self, pipeline: str, by: str, reason: str) -> None:
+        """From here on no epoch is planned."""
+
+    def resume(self, pipeline: str) -> None:
+        """Undo `pause`."""
+
+    def drop(self, pipeline: str, by: str, reason: str) -> None:
+        """Mark the pipeline dropped, for good, and release its targets."""
+
+    def begin_generation(self, pipeline: str, cluster_id: str | None) -> PipelineRow:
+        """Count the generation up: what was committed before is kept and superseded; the cluster is noted anew."""
+
+    def record(self, row: ActionRow) -> ActionRow:
+        """Write an action down; it is never changed."""
+
+    def actions(self, pipeline: str) -> Sequence[ActionRow]:
+        """What was done to the pipeline, the newest last."""
+
+
 class Chain(Protocol):
     """The committed ranges (INV-1)."""
 
@@ -137,6 +201,9 @@ class Chain(Protocol):
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
         """Compare-and-swap: append the range if it starts at the head; False where it does not."""
+
+    def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
+        """Move the head over a range that no epoch will ever read (INV-9); False where it does not start there."""
 
 
 class Attempts(Protocol):
@@ -201,6 +268,12 @@ class Targets(Protocol):
             TargetError: another pipeline does.
         """
 
+    def claimed(self, pipeline: str) -> Sequence[str]:
+        """The tables that the pipeline writes, as ``schema.table``, sorted."""
+
+    def restart_order(self, pipeline: Pipeline) -> None:
+        """Let rows of the pipeline's next generation come after all that is there: its offsets begin anew."""
+
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         """Make the tables that the declaration names and that do not exist; their names."""
 
@@ -228,7 +301,7 @@ class Targets(Protocol):
 
 
 class Transaction(Protocol):
-    """One database transaction, seen from its four sides."""
+    """One database transaction, seen from its sides."""
 
     @property
     def epochs(self) -> EpochRows:
@@ -245,6 +318,10 @@ class Transaction(Protocol):
     @property
     def targets(self) -> Targets:
         """Target tables."""
+
+    @property
+    def operators(self) -> Operators:
+        """What operators did."""
 
 
 class Ledger(Protocol):
@@ -290,3 +367,11 @@ class OffsetSource(Protocol):
 
     def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
         """Write the heads to the consumer group, for monitors (S5, S11)."""
+
+    def forget(self, group: str) -> None:
+        """Delete the consumer group, which nobody mirrors into any more; nothing where there is none.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses, because somebody consumes with the group.
+        """

@@ -22,13 +22,17 @@ from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, Planne
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
+    ActionRow,
     Attempts,
     Chain,
+    Decision,
     EpochRows,
     Manifest,
     MirroredOffset,
+    Operators,
     PartSum,
     PipelineRow,
+    Standing,
     Targets,
 )
 from epochline.table import PostgresTable
@@ -54,7 +58,8 @@ class FakeKafka:
     ) -> None:
         """Append records to a partition, made if missing, all with one timestamp."""
         old = self.views.get((topic, partition))
-        tp = TopicPartition(topic=topic, partition=partition, topic_id=topic_id or f"id-of-{topic}")
+        known = old.tp.topic_id if old else f"id-of-{topic}"
+        tp = TopicPartition(topic=topic, partition=partition, topic_id=topic_id or known)
         end = (old.high_watermark if old and old.tp == tp else 0) + records
         start = old.log_start if old and old.tp == tp else 0
         self.times[topic, partition] = [*self.times.get((topic, partition), ())][: end - records] + [at] * records
@@ -92,6 +97,9 @@ class FakeKafka:
             for head in heads
         }
 
+    def forget(self, group: str) -> None:
+        self.groups.pop(group, None)
+
 
 @dataclass
 class _AttemptRow:
@@ -119,6 +127,8 @@ class _Rows:
     targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
+    standing: dict[str, Standing] = field(default_factory=dict)
+    actions: list[ActionRow] = field(default_factory=list)
 
 
 class FakeLedger:
@@ -143,7 +153,7 @@ class FakeLedger:
 
 
 class FakeTransaction:
-    """One transaction of a `FakeLedger`; its four sides are itself."""
+    """One transaction of a `FakeLedger`; its sides are itself."""
 
     def __init__(self, rows: _Rows, now: Callable[[], datetime]) -> None:
         self.rows = rows
@@ -152,6 +162,7 @@ class FakeTransaction:
         self.chain: Chain = self
         self.attempts: Attempts = self
         self.targets: Targets = self
+        self.operators: Operators = self
 
     # Epochs and pipelines.
 
@@ -183,6 +194,10 @@ class FakeTransaction:
         if epoch is None:
             raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
         return self._read(epoch)
+
+    def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
+        epoch = self.rows.epochs.get((pipeline, epoch_id))
+        return None if epoch is None else self._read(epoch)
 
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         return [e for e in self._of(pipeline) if e.epoch_id > epoch_id and e.state is not EpochState.ABORTED]
@@ -300,6 +315,44 @@ class FakeTransaction:
         links.append((planned.range.start, planned.range.until, epoch.epoch_id))
         return True
 
+    def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
+        links = self.rows.chains[pipeline, generation, lost.tp]
+        if max(until for _, until, _ in links) != lost.range.start:
+            return False
+        links.append((lost.range.start, lost.range.until, None))
+        return True
+
+    # Operators.
+
+    def standing(self, pipeline: str) -> Standing:
+        return self.rows.standing.get(pipeline, Standing())
+
+    def pause(self, pipeline: str, by: str, reason: str) -> None:
+        decided = Decision(by=by, at=self._now(), reason=reason)
+        self.rows.standing[pipeline] = replace(self.standing(pipeline), paused=decided)
+
+    def resume(self, pipeline: str) -> None:
+        self.rows.standing[pipeline] = replace(self.standing(pipeline), paused=None)
+
+    def drop(self, pipeline: str, by: str, reason: str) -> None:
+        decided = Decision(by=by, at=self._now(), reason=reason)
+        self.rows.standing[pipeline] = replace(self.standing(pipeline), dropped=decided)
+        self.rows.claims = {table: owner for table, owner in self.rows.claims.items() if owner != pipeline}
+
+    def begin_generation(self, pipeline: str, cluster_id: str | None) -> PipelineRow:
+        row = self.rows.pipelines[pipeline]
+        begun = replace(row, generation=row.generation + 1, cluster_id=cluster_id or row.cluster_id)
+        self.rows.pipelines[pipeline] = begun
+        return begun
+
+    def record(self, row: ActionRow) -> ActionRow:
+        written = replace(row, action_id=len(self.rows.actions) + 1, acted_at=self._now())
+        self.rows.actions.append(written)
+        return written
+
+    def actions(self, pipeline: str) -> Sequence[ActionRow]:
+        return [row for row in self.rows.actions if row.pipeline == pipeline]
+
     # Attempts and staging.
 
     def begin(
@@ -395,6 +448,12 @@ class FakeTransaction:
             owner = self.rows.claims.setdefault(sink.table, pipeline.name)
             if owner != pipeline.name:
                 raise TargetError(f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}.")
+
+    def claimed(self, pipeline: str) -> Sequence[str]:
+        return sorted(f"public.{table}" for table, owner in self.rows.claims.items() if owner == pipeline)
+
+    def restart_order(self, pipeline: Pipeline) -> None:
+        pass
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         made = [sink.table for sink in pipeline.sinks if sink.table not in self.rows.targets]

@@ -21,6 +21,12 @@ COMMANDS = (
     "lag",
     "sql",
     "abort",
+    "declare-loss",
+    "adopt-topic",
+    "drop",
+    "pause",
+    "resume",
+    "actions",
     "trigger",
     "demo",
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from epochline.airflow.connections import (
     writers_of,
 )
 from epochline.declarations import project_folder
-from epochline.errors import error_of
+from epochline.errors import PipelinePausedError, error_of
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class PlanEpochOperator(BaseOperator):
         """Plan the run's epoch."""
         from epochline.coordinator import PlanOutcome, plan
 
-        with epochline_errors():
+        with epochline_errors(), skipped_while_paused():
             planned = plan(
                 ledger_of(self.pipeline),
                 offsets_of(self.pipeline),
@@ -89,6 +90,15 @@ class PlanEpochOperator(BaseOperator):
             ", ".join(str(one) for one in planned.ranges),
         )
         return str(planned.epoch.epoch_id)
+
+
+@contextmanager
+def skipped_while_paused() -> Iterator[None]:
+    """A run of a pipeline that an operator paused is skipped, naming who, when and why."""
+    try:
+        yield
+    except PipelinePausedError as error:
+        raise AirflowSkipException(str(error)) from error
 
 
 class PreCommitOperator(SparkSubmitOperator):

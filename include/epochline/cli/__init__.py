@@ -17,12 +17,12 @@ from typing import Annotated
 import typer
 
 from epochline.cli import (
-    abort,
     audit,
     feed,
     lag,
     ledger,
     migrate,
+    operations,
     plan,
     run,
     sql,
@@ -42,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, audit, abort, trigger, demo):
+for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, audit, operations, trigger, demo):
     _command.register(app)
 
 

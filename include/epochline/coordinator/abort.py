@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from epochline.coordinator.discard import discard, sweep
-from epochline.epoch import AbortOutcome, EpochState, Run
+from epochline.epoch import AbortOutcome, Attempt, Epoch, EpochState, Run
 from epochline.errors import EpochStateError
-from epochline.ports import Ledger
+from epochline.ports import Ledger, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,7 @@ def abort(
             return AbortOutcome.ALREADY_COMMITTED
         if epoch.state is EpochState.PRE_COMMITTED and not by_operator:
             return AbortOutcome.LEFT_FOR_RECOVERY
-        attempt = tx.attempts.live(epoch)
-        if epoch.state is not EpochState.ABORTED:
-            if attempt is not None:
-                tx.attempts.fence(attempt, reason)
-            tx.epochs.mark_aborted(epoch, reason)
+        attempt = abort_in(tx, epoch, reason)
     if epoch.state is EpochState.ABORTED:
         sweep(ledger, pipeline)
         return AbortOutcome.ALREADY_ABORTED
@@ -52,3 +48,17 @@ def abort(
         discard(ledger, attempt)
     log.info("epoch.aborted pipeline=%s epoch=%d reason=%s", pipeline, epoch_id, reason)
     return AbortOutcome.ABORTED
+
+
+def abort_in(tx: Transaction, epoch: Epoch, reason: str) -> Attempt | None:
+    """Fence the live attempt of an epoch locked in ``tx`` and mark the epoch ABORTED, unless it is.
+
+    Returns:
+        The attempt whose staging is to be discarded after the transaction, if there is one.
+    """
+    attempt = tx.attempts.live(epoch)
+    if epoch.state is not EpochState.ABORTED:
+        if attempt is not None:
+            tx.attempts.fence(attempt, reason)
+        tx.epochs.mark_aborted(epoch, reason)
+    return attempt

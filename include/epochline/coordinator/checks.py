@@ -7,11 +7,37 @@ from collections.abc import Mapping, Sequence
 
 from epochline.changes import Effect, changes
 from epochline.epoch import Epoch, EpochState
-from epochline.errors import ConfigurationError, DataLossError, DeclarationError, SourceError
+from epochline.errors import (
+    ConfigurationError,
+    DataLossError,
+    DeclarationError,
+    PipelineDroppedError,
+    PipelinePausedError,
+    SourceError,
+)
 from epochline.offsets import Head, PlannedRange
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView, check_same_log
 from epochline.ports import MirroredOffset, PipelineRow, Transaction
+
+
+def check_admitted(tx: Transaction, pipeline: str) -> None:
+    """Refuse a plan for a pipeline that an operator paused or dropped.
+
+    Raises:
+        PipelinePausedError, PipelineDroppedError: with who did it, when and why.
+    """
+    standing = tx.operators.standing(pipeline)
+    if standing.dropped is not None:
+        raise PipelineDroppedError(
+            f"{pipeline}: was dropped {standing.dropped}. Nothing was planned. Its history stays under this name;"
+            " declare the pipeline under another one."
+        )
+    if standing.paused is not None:
+        raise PipelinePausedError(
+            f"{pipeline}: is paused {standing.paused}. Nothing was planned. `epochline resume {pipeline}` lets it go"
+            " on."
+        )
 
 
 def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
@@ -92,6 +118,9 @@ def cannot_reopen(
     later = tx.epochs.later_than(own.pipeline, own.epoch_id)
     if later:
         return f"{later[0]} ({later[0].state}) came after it"
+    row = tx.epochs.pipeline(own.pipeline)
+    if row is not None and row.generation != own.generation:
+        return f"its ranges are of generation {own.generation}, and generation {row.generation} has begun"
     next_offsets = {head.tp: head.next_offset for head in heads}
     views = {one.tp: one for one in view.partitions}
     for planned in ranges:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from epochline.backfill import IntervalOffsets, parts_of
 from epochline.coordinator.checks import (
     cannot_reopen,
+    check_admitted,
     check_changes,
     check_cluster,
     check_connections,
@@ -105,6 +106,7 @@ def plan(
         TargetError: a target is missing, does not fit, or belongs to another pipeline.
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
+        PipelinePausedError, PipelineDroppedError: an operator said so.
     """
     recovered = recover(ledger, pipeline.name, run, lease=lease)
     if recovered.notes:
@@ -141,6 +143,7 @@ def plan(
 def _look_at_ledger(ledger: Ledger, pipeline: str) -> _Seen:
     with ledger.transaction() as tx:
         row = tx.epochs.lock_pipeline(pipeline)
+        check_admitted(tx, pipeline)
         return _Seen(row=row, heads=tuple(tx.chain.heads(pipeline, row.generation)))
 
 
@@ -229,6 +232,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
     """
     with ledger.transaction() as tx:
         known = tx.epochs.pipeline(pipeline.name)
+        check_admitted(tx, pipeline.name)
         row = known or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
         unfinished = tx.epochs.unfinished(pipeline.name)
@@ -265,6 +269,7 @@ def origins_of(
 
 def _still_as_seen(tx: Transaction, pipeline: Pipeline, seen: _Seen) -> PipelineRow:
     row = tx.epochs.lock_pipeline(pipeline.name)
+    check_admitted(tx, pipeline.name)
     heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     unfinished = tx.epochs.unfinished(pipeline.name)
     if heads != seen.heads or unfinished is not None or row.generation != seen.row.generation:

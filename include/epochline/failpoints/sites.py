@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SIDES = ("epochs", "chain", "attempts", "targets")
+SIDES = ("epochs", "chain", "attempts", "targets", "operators")
 """The sides of `epochline.ports.Transaction`."""
 
-SOURCE = ("look", "offsets_at", "mirrored", "mirror")
+SOURCE = ("look", "offsets_at", "mirrored", "mirror", "forget")
 """The methods of `epochline.ports.OffsetSource`."""
 
 TRANSACTION = "transaction"

@@ -52,7 +52,7 @@ class _WatchedPort:
 
 
 class _WatchedTransaction:
-    """A transaction whose four sides are watched."""
+    """A transaction whose sides are watched."""
 
     def __init__(self, transaction: Transaction) -> None:
         for side in SIDES:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError
+from kafka.errors import GroupIdNotFoundError, KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
@@ -162,6 +162,12 @@ class KafkaOffsets:
                 f" ({key.topic}-{key.partition}: {error.__name__}). Does somebody consume with this group? It is kept"
                 " for epochline's mirror."
             )
+
+    def forget(self, group: str) -> None:
+        with self._client() as call:
+            answer = call("delete_groups", [group])[group]
+        if answer not in ("OK", GroupIdNotFoundError.__name__):
+            raise SourceError(f"consumer group {group} is kept, because Kafka refuses to delete it: {answer}.")
 
 
 def _patient() -> Retrying:

@@ -54,3 +54,12 @@ class PostgresChain:
             until_offset=planned.range.until, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
         )  # fmt: skip
         return moved.rowcount == 1
+
+    def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
+        moved = execute(
+            self._connection, "declare_lost",
+            pipeline=pipeline, generation=generation, topic=lost.tp.topic, topic_id=lost.tp.topic_id,
+            partition=lost.tp.partition, start_offset=lost.range.start, until_offset=lost.range.until,
+            leader_epoch=lost.leader_epoch,
+        )  # fmt: skip
+        return moved.rowcount == 1

@@ -84,6 +84,9 @@ class PostgresEpochs:
             raise EpochNotFoundError(f"the ledger has no epoch {epoch_id} of a pipeline {pipeline!r}.")
         return epoch
 
+    def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
+        return self._one("epoch", pipeline=pipeline, epoch_id=epoch_id)
+
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         rows = execute(self._connection, "later_epochs", pipeline=pipeline, epoch_id=epoch_id)
         return [_epoch(row) for row in rows]

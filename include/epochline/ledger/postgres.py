@@ -23,6 +23,7 @@ from epochline.errors import (
 from epochline.ledger.attempts import PostgresAttempts
 from epochline.ledger.chain import PostgresChain
 from epochline.ledger.epochs import PostgresEpochs
+from epochline.ledger.operators import PostgresOperators
 from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
@@ -30,13 +31,14 @@ STATEMENT_TIMEOUT_SECONDS = 900
 
 
 class PostgresTransaction:
-    """One transaction of the target database, seen from the four sides of `epochline.ports.Transaction`."""
+    """One transaction of the target database, seen from the sides of `epochline.ports.Transaction`."""
 
     def __init__(self, connection: Connection) -> None:
         self.epochs = PostgresEpochs(connection)
         self.chain = PostgresChain(connection)
         self.attempts = PostgresAttempts(connection)
         self.targets = PostgresTargets(connection)
+        self.operators = PostgresOperators(connection)
 
 
 class PostgresLedger:

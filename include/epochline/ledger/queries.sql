@@ -239,3 +239,57 @@ FULL JOIN (SELECT * FROM epochline.quarantined_record k WHERE pipeline = :pipeli
      ON (q.epoch_id, q.topic, q.partition, q."offset") = (x.epoch_id, x.topic, x.partition, x."offset")
 WHERE x."offset" IS NULL OR q."offset" IS NULL OR (q.key, q.value) IS DISTINCT FROM (x.key, x.value)
 ORDER BY 1, 2, 3, 4
+
+-- Operators' actions.
+
+-- name: epoch
+SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: standing
+SELECT paused_at, paused_by, paused_reason, dropped_at, dropped_by, dropped_reason
+FROM epochline.pipeline WHERE pipeline = :pipeline
+
+-- name: pause_pipeline
+UPDATE epochline.pipeline SET paused_at = clock_timestamp(), paused_by = :by, paused_reason = :reason
+WHERE pipeline = :pipeline AND paused_at IS NULL
+
+-- name: resume_pipeline
+UPDATE epochline.pipeline SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE pipeline = :pipeline
+
+-- name: drop_pipeline
+UPDATE epochline.pipeline SET dropped_at = clock_timestamp(), dropped_by = :by, dropped_reason = :reason
+WHERE pipeline = :pipeline AND dropped_at IS NULL
+
+-- name: claimed_targets
+SELECT schema_name, table_name FROM epochline.target WHERE pipeline = :pipeline ORDER BY schema_name, table_name
+
+-- name: release_targets
+DELETE FROM epochline.target WHERE pipeline = :pipeline
+
+-- name: begin_generation
+UPDATE epochline.pipeline SET generation = generation + 1, cluster_id = coalesce(:cluster_id, cluster_id)
+WHERE pipeline = :pipeline RETURNING generation, last_epoch_id, cluster_id
+
+-- name: write_action
+INSERT INTO epochline.action (pipeline, action, epoch_id, actor, reason, before, after)
+VALUES (:pipeline, :action, :epoch_id, :actor, :reason, CAST(:before AS jsonb), CAST(:after AS jsonb))
+RETURNING action_id, acted_at
+
+-- name: actions
+SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acted_at
+FROM epochline.action WHERE pipeline = :pipeline ORDER BY action_id
+
+-- name: declare_lost
+-- Compare-and-swap, as advance_head: what was lost begins at the head.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch)
+SELECT :pipeline, :generation, :topic, :topic_id, :partition, :start_offset, :until_offset, 'declared loss',
+       :leader_epoch
+WHERE :start_offset = (SELECT max(until_offset) FROM epochline.committed_range
+                       WHERE pipeline = :pipeline AND generation = :generation AND topic_id = :topic_id
+                         AND partition = :partition)
+
+-- name: superseded_epochs
+-- Rows of these epochs were read from logs whose offsets say nothing about those of the generation.
+SELECT coalesce(max(epoch_id), 0) FROM epochline.epoch WHERE pipeline = :pipeline AND generation < :generation

@@ -28,6 +28,8 @@ class Application:
     sink: PostgresTable
     staged: StagedTable
     target: Target
+    superseded: int = 0
+    """Highest epoch id of earlier generations: offsets of rows that these wrote are of another log; 0 if none."""
 
     @property
     def staging(self) -> sql.Identifier:
@@ -46,9 +48,13 @@ class Application:
 
     @property
     def kept_order(self) -> list[str]:
-        """The order as far as the target keeps it: all, what was declared, or nothing (a later epoch replaces)."""
+        """The order as far as the target keeps it: all, what was declared, or nothing (a later epoch replaces).
+
+        After an adopted topic a position means something only where the row says which epoch wrote it.
+        """
         declared = [order_column(name) for name in self.sink.order_by]
-        for kept in (self.order, declared):
+        positions_compare = not self.superseded or "_epoch" in self.sink.carried_lineage
+        for kept in (self.order, declared) if positions_compare else (declared,):
             if all(name in self.target.columns for name in kept):
                 return kept
         return []
@@ -146,7 +152,23 @@ def _replaces(what: Application, left: str, right: str) -> sql.Composable:
     """Whether a staged row replaces a target row; of equals the later epoch's, where the target keeps no position."""
     if what.kept_order and what.kept_order != what.order:
         return sql.SQL("NOT {}").format(_newer(what.kept_order, right, left))
+    if what.superseded and what.kept_order and not what.sink.aggregated:
+        # A generation's offsets begin anew: it comes before the position, and after what was declared.
+        return sql.SQL("({}) > ({})").format(
+            _with_generation(what, left, sql.SQL("true")), _with_generation(what, right, of_generation(what, right))
+        )
     return _newer(what.kept_order, left, right)
+
+
+def of_generation(what: Application, row: str) -> sql.Composed:
+    """Whether the epoch's own generation wrote a row of the target."""
+    return sql.SQL("coalesce({}, 0) > {}").format(sql.Identifier(row, "_epoch"), sql.Literal(what.superseded))
+
+
+def _with_generation(what: Application, row: str, generation: sql.Composable) -> sql.Composed:
+    columns: list[sql.Composable] = [sql.Identifier(row, name) for name in what.kept_order]
+    columns.insert(len(what.sink.order_by), generation)
+    return sql.SQL(", ").join(columns)
 
 
 def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:

@@ -12,6 +12,7 @@ from epochline.epoch import Epoch
 from epochline.errors import TargetError
 from epochline.layout import QUARANTINE_COLUMNS, StagedTable, staged_columns
 from epochline.ledger.cursor import execute_sql
+from epochline.ledger.statements import run
 from epochline.names import deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
 from epochline.sinks import modes
@@ -50,6 +51,23 @@ class PostgresTargets:
                     f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}. One table has one writer, or no"
                     " count would prove anything. Nothing was changed. Write to a table of its own."
                 )
+
+    def claimed(self, pipeline: str) -> Sequence[str]:
+        return [
+            f"{row.schema_name}.{row.table_name}" for row in run(self._connection, "claimed_targets", pipeline=pipeline)
+        ]
+
+    def restart_order(self, pipeline: Pipeline) -> None:
+        for sink in pipeline.sinks:
+            name = deleted_keys_table(pipeline.name, sink.table)
+            if sink.mode != "upsert" or sink.aggregated or find_target(self._connection, f"epochline.{name}") is None:
+                continue
+            # Target rows tell their generation by their epoch; deleted keys have none, and give up their position.
+            if sink.order_by:
+                forgotten = "UPDATE {} SET _topic = '', _partition = -1, _offset = -1, _row = -1"
+            else:
+                forgotten = "DELETE FROM {}"
+            execute_sql(self._connection, sql.SQL(forgotten).format(sql.Identifier("epochline", name)))
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         made = []
@@ -109,17 +127,22 @@ class PostgresTargets:
         )
         return int(rows)
 
-    def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable) -> modes.Application:
+    def _application(
+        self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch
+    ) -> modes.Application:
         target = find_target(self._connection, sink.table)
         if target is None:
             raise TargetError(f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.")
-        return modes.Application(pipeline=pipeline, sink=sink, staged=staged, target=target)
+        superseded = run(
+            self._connection, "superseded_epochs", pipeline=epoch.pipeline, generation=epoch.generation
+        ).scalar_one()
+        return modes.Application(pipeline=pipeline, sink=sink, staged=staged, target=target, superseded=int(superseded))
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
-        prepare(self._connection, self._application(pipeline, sink, staged), epoch)
+        prepare(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
-        return modes.apply(self._connection, self._application(pipeline, sink, staged), epoch)
+        return modes.apply(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]

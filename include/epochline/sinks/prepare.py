@@ -14,7 +14,7 @@ from epochline.errors import SealRefusedError
 from epochline.layout import DELETED
 from epochline.ledger.cursor import execute_sql
 from epochline.names import order_column
-from epochline.sinks.modes import Application, apply, names, same
+from epochline.sinks.modes import Application, apply, names, of_generation, same
 
 _LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 
@@ -93,13 +93,18 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
         )
     found = _first(connection, twice.format(key=key, staging=what.staging))
     if found is None and not what.sink.aggregated:
-        for other in [what.deleted_keys] + ([what.target.identifier] if what.kept_order else []):
+        anything = sql.SQL("true")
+        # What an earlier generation wrote is older than any row of this one, whatever its partition.
+        ours = of_generation(what, "t") if what.superseded else anything
+        others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
+        for other, compared in others:
             found = found or _first(
                 connection,
                 sql.SQL(
                     "SELECT {key} FROM {staging} s JOIN {other} t ON {same}"
-                    " WHERE (s._topic, s._partition) <> (t._topic, t._partition) LIMIT 1"
+                    " WHERE (s._topic, s._partition) <> (t._topic, t._partition) AND {compared} LIMIT 1"
                 ).format(
+                    compared=compared,
                     key=names(what.sink.key, "s"),
                     staging=what.staging,
                     other=other,

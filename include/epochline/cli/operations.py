@@ -1,0 +1,171 @@
+"""What operators may do, as commands: one per row of `epochline.operations.ACTIONS`, and the list of what was done.
+
+Each shows its preview, asks, acts, and prints what became of it. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import getpass
+import inspect
+import os
+import socket
+from typing import Annotated, Any
+
+import typer
+from annotated_types import Ge
+from pydantic.fields import FieldInfo
+
+from epochline.operations import ACTIONS, Action, Preview, Subject
+
+_EXIT_CODES = (
+    "Exit code 0: done, and written to the ledger; 1: refused, the message says why, or you said no; 2: wrong use."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    for action in ACTIONS.values():
+        app.command(action.name, help=f"{action.help}\n\n{_EXIT_CODES}")(_command(action))
+    app.command("actions")(actions)
+
+
+def actions(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    connection: Annotated[
+        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what operators did to PIPELINE: who, when, why, and what was so before and after; the newest last.
+
+    Exit code 0: shown, be it nothing; 1: the ledger cannot be read; 2: wrong use.
+    """
+    from dataclasses import asdict
+
+    from epochline.cli import printing
+
+    with subject_of(pipeline, connection).ledger.transaction() as tx:
+        rows = tx.operators.actions(pipeline)
+    if as_json:
+        printing.say(printing.as_json([asdict(row) for row in rows]))
+        return
+    if not rows:
+        printing.say(f"nobody did anything to {pipeline}")
+        return
+    printing.table(
+        ("action", "epoch", "who", "when", "why", "before", "after"),
+        [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
+    )
+
+
+def subject_of(pipeline: str, connection: str | None) -> Subject:
+    """The pipeline to act on: by its declaration, or, where it is declared no more, by the database alone."""
+    from epochline.cli import connections, pipelines
+    from epochline.errors import ConfigurationError, DeclarationError
+    from epochline.ledger.postgres import PostgresLedger
+
+    try:
+        declared = pipelines.find(pipeline)
+    except (ConfigurationError, DeclarationError):
+        dsn = connections.postgres_dsn(connection or connections.POSTGRES)
+        return Subject(name=pipeline, ledger=PostgresLedger(dsn, application_name="epochline cli"))
+    if connection is not None:
+        ledger = PostgresLedger(connections.postgres_dsn(connection), application_name="epochline cli")
+    else:
+        ledger = connections.ledger_of(declared)
+    return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))
+
+
+def actor() -> str:
+    """Who sits at this terminal."""
+    return f"{_user()}@{socket.gethostname()}"
+
+
+def _command(action: Action[Any, Any]) -> Any:
+    def command(**given: Any) -> None:
+        _run(action, **given)
+
+    # Typer reads a signature: the parameters of the action stand between the pipeline and the options of them all.
+    arguments: list[inspect.Parameter] = []
+    options: list[inspect.Parameter] = []
+    for name, field in action.parameters.model_fields.items():
+        (arguments if _is_argument(field) else options).append(_parameter(name, field))
+    parameters = [
+        _named("pipeline", str, typer.Argument(help="The pipeline's name.")),
+        *arguments,
+        *options,
+        _named("reason", str, typer.Option(help="Why; kept in the ledger.")),
+        _named("yes", bool, typer.Option("--yes", "-y", help="Do not ask."), False),
+        _named(
+            "connection",
+            str | None,
+            typer.Option(help="Connection id of the database; the pipeline's own if not given."),
+            None,
+        ),
+        _named("as_json", bool, typer.Option("--json", help="For programs: the row of the ledger."), False),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def _named(name: str, kind: Any, info: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info], default=default)
+
+
+def _is_argument(field: FieldInfo) -> bool:
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("argument"))
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    least = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
+    limits = {} if least is None else {"min": least}
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    if _is_argument(field):
+        info: Any = typer.Argument(help=field.description, **limits)
+    elif field.annotation is bool:
+        info = typer.Option(f"--{name.replace('_', '-')}", help=field.description)
+    else:
+        info = typer.Option(help=field.description, **limits)
+    return _named(name, field.annotation, info, default)
+
+
+def _run(
+    action: Action[Any, Any], *, pipeline: str, reason: str, yes: bool, connection: str | None, as_json: bool,
+    **parameters: Any,
+) -> None:  # fmt: skip
+    from dataclasses import asdict
+
+    from epochline.cli import printing
+    from epochline.operations import Order
+
+    if not reason.strip():
+        raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
+    subject, asked = subject_of(pipeline, connection), action.parameters(**parameters)
+    _show(action.preview(subject, asked), quiet=as_json and yes)
+    if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
+        printing.say("nothing was changed")
+        raise typer.Exit(1)
+    done = action.act(subject, asked, Order(actor=actor(), reason=reason))
+    if as_json:
+        printing.say(printing.as_json(asdict(done.row)))
+        return
+    for line in done.lines:
+        printing.say(line)
+
+
+def _show(preview: Preview, *, quiet: bool) -> None:
+    from epochline.cli import printing
+    from epochline.errors import ActionRefusedError
+
+    for line in preview.lines if not quiet else ():
+        printing.say(line)
+    if preview.refusal is not None:
+        raise ActionRefusedError(f"{preview.refusal} Nothing was changed.")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as containers have
+        return str(os.getuid())

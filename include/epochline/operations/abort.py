@@ -1,0 +1,74 @@
+"""Abort: end an epoch by hand, also a pre-committed one, which nothing else ends but its commit."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from epochline.coordinator.abort import abort_in
+from epochline.coordinator.discard import discard, sweep
+from epochline.epoch import EpochState
+from epochline.errors import EpochNotFoundError
+from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject
+from epochline.ports import Transaction
+
+_EFFECT = {
+    EpochState.PLANNED: "its attempt is fenced: what still writes for it is refused; its staging is discarded",
+    EpochState.PRE_COMMITTED: "its sealed rows, which the next run would commit, are discarded and staged again",
+    EpochState.ABORTED: "it is aborted already; what is left of its staging is discarded",
+}
+
+
+class AbortParameters(Parameters):
+    """Which epoch."""
+
+    epoch: int = Field(ge=1, description="The epoch's id.", json_schema_extra={"argument": True})
+
+
+class Abort(Action[AbortParameters, None]):
+    """End an epoch: its staging is discarded, no offset moves, its range is read again by a later run."""
+
+    name = "abort"
+    help = (
+        "End EPOCH of PIPELINE: its staging is discarded, no offset moves, its range is read again by a later run."
+        " Also an epoch that is pre-committed. A committed epoch stays as it is."
+    )
+    parameters = AbortParameters
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: AbortParameters, seen: None) -> Preview:
+        epoch = tx.epochs.find(subject.name, asked.epoch)
+        if epoch is None:
+            raise EpochNotFoundError(f"the ledger has no epoch {asked.epoch} of a pipeline {subject.name!r}.")
+        attempt = tx.attempts.live(epoch)
+        rows = sum(part.rows for part in tx.attempts.part_sums(attempt)) if attempt is not None else 0
+        offsets = sum(len(one.range) for one in tx.epochs.ranges(epoch))
+        before = {"state": str(epoch.state), "attempt": epoch.attempt}
+        if epoch.state is EpochState.COMMITTED:
+            return Preview(
+                lines=(), before=before, after=before, epoch_id=epoch.epoch_id,
+                refusal=f"{epoch} was committed at {epoch.committed_at:%Y-%m-%d %H:%M:%S} with {epoch.rows_written}"
+                " rows; a committed epoch cannot be aborted.",
+            )  # fmt: skip
+        return Preview(
+            lines=(
+                f"{epoch} is {epoch.state}, planned by {epoch.run}: {offsets} offsets, attempt {epoch.attempt}, {rows}"
+                " rows staged",
+                f"{_EFFECT[epoch.state]}; no offset moves",
+            ),
+            before=before,
+            after={"state": str(EpochState.ABORTED), "attempt": epoch.attempt},
+            epoch_id=epoch.epoch_id,
+        )
+
+    def change(self, tx: Transaction, subject: Subject, asked: AbortParameters, seen: None, order: Order) -> Afterwards:
+        epoch = tx.epochs.lock(subject.name, asked.epoch)
+        attempt = abort_in(tx, epoch, str(order))
+
+        def discard_staging() -> tuple[str, ...]:
+            if attempt is not None:
+                discard(subject.ledger, attempt)
+            if epoch.state is EpochState.ABORTED:
+                sweep(subject.ledger, subject.name)
+                return (f"{epoch} was aborted before; what was left of its staging is gone",)
+            return (f"{epoch} is aborted; no offset moved, a later run reads its range again",)
+
+        return discard_staging

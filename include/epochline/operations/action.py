@@ -1,0 +1,162 @@
+"""What an operator may do: a preview of the effect, then the same effect with a row of the ledger that tells of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
+from epochline.pipeline import Pipeline
+from epochline.ports import ActionRow, Ledger, OffsetSource, Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The pipeline that is acted on. Without a declaration only what the ledger alone decides can be done."""
+
+    name: str
+    ledger: Ledger
+    declared: Pipeline | None = None
+    source: OffsetSource | None = None
+
+    def declaration(self) -> tuple[Pipeline, OffsetSource]:
+        """The declaration, and the Kafka that it names.
+
+        Raises:
+            ConfigurationError: the pipeline is not declared here.
+        """
+        if self.declared is None or self.source is None:
+            raise ConfigurationError(
+                f"{self.name}: Kafka has to be asked for this, and no DAG file declares the pipeline, so it is not"
+                " known where. Nothing was changed. Bring the declaration back."
+            )
+        return self.declared, self.source
+
+
+class Parameters(BaseModel):
+    """What an action is told beside pipeline and reason. A field marked ``argument`` stands without its name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What an action would do now, for people (``lines``) and for the ledger (``before``, ``after``: JSON)."""
+
+    lines: Sequence[str]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    epoch_id: int | None = None
+    refusal: str | None = None
+    """Why it would be refused, with what may be done instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Who wants it, and why. Both are kept in the ledger."""
+
+    actor: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not self.actor.strip():
+            raise ActionRefusedError("an action needs somebody who did it; nothing was changed.")
+        if not self.reason.strip():
+            raise ActionRefusedError("say why: the reason is kept in the ledger. Nothing was changed.")
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What was done: the row of the ledger, and what to tell."""
+
+    row: ActionRow
+    lines: Sequence[str]
+
+
+Afterwards = Callable[[], Sequence[str]]
+"""What is left to do once the change is committed. Repeatable; losing it loses nothing. Gives what to tell."""
+
+P = TypeVar("P", bound=Parameters)
+Seen = TypeVar("Seen")
+
+
+class Action(ABC, Generic[P, Seen]):
+    """One thing that an operator may do to a pipeline. ``Seen`` is what it asks Kafka beforehand, or None."""
+
+    name: ClassVar[str]
+    help: ClassVar[str]
+    parameters: type[P]
+
+    def look(self, subject: Subject, asked: P) -> Seen:
+        """Ask what no transaction may wait for. By default nothing."""
+        return None  # type: ignore[return-value]
+
+    @abstractmethod
+    def foresee(self, tx: Transaction, subject: Subject, asked: P, seen: Seen) -> Preview:
+        """Say what would happen, from what ``tx`` shows; changes and locks nothing."""
+
+    @abstractmethod
+    def change(self, tx: Transaction, subject: Subject, asked: P, seen: Seen, order: Order) -> Afterwards:
+        """Do it, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
+
+    def preview(self, subject: Subject, asked: P) -> Preview:
+        """What `act` would do now.
+
+        Raises:
+            EpochNotFoundError: the ledger knows no such pipeline or epoch.
+            SourceError: Kafka cannot be asked.
+        """
+        seen = self.look(subject, asked)
+        with subject.ledger.transaction() as tx:
+            known(tx, subject.name)
+            return self.foresee(tx, subject, asked, seen)
+
+    def act(self, subject: Subject, asked: P, order: Order) -> Done:
+        """Do it. What is foreseen under the pipeline's row lock is what is done and written down.
+
+        Raises:
+            ActionRefusedError: nothing was changed.
+            EpochNotFoundError, SourceError: as `preview`.
+        """
+        seen = self.look(subject, asked)
+        with subject.ledger.transaction() as tx:
+            known(tx, subject.name)
+            tx.epochs.lock_pipeline(subject.name)
+            foreseen = self.foresee(tx, subject, asked, seen)
+            if foreseen.refusal is not None:
+                raise ActionRefusedError(f"{foreseen.refusal} Nothing was changed.")
+            afterwards = self.change(tx, subject, asked, seen, order)
+            row = tx.operators.record(
+                ActionRow(
+                    pipeline=subject.name, action=self.name, epoch_id=foreseen.epoch_id, actor=order.actor.strip(),
+                    reason=order.reason.strip(), before=foreseen.before, after=foreseen.after,
+                )
+            )  # fmt: skip
+        return Done(row=row, lines=afterwards())
+
+
+def known(tx: Transaction, pipeline: str) -> None:
+    """Refuse a name that the ledger has never seen.
+
+    Raises:
+        EpochNotFoundError: it has not.
+    """
+    if tx.epochs.pipeline(pipeline) is None:
+        raise EpochNotFoundError(f"the ledger knows no pipeline {pipeline!r}. Nothing was changed.")
+
+
+def nothing_else(*lines: str) -> Afterwards:
+    """Nothing is left to do; only this is told."""
+    return lambda: lines
+
+
+def refused(reason: str, *, lines: Sequence[str] = ()) -> Preview:
+    """A preview of something that would be refused."""
+    return Preview(lines=lines, before={}, after={}, refusal=reason)

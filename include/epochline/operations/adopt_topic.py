@@ -1,0 +1,144 @@
+"""Adopt a topic that is another log now (traps 10 and 11): a new generation begins, and nothing old is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from epochline.coordinator.commit import mirror
+from epochline.offsets import Head, Origin
+from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject, refused
+from epochline.planning import SourceView
+from epochline.ports import Transaction
+
+
+class AdoptTopicParameters(Parameters):
+    """Which topic, and where its new log begins."""
+
+    topic: str | None = Field(
+        None, description="The topic that was made again or truncated.", json_schema_extra={"argument": True}
+    )
+    cluster: bool = Field(False, description="Instead of one topic: the connection leads to another cluster; take all.")
+    at: Literal["earliest", "latest"] = Field("earliest", description="Where the new log is begun.")
+
+
+class AdoptTopic(Action[AdoptTopicParameters, SourceView]):
+    """Begin a new generation whose origins lie in the topic as it is now."""
+
+    name = "adopt-topic"
+    help = (
+        "Go on with TOPIC although it is another log now (deleted and made again, or truncated): a new generation of"
+        " PIPELINE begins at its log start, every other topic goes on where it is. What was committed stays."
+    )
+    parameters = AdoptTopicParameters
+
+    def look(self, subject: Subject, asked: AdoptTopicParameters) -> SourceView:
+        declared, source = subject.declaration()
+        return source.look(declared.source)
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: SourceView) -> Preview:
+        row = tx.epochs.pipeline(subject.name)
+        heads = tx.chain.heads(subject.name, row.generation) if row else ()
+        obstacle = self._obstacle(tx, subject, asked, seen, heads)
+        if row is None or obstacle is not None:
+            return refused(obstacle or f"{subject.name} is not known.")
+        adopted = _adopted(asked, seen)
+        carried = _carried(asked, heads)
+        lines = [f"generation {row.generation + 1} of {subject.name} begins; rows of the earlier ones stay as they are"]
+        lines += [f"{one.tp}: begins at {one.offset} ({asked.at}) of topic id {one.tp.topic_id}" for one in adopted]
+        lines += [f"{one.tp}: goes on at {one.offset}" for one in carried]
+        lines += _read_again(heads, adopted)
+        if asked.cluster:
+            lines.append(f"its offsets belong to Kafka cluster {seen.cluster_id} from now on, not to {row.cluster_id}")
+        return Preview(
+            lines=lines,
+            before=_state(row.generation, row.cluster_id, [(head.tp, head.next_offset) for head in heads]),
+            after=_state(row.generation + 1, seen.cluster_id, [(one.tp, one.offset) for one in (*adopted, *carried)]),
+        )
+
+    def change(
+        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: SourceView, order: Order
+    ) -> Afterwards:
+        declared, source = subject.declaration()
+        row = tx.epochs.lock_pipeline(subject.name)
+        heads = tx.chain.heads(subject.name, row.generation)
+        begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
+        for origin in (*_adopted(asked, seen), *_carried(asked, heads)):
+            tx.chain.write_origin(subject.name, begun.generation, origin)
+        tx.targets.restart_order(declared)
+
+        def show() -> Sequence[str]:
+            mirror(subject.ledger, source, subject.name)
+            return [f"{subject.name} goes on in generation {begun.generation}"]
+
+        return show
+
+    def _obstacle(
+        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: SourceView, heads: Sequence[Head]
+    ) -> str | None:
+        unfinished = tx.epochs.unfinished(subject.name)
+        if unfinished is not None:
+            return f"{unfinished} is {unfinished.state}, and its ranges are of the old log; finish or abort it first."
+        if (asked.topic is None) is not asked.cluster:
+            return "name the topic, or say --cluster for all of them, and not both."
+        row = tx.epochs.pipeline(subject.name)
+        moved = row is not None and row.cluster_id not in (None, seen.cluster_id)
+        if asked.cluster:
+            same = f"{subject.name} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
+            return None if moved else same
+        if moved:
+            return (
+                f"the connection leads to Kafka cluster {seen.cluster_id}, so every topic is another one; correct it,"
+                " or say --cluster."
+            )
+        if not any(one.tp.topic == asked.topic for one in seen.partitions):
+            return f"{subject.name} reads no topic {asked.topic!r}, or Kafka does not have it."
+        known = [head for head in heads if head.tp.topic == asked.topic]
+        views = {one.tp: one for one in seen.partitions}
+        if all(head.tp in views and head.next_offset <= views[head.tp].high_watermark for head in known):
+            return f"topic {asked.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
+        return None
+
+
+def _adopted(asked: AdoptTopicParameters, seen: SourceView) -> list[Origin]:
+    return [
+        Origin(
+            tp=one.tp,
+            offset=one.log_start if asked.at == "earliest" else one.last_stable,
+            chosen_by=f"adopted at {asked.at}",
+            leader_epoch=one.leader_epoch,
+        )
+        for one in sorted(seen.partitions, key=lambda one: one.tp)
+        if asked.cluster or one.tp.topic == asked.topic
+    ]
+
+
+def _carried(asked: AdoptTopicParameters, heads: Sequence[Head]) -> list[Origin]:
+    """What was committed of the other topics stays committed: they begin where they are, and are not read again."""
+    return [
+        Origin(tp=head.tp, offset=head.next_offset, chosen_by="carried over", leader_epoch=head.leader_epoch)
+        for head in heads
+        if not asked.cluster and head.tp.topic != asked.topic
+    ]
+
+
+def _read_again(heads: Sequence[Head], adopted: Sequence[Origin]) -> list[str]:
+    """A truncated log keeps its id: what it still holds may have been committed before."""
+    begins = {one.tp: one.offset for one in adopted}
+    return [
+        f"{head.tp}: offsets from {begins[head.tp]} on were committed before, up to {head.next_offset}; what the log"
+        " holds of them is read a second time (say --at latest to leave it out)"
+        for head in heads
+        if head.tp in begins and begins[head.tp] < head.next_offset
+    ]
+
+
+def _state(generation: int, cluster: str | None, positions: Sequence[tuple[Any, int]]) -> dict[str, Any]:
+    return {
+        "generation": generation,
+        "cluster_id": cluster,
+        "topic_ids": {tp.topic: tp.topic_id for tp, _ in positions},
+        "heads": {str(tp): offset for tp, offset in sorted(positions)},
+    }

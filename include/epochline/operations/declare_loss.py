@@ -1,0 +1,86 @@
+"""Declare a loss: retention passed the head (trap 9), and the pipeline shall go on behind the gap, on the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochline.coordinator.checks import is_read
+from epochline.coordinator.commit import mirror
+from epochline.errors import ActionRefusedError
+from epochline.offsets import Head, OffsetRange, PlannedRange
+from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject, refused
+from epochline.planning import SourceView
+from epochline.ports import Transaction
+
+
+class DeclareLoss(Action[Parameters, SourceView]):
+    """Write what is gone as a link of the chain that no epoch read."""
+
+    name = "declare-loss"
+    help = (
+        "Declare that offsets of PIPELINE which retention deleted before they were read are lost: each partition goes"
+        " on at its log start, and the ledger keeps the gap. Refused where nothing is lost."
+    )
+    parameters = Parameters
+
+    def look(self, subject: Subject, asked: Parameters) -> SourceView:
+        declared, source = subject.declaration()
+        return source.look(declared.source)
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: SourceView) -> Preview:
+        declared, _ = subject.declaration()
+        row = tx.epochs.pipeline(subject.name)
+        unfinished = tx.epochs.unfinished(subject.name)
+        if unfinished is not None:
+            return refused(
+                f"{unfinished} is {unfinished.state} and may hold what looks lost; finish or abort it first."
+            )
+        if row is None or row.cluster_id not in (None, seen.cluster_id):
+            return refused(f"{subject.name}: its connection leads to another Kafka cluster; nothing there was lost.")
+        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head, seen)]
+        gaps = lost_ranges(heads, seen)
+        if not gaps:
+            return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
+        total = sum(len(one.range) for one in gaps)
+        return Preview(
+            lines=(
+                *(f"{one.tp}: offsets {one.range}, {len(one.range)} of them, are declared lost" for one in gaps),
+                f"{total} offsets will never be read; {subject.name} goes on behind them. This cannot be undone.",
+            ),
+            before={"heads": {str(one.tp): one.range.start for one in gaps}},
+            after={
+                "heads": {str(one.tp): one.range.until for one in gaps},
+                "lost": {str(one.tp): [one.range.start, one.range.until] for one in gaps},
+            },
+        )
+
+    def change(
+        self, tx: Transaction, subject: Subject, asked: Parameters, seen: SourceView, order: Order
+    ) -> Afterwards:
+        declared, source = subject.declaration()
+        row = tx.epochs.lock_pipeline(subject.name)
+        heads = [head for head in tx.chain.heads(subject.name, row.generation) if is_read(declared, head, seen)]
+        gaps = lost_ranges(heads, seen)
+        for one in gaps:
+            if not tx.chain.declare_lost(subject.name, row.generation, one):
+                raise ActionRefusedError(f"{one} does not start at its head any more. Nothing was changed.")
+
+        def show() -> Sequence[str]:
+            mirror(subject.ledger, source, subject.name)
+            return [f"{subject.name} goes on at {', '.join(f'{one.tp}: {one.range.until}' for one in gaps)}"]
+
+        return show
+
+
+def lost_ranges(heads: Sequence[Head], view: SourceView) -> list[PlannedRange]:
+    """Per partition what lies between its head and the log start, where that is anything."""
+    views = {one.tp: one for one in view.partitions}
+    return [
+        PlannedRange(
+            tp=head.tp,
+            range=OffsetRange(start=head.next_offset, until=views[head.tp].log_start),
+            leader_epoch=views[head.tp].leader_epoch,
+        )
+        for head in heads
+        if head.tp in views and head.next_offset < views[head.tp].log_start
+    ]

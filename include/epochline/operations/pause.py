@@ -1,0 +1,64 @@
+"""Pause and resume: whether epochs of a pipeline are planned."""
+
+from __future__ import annotations
+
+from epochline.operations.action import (
+    Action,
+    Afterwards,
+    Order,
+    Parameters,
+    Preview,
+    Subject,
+    nothing_else,
+    refused,
+)
+from epochline.ports import Transaction
+
+
+class Pause(Action[Parameters, None]):
+    """Plan no epoch until `Resume`."""
+
+    name = "pause"
+    help = (
+        "Plan no epoch of PIPELINE until it is resumed; its runs end as skipped. What is planned already goes on, and"
+        " what is pre-committed may still be committed."
+    )
+    parameters = Parameters
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
+        standing = tx.operators.standing(subject.name)
+        if standing.dropped is not None:
+            return refused(f"{subject.name} was dropped {standing.dropped}; nothing of it runs any more.")
+        if standing.paused is not None:
+            return refused(f"{subject.name} is paused already, {standing.paused}.")
+        lines = [f"no epoch of {subject.name} is planned from now on; its runs end as skipped"]
+        unfinished = tx.epochs.unfinished(subject.name)
+        if unfinished is not None:
+            lines.append(f"{unfinished} is {unfinished.state} and may still be committed by {unfinished.run}")
+        return Preview(lines=lines, before={"paused": False}, after={"paused": True})
+
+    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None, order: Order) -> Afterwards:
+        tx.operators.pause(subject.name, order.actor, order.reason)
+        return nothing_else(f"{subject.name} is paused; `epochline resume {subject.name}` lets it go on")
+
+
+class Resume(Action[Parameters, None]):
+    """Undo `Pause`."""
+
+    name = "resume"
+    help = "Let epochs of PIPELINE be planned again."
+    parameters = Parameters
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
+        paused = tx.operators.standing(subject.name).paused
+        if paused is None:
+            return refused(f"{subject.name} is not paused.")
+        return Preview(
+            lines=(f"{subject.name} was paused {paused}; its next run plans again, from where it stopped",),
+            before={"paused": True, "paused_by": paused.by, "paused_reason": paused.reason},
+            after={"paused": False},
+        )
+
+    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None, order: Order) -> Afterwards:
+        tx.operators.resume(subject.name)
+        return nothing_else(f"{subject.name} goes on with its next run")

@@ -1,0 +1,131 @@
+"""After an adopted topic offsets begin anew: what an upsert's order means then, on real PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epochline.errors import SealRefusedError
+from epochline.operations import ACTIONS, Order, Subject
+from tests.integration.test_sink_modes import KV, LINEAGE, Bench, in_public
+
+ORDERED = {"k": "text", "v": "integer", "at": "integer"}
+
+
+@pytest.fixture
+def bench(postgres_dsn: str) -> Callable[..., Bench]:
+    from epochline import PostgresTable
+
+    def make(record: dict[str, str] = KV, *, existing: str | None = None, **sink: Any) -> Bench:
+        if existing is not None:
+            with in_public(postgres_dsn) as connection, connection.cursor() as cursor:
+                cursor.execute(existing)
+            connection.close()
+        columns = None if existing else record
+        return Bench(postgres_dsn, PostgresTable(table="t", mode="upsert", key="k", columns=columns, **sink), record)
+
+    return make
+
+
+def adopt(it: Bench) -> None:
+    for partition in (0, 1):
+        it.kafka.produce("orders", partition, 0, topic_id="another")
+    action = ACTIONS["adopt-topic"]
+    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+    action.act(subject, action.parameters(topic="orders"), Order(actor="ada", reason="it was made again"))
+
+
+def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(bench: Callable[..., Bench]) -> None:
+    """Trap 10, ADR 0004."""
+    it = bench()
+    it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": 3})
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 9})
+
+    assert it.rows("k, v, _offset, _epoch") == [("a", 9, 0, 2), ("b", 3, 2, 1)]
+
+
+def test_within_the_new_generation_the_highest_offset_wins_again(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*({"k": "a", "v": 1} for _ in range(10)))
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 8}, {"k": "a", "v": 9})
+    # An older record of the same log, as a requeue brings it.
+    planned = it.plan({"k": "x", "v": 0})
+    ticket = it.stage(planned, {"k": "a", "v": 7, "_offset": 0})
+    assert planned.epoch is not None
+    from epochline.coordinator import seal
+
+    seal(it.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+    it.commit(planned)
+
+    assert it.rows() == [("a", 9)]
+
+
+def test_a_tombstone_of_the_new_topic_deletes_a_row_of_the_old(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": "b", "v": 3})
+    adopt(it)
+
+    it.epoch({"k": "b", "_deleted": True})
+
+    assert it.rows() == [("a", 1)]
+
+
+def test_a_key_deleted_in_the_old_topic_comes_back_with_the_new_one(bench: Callable[..., Bench]) -> None:
+    """ADR 0004: deleted keys are kept with their order, which is that of the old log."""
+    it = bench()
+    it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "a", "_deleted": True})
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 5})
+
+    assert it.rows() == [("a", 5)]
+
+
+def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch({"k": "a", "v": 1}, {"k": "b", "_deleted": True})
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 5, "_partition": 1}, {"k": "b", "v": 6, "_partition": 1})
+    with pytest.raises(SealRefusedError, match="without an order between its records"):
+        it.sealed({"k": "a", "v": 7, "_partition": 0})
+
+    assert it.rows() == [("a", 5), ("b", 6)]
+
+
+def test_a_declared_order_still_decides_first_and_of_equals_the_new_topic_wins(bench: Callable[..., Bench]) -> None:
+    it = bench(ORDERED, order_by="at")
+    it.epoch({"k": "a", "v": 1, "at": 5}, {"k": "b", "v": 2, "at": 5}, {"k": "c", "v": 3, "at": 5})
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 7, "at": 4}, {"k": "b", "v": 8, "at": 5}, {"k": "c", "v": 9, "at": 6})
+
+    assert it.rows() == [("a", 1), ("b", 8), ("c", 9)]
+
+
+def test_a_declared_order_of_a_deletion_is_kept_over_the_generations(bench: Callable[..., Bench]) -> None:
+    it = bench(ORDERED, order_by="at")
+    deleted = [{"k": key, "v": 1, "at": 5, "_deleted": True} for key in "abc"]
+    it.epoch(*deleted)
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 7, "at": 4}, {"k": "b", "v": 8, "at": 5}, {"k": "c", "v": 9, "at": 6})
+
+    assert it.rows() == [("b", 8), ("c", 9)]
+
+
+def test_a_table_that_keeps_positions_but_no_epoch_lets_the_later_epoch_replace(bench: Callable[..., Bench]) -> None:
+    columns = LINEAGE.replace(", _epoch bigint", "")
+    it = bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v integer{columns})", lineage=False)
+    it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2})
+    adopt(it)
+
+    it.epoch({"k": "a", "v": 9})
+
+    assert it.rows() == [("a", 9)]
