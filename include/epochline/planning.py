@@ -57,19 +57,22 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
             raise DataLossError(
                 f"{pipeline}: topic {head.tp.topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
                 f" {view.tp.topic_id}); offset {head.next_offset} of partition {head.tp.partition} now means another"
-                " record. Nothing was planned. Read the new topic with a new pipeline, or under another topic name."
+                " record. Nothing was planned. Bring the old topic back, or say"
+                f" `epochline adopt-topic {pipeline} {head.tp.topic}` to go on with the new one."
             )
         if head.next_offset < view.log_start:
             raise DataLossError(
                 f"{pipeline}: retention passed the head of {head.tp}: offsets [{head.next_offset}, {view.log_start}),"
                 f" {view.log_start - head.next_offset} of them, are gone before they were read. Nothing was planned"
-                " and no offset was reset. The lost range must be declared before the pipeline can go on."
+                f" and no offset was reset. `epochline declare-loss {pipeline}` writes the loss down and goes on"
+                " behind it."
             )
         if head.next_offset > view.high_watermark:
             raise DataLossError(
                 f"{pipeline}: {head.tp} is committed up to offset {head.next_offset}, but its log ends at"
                 f" {view.high_watermark}: {head.next_offset - view.high_watermark} offsets that were read have been"
-                " truncated. Nothing was planned. Find out which broker lost its log before the pipeline goes on."
+                " truncated. Nothing was planned. Find out which broker lost its log;"
+                f" `epochline adopt-topic {pipeline} {head.tp.topic}` goes on with the log as it is."
             )
 
 

@@ -16,6 +16,7 @@ from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
 from epochline.operations import ACTIONS, Action, Preview, Subject
+from epochline.ports import Ledger
 
 _EXIT_CODES = (
     "Exit code 0: done, and written to the ledger; 1: refused, the message says why, or you said no; 2: wrong use."
@@ -70,7 +71,7 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
         dsn = connections.postgres_dsn(connection or connections.POSTGRES)
         return Subject(name=pipeline, ledger=PostgresLedger(dsn, application_name="epochline cli"))
     if connection is not None:
-        ledger = PostgresLedger(connections.postgres_dsn(connection), application_name="epochline cli")
+        ledger: Ledger = PostgresLedger(connections.postgres_dsn(connection), application_name="epochline cli")
     else:
         ledger = connections.ledger_of(declared)
     return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))
@@ -118,15 +119,14 @@ def _is_argument(field: FieldInfo) -> bool:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    least = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
-    limits = {} if least is None else {"min": least}
+    least: Any = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
     default = inspect.Parameter.empty if field.is_required() else field.default
     if _is_argument(field):
-        info: Any = typer.Argument(help=field.description, **limits)
+        info: Any = typer.Argument(help=field.description, min=least)
     elif field.annotation is bool:
         info = typer.Option(f"--{name.replace('_', '-')}", help=field.description)
     else:
-        info = typer.Option(help=field.description, **limits)
+        info = typer.Option(help=field.description, min=least)
     return _named(name, field.annotation, info, default)
 
 
