@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
+from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import GroupIdNotFoundError, KafkaError
+from kafka.errors import KafkaError
 from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
@@ -164,9 +165,16 @@ class KafkaOffsets:
             )
 
     def forget(self, group: str) -> None:
+        def delete() -> str:
+            answer: str = call("delete_groups", [group])[group]
+            kind = getattr(kafka_errors, answer, None)
+            if getattr(kind, "retriable", False):  # Such as a group's coordinator that is only just starting.
+                raise kind
+            return answer
+
         with self._client() as call:
-            answer = call("delete_groups", [group])[group]
-        if answer not in ("OK", GroupIdNotFoundError.__name__):
+            answer = _patient()(delete)
+        if answer not in ("OK", kafka_errors.GroupIdNotFoundError.__name__):
             raise SourceError(f"consumer group {group} is kept, because Kafka refuses to delete it: {answer}.")
 
 
