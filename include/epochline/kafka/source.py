@@ -167,9 +167,9 @@ class KafkaOffsets:
     def forget(self, group: str) -> None:
         def delete() -> str:
             answer: str = call("delete_groups", [group])[group]
-            kind = getattr(kafka_errors, answer, None)
-            if getattr(kind, "retriable", False):  # Such as a group's coordinator that is only just starting.
-                raise kind
+            kind: type[KafkaError] | None = getattr(kafka_errors, answer, None)
+            if kind is not None and kind.retriable:  # Such as a group's coordinator that is only just starting.
+                raise kind()
             return answer
 
         with self._client() as call:
