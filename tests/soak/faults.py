@@ -1,0 +1,65 @@
+"""Which faults a soak makes, and when: decided by the seed alone, before anything starts. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+PHASES = ("plan", "begin", "stage", "seal", "commit")
+"""Phases of an epoch in which a plain task can be caught."""
+
+SERVERS = ("postgres restarted", "broker killed", "broker stopped")
+"""Faults that hit whoever is at work."""
+
+ON_TASKS = ("task killed", "task stopped", "connections cut")
+"""Faults that wait for a task in the phase that the schedule names."""
+
+BY_OPERATORS = ("aborted", "run cleared", "triggered twice", "backfill")
+"""What people do, in the middle of all that."""
+
+UNDER_AIRFLOW = ("driver killed", "airflow task killed", "scheduler killed", "airflow run cleared")
+
+_WEIGHTS = {
+    **dict.fromkeys(ON_TASKS, 6), **dict.fromkeys(BY_OPERATORS, 2), **dict.fromkeys(SERVERS, 1),
+    **dict.fromkeys(UNDER_AIRFLOW, 1),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault: seconds after the start, what, in which phase, on which pipeline (by number), and for how long."""
+
+    at: float
+    kind: str
+    phase: str
+    victim: int
+    seconds: float
+
+
+def schedule(seed: int, seconds: float, *, airflow: bool, pause: tuple[float, float] = (2.0, 6.0)) -> list[Fault]:
+    """The faults of a soak: each kind once in a random order, then by weight. Same arguments, same schedule.
+
+    Args:
+        seed: of the random numbers.
+        seconds: how long the soak lasts; no fault comes in its last tenth.
+        airflow: whether an Airflow is there to be hurt.
+        pause: shortest and longest time between two faults.
+    """
+    chance = random.Random(seed)
+    kinds = [kind for kind in _WEIGHTS if airflow or kind not in UNDER_AIRFLOW]
+    first = chance.sample(kinds, len(kinds))
+    faults: list[Fault] = []
+    at = chance.uniform(*pause)
+    while at < seconds * 0.9:
+        kind = first.pop() if first else chance.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]
+        faults.append(
+            Fault(
+                at=at,
+                kind=kind,
+                phase=chance.choice(PHASES),
+                victim=chance.randrange(1000),
+                seconds=chance.uniform(1.0, 4.0),
+            )
+        )
+        at += chance.uniform(*pause)
+    return faults

@@ -1,0 +1,284 @@
+"""Does what the schedule of faults says to a running stack, and remembers what each fault hit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psutil
+import psycopg2
+
+from epochline.coordinator import abort
+from epochline.epoch import Run
+from epochline.errors import EpochlineError
+from epochline.ledger.postgres import PostgresLedger
+from epochline.local.stack import Stack
+from tests.soak.faults import ON_TASKS, UNDER_AIRFLOW, Fault
+from tests.soak.pipelines import SCHEDULED
+from tests.soak.worker import IDLE, Seat
+
+_PATIENCE_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A fault that was made: what it met, and when it was over."""
+
+    kind: str
+    pipeline: str
+    phase: str
+    over_at: datetime
+
+    @property
+    def live(self) -> bool:
+        """Whether it met an epoch at work."""
+        return self.phase != IDLE
+
+
+class Nemesis:
+    """Hurts a stack and the tasks that run on it."""
+
+    def __init__(self, stack: Stack, seats: Sequence[Seat], call: Callable[..., Any] | None) -> None:
+        self._stack, self._seats, self._call = stack, seats, call
+        self._runs: list[tuple[str, str]] = []
+        self._stopped: list[tuple[float, int]] = []
+        self._dsn = stack.postgres.dsn()
+
+    def strike(self, fault: Fault) -> Hit | None:
+        """Make one fault. None where it met nothing that it could have hurt."""
+        self._collect()
+        if fault.kind in UNDER_AIRFLOW:
+            met = self._under_airflow(fault)
+        elif fault.kind in ON_TASKS:
+            met = self._on_a_task(fault)
+        else:
+            met = {
+                "postgres restarted": self._restart_postgres,
+                "broker killed": self._kill_broker,
+                "broker stopped": self._stop_broker,
+                "aborted": self._abort,
+                "run cleared": self._clear,
+                "triggered twice": self._trigger,
+                "backfill": self._backfill,
+            }[fault.kind](fault)
+        if met is None:
+            return None
+        pipeline, phase = met
+        return Hit(kind=fault.kind, pipeline=pipeline, phase=phase, over_at=datetime.now(UTC))
+
+    def wake(self, *, all_of_them: bool = False) -> None:
+        """Let stopped tasks go on whose time has come."""
+        now = time.monotonic()
+        for one in list(self._stopped):
+            if all_of_them or one[0] <= now:
+                self._stopped.remove(one)
+                with suppress(ProcessLookupError):
+                    os.kill(one[1], signal.SIGCONT)
+
+    def _collect(self) -> None:
+        for seat in self._seats:
+            while not seat.ended.empty():
+                pipeline, run_id, _ = seat.ended.get()
+                self._runs.append((pipeline, run_id))
+
+    def _busy(self, fault: Fault) -> Seat | None:
+        """A seat that is in the fault's phase now, or soon; the nearest that can be had otherwise."""
+        order = self._seats[fault.victim % len(self._seats) :] + self._seats[: fault.victim % len(self._seats)]
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            for seat in order:
+                if seat.now == fault.phase:
+                    return seat
+            time.sleep(0.0005)
+        return next((seat for seat in order if seat.now != IDLE), None)
+
+    def _on_a_task(self, fault: Fault) -> tuple[str, str] | None:
+        seat = self._busy(fault)
+        if seat is None:
+            return None
+        pid, phase = seat.pid.value, seat.now
+        if phase == IDLE:
+            return None
+        with suppress(ProcessLookupError):
+            if fault.kind == "task killed":
+                os.kill(pid, signal.SIGKILL)
+            elif fault.kind == "task stopped":
+                os.kill(pid, signal.SIGSTOP)
+                # Half of them sleep beyond the patience of their scheduler and wake up as zombies.
+                longer = 14.0 if fault.victim % 2 else 0.0
+                self._stopped.append((time.monotonic() + fault.seconds + longer, pid))
+            else:
+                self._cut_connections()
+        return seat.pipeline, phase
+
+    def _cut_connections(self) -> None:
+        with suppress(psycopg2.OperationalError):
+            connection = psycopg2.connect(self._stack.postgres.superuser_dsn, connect_timeout=5)
+            try:
+                with connection, connection.cursor() as cursor:
+                    cursor.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"
+                    )
+            finally:
+                connection.close()
+
+    def _whoever_is_at_work(self, fault: Fault) -> tuple[str, str]:
+        seat = self._busy(fault)
+        return (seat.pipeline, seat.now) if seat is not None and seat.now != IDLE else ("all", IDLE)
+
+    def _restart_postgres(self, fault: Fault) -> tuple[str, str]:
+        met = self._whoever_is_at_work(fault)
+        postgres = self._stack.postgres
+        if postgres.pid is not None:
+            os.kill(postgres.pid, signal.SIGQUIT)  # an immediate stop
+        _gone(lambda: postgres.pid is None)
+        postgres.start()
+        postgres.daemon.wait_ready(postgres.health, 60)
+        return met
+
+    def _kill_broker(self, fault: Fault) -> tuple[str, str]:
+        met = self._whoever_is_at_work(fault)
+        kafka = self._stack.kafka
+        if kafka.pid is not None:
+            os.kill(kafka.pid, signal.SIGKILL)
+        _gone(lambda: kafka.pid is None)
+        kafka.start()
+        kafka.wait()
+        return met
+
+    def _stop_broker(self, fault: Fault) -> tuple[str, str]:
+        met = self._whoever_is_at_work(fault)
+        broker = psutil.Process(self._stack.kafka.pid)
+        broker.suspend()
+        time.sleep(fault.seconds)
+        broker.resume()
+        return met
+
+    def _abort(self, fault: Fault) -> tuple[str, str] | None:
+        seat = self._busy(fault)
+        if seat is None:
+            return None
+        ledger, phase = PostgresLedger(self._dsn, lock_timeout=5), seat.now
+        try:
+            with ledger.transaction() as tx:
+                epoch = tx.epochs.unfinished(seat.pipeline)
+            if epoch is None:
+                return None
+            operator = Run(dag_id="operator", run_id="soak", host="soak")
+            abort(ledger, seat.pipeline, epoch.epoch_id, operator, reason="the soak's operator", by_operator=True)
+        except EpochlineError:
+            return None
+        return seat.pipeline, phase
+
+    def _by_hand(self, fault: Fault, order: tuple[str, Any]) -> tuple[str, str] | None:
+        """Give the order to a worker that runs what people ask for, beside the schedule's."""
+        others = [seat for seat in self._seats if not seat.by_schedule]
+        seat = others[fault.victim % len(others)]
+        busy = next(one for one in self._seats if one.by_schedule and one.pipeline == seat.pipeline)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while busy.now == IDLE and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        seat.orders.put(order)
+        return seat.pipeline, busy.now
+
+    def _trigger(self, fault: Fault) -> tuple[str, str] | None:
+        return self._by_hand(fault, ("trigger", None))
+
+    def _backfill(self, fault: Fault) -> tuple[str, str] | None:
+        now = datetime.now(UTC)
+        return self._by_hand(fault, ("backfill", (now - timedelta(hours=1), now - timedelta(seconds=fault.seconds))))
+
+    def _clear(self, fault: Fault) -> tuple[str, str] | None:
+        """A run of the past, failed or committed, goes through its tasks again."""
+        others = [seat for seat in self._seats if not seat.by_schedule]
+        pipeline = others[fault.victim % len(others)].pipeline
+        runs = [run for name, run in self._runs if name == pipeline]
+        if not runs:
+            return None
+        return self._by_hand(fault, ("clear", random.Random(fault.victim).choice(runs)))
+
+    def _under_airflow(self, fault: Fault) -> tuple[str, str] | None:
+        phase = self._airflow_phase()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while phase == IDLE and time.monotonic() < deadline:
+            time.sleep(0.1)
+            phase = self._airflow_phase()
+        if fault.kind == "driver killed":
+            victims = [p for p in _alive(psutil.process_iter()) if "java" in p.name() and SCHEDULED in p.cmdline()]
+            if not victims:
+                return None
+            victims[0].kill()
+        elif fault.kind == "airflow task killed":
+            scheduler = self._stack.airflow.pids["scheduler"]
+            tasks = psutil.Process(scheduler).children(recursive=True) if scheduler is not None else []
+            victims = [p for p in _alive(tasks) if p.cmdline()[0].startswith("airflow worker -- ")]
+            if not victims:
+                return None
+            victims[fault.victim % len(victims)].kill()
+        elif fault.kind == "scheduler killed":
+            airflow = self._stack.airflow
+            pid = airflow.pids["scheduler"]
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+            _gone(lambda: airflow.pids["scheduler"] is None)
+            airflow.start()
+        else:
+            return self._clear_under_airflow(phase)
+        return SCHEDULED, phase
+
+    def _clear_under_airflow(self, phase: str) -> tuple[str, str] | None:
+        if self._call is None:
+            return None
+        runs = self._call("GET", f"/api/v2/dags/{SCHEDULED}/dagRuns?order_by=-run_after&limit=20")["dag_runs"]
+        ended = [run["dag_run_id"] for run in runs if run["state"] in ("success", "failed")]
+        if not ended:
+            return None
+        body = {"dry_run": False, "dag_run_id": ended[-1], "only_failed": False, "reset_dag_runs": True}
+        self._call("POST", f"/api/v2/dags/{SCHEDULED}/clearTaskInstances", body)
+        return SCHEDULED, phase
+
+    def _airflow_phase(self) -> str:
+        try:
+            connection = psycopg2.connect(self._dsn, connect_timeout=5)
+        except psycopg2.OperationalError:
+            return IDLE
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s"
+                    " AND state IN ('PLANNED', 'PRE_COMMITTED')",
+                    (SCHEDULED,),
+                )
+                row = cursor.fetchone()
+        except psycopg2.OperationalError:
+            return IDLE
+        finally:
+            connection.close()
+        if row is None:
+            return IDLE
+        return "commit" if row[0] == "PRE_COMMITTED" else "stage" if row[1] else "plan"
+
+
+def _alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.cmdline():
+                found.append(process)
+    return found
+
+
+def _gone(is_gone: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_gone():
+        if time.monotonic() > deadline:
+            raise TimeoutError("a server that was killed is still there after 30 s")
+        time.sleep(0.02)

@@ -1,0 +1,88 @@
+"""What a soak says at its end, as text and as a page of the documentation. Written from the result alone."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.soak.soak import Result
+
+
+def enough(result: Result) -> list[str]:
+    """Why the soak proves nothing, or proves a defect; empty where it proves what it should."""
+    short = result.seconds < 600
+    missed = list(dict.fromkeys(result.wrong))
+    missed += [f"{one.table} is not exact" for one in result.tables if not one.exact]
+    if result.drained_after is None:
+        missed.append("not everything was committed within 180 s of the last fault")
+    live = sum(hit.live for hit in result.hits)
+    epochs = sum(result.epochs.values())
+    if epochs < (15 if short else 100):
+        missed.append(f"only {epochs} epochs with records were committed")
+    if live < (8 if short else 30):
+        missed.append(f"only {live} faults hit an epoch at work")
+    if result.snapshots < (20 if short else 200):
+        missed.append(f"only {result.snapshots} snapshots were taken")
+    return missed
+
+
+def table(result: Result) -> str:
+    """The result as Markdown tables."""
+    hits = Counter(hit.kind for hit in result.hits)
+    live = Counter(hit.kind for hit in result.hits if hit.live)
+    phases = Counter(hit.phase for hit in result.hits if hit.live)
+    lines = [
+        "| fault | made | hit an epoch at work | next commit after, median | longest |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in sorted(hits):
+        times = sorted(result.recovery.get(kind, []))
+        median = f"{times[len(times) // 2]:.1f} s" if times else "-"
+        lines.append(f"| {kind} | {hits[kind]} | {live[kind]} | {median} | {f'{times[-1]:.1f} s' if times else '-'} |")
+    lines += ["", "| phase | faults that hit it |", "|---|---|"]
+    lines += [f"| {phase} | {count} |" for phase, count in sorted(phases.items())]
+    lines += ["", "| pipeline | epochs with records | records |", "|---|---|---|"]
+    lines += [f"| {name} | {count} | {result.records[name]} |" for name, count in result.epochs.items()]
+    lines += ["", "| table | records in the log | duplicates | missing | never produced |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {one.table} | {one.records} | {one.duplicates} | {one.missing} | {one.strangers} |" for one in result.tables
+    ]
+    drained = "never" if result.drained_after is None else f"{result.drained_after:.1f} s after the last fault"
+    lines += [
+        "",
+        f"{sum(live.values())} of {sum(hits.values())} faults hit an epoch at work."
+        f" {sum(result.epochs.values())} epochs were committed, {result.aborted} aborts and {result.fenced} fenced"
+        f" attempts of {result.attempts} were survived.",
+        f"{result.snapshots} snapshots were read meanwhile, {len(result.wrong)} of them wrong. All was committed"
+        f" {drained}, without anybody's help.",
+    ]
+    return "\n".join(lines)
+
+
+def page(result: Result, commit: str) -> str:
+    """The page of the documentation."""
+    airflow = "" if result.airflow else " --without-airflow"
+    return "\n".join(
+        [
+            "# A soak",
+            "",
+            "Written by `make soak`; never by hand.",
+            "",
+            f"`python -m tests.soak --minutes {result.seconds / 60:g} --seed {result.seed}{airflow}` on"
+            f" {datetime.now(UTC):%Y-%m-%d}, commit {commit}, {os.cpu_count()} cores, {platform.system()},"
+            f" Python {platform.python_version()}.",
+            "",
+            "A random nemesis broke a running stack: PostgreSQL, Kafka, Airflow with Spark, and two pipelines whose tasks"
+            " are plain processes that use the same use cases, ledger and staging writer (a Kafka consumer in Spark's"
+            " place), because a soak wants more epochs than Spark can start in ten minutes on this machine.",
+            "A reader held both tables of every pipeline against the ledger in one snapshot, all the time; at the end"
+            " every record of the log was looked for in every table.",
+            "",
+            table(result),
+            "",
+        ]
+    )

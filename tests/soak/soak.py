@@ -1,0 +1,258 @@
+"""One soak: a stack, workers, a producer, a watcher and a nemesis; then the proof."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from epochline.ledger.postgres import PostgresLedger
+from epochline.local.stack import Stack
+from tests.soak.faults import Fault, schedule
+from tests.soak.nemesis import Hit, Nemesis
+from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared
+from tests.soak.tasks import Servers
+from tests.soak.watch import Exactness, Watch, compare
+from tests.soak.worker import Seat, work
+
+DRAIN_SECONDS = 180.0
+"""Flink's bar for a job to be healthy again after the last fault (I7)."""
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What a soak saw."""
+
+    seed: int
+    seconds: float
+    airflow: bool
+    planned: list[Fault]
+    hits: list[Hit]
+    wrong: list[str]
+    snapshots: int
+    drained_after: float | None
+    tables: list[Exactness] = field(default_factory=list)
+    epochs: dict[str, int] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
+    aborted: int = 0
+    fenced: int = 0
+    attempts: int = 0
+    recovery: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Soak:
+    """A soak in a home of its own."""
+
+    def __init__(self, home: Path, *, seed: int, seconds: float, airflow: bool) -> None:
+        self._seed, self._seconds, self._with_airflow = seed, seconds, airflow
+        here = Path(__file__).parent
+        self._stack = Stack(
+            home,
+            dags_folder=here / "dags",
+            extra_pythonpath=(here.parents[1],),
+            airflow_config={
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+            },
+        )
+        self._pipelines = [*PLAIN, *([SCHEDULED] if airflow else [])]
+        self._producing = threading.Event()
+        self._stopping = _SPAWN.Value("b", 0)
+        self._workers: list[Any] = []
+
+    def run(self) -> Result:
+        """Everything, from an empty home to the verdict."""
+        self._stack.up(parts=("postgres", "kafka", "airflow") if self._with_airflow else ("postgres", "kafka"))
+        self._prepare()
+        seats = self._start_workers()
+        producer = threading.Thread(target=self._produce, daemon=True)
+        producer.start()
+        watch = Watch(self._stack.postgres.dsn(), self._pipelines)
+        watch.start()
+        planned = schedule(self._seed, self._seconds, airflow=self._with_airflow)
+        hits = self._break(Nemesis(self._stack, seats, self._call if self._with_airflow else None), planned)
+        self._producing.set()
+        producer.join()
+        drained = self._drain()
+        self._stopping.value = 1
+        watch.stop()
+        result = Result(
+            seed=self._seed, seconds=self._seconds, airflow=self._with_airflow, planned=planned, hits=hits,
+            wrong=watch.wrong, snapshots=watch.snapshots, drained_after=drained,
+        )  # fmt: skip
+        self._count(result)
+        return result
+
+    def down(self) -> None:
+        """Stop all that was started."""
+        self._stopping.value = 1
+        for worker in self._workers:
+            worker.join(20)
+            if worker.is_alive():
+                worker.kill()
+        self._stack.down(wipe=False)
+
+    def _prepare(self) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers)
+        admin.create_topics({name: {"num_partitions": PARTITIONS, "replication_factor": 1} for name in self._pipelines})
+        admin.wait_for_topics(self._pipelines)
+        admin.close()
+        with PostgresLedger(self._stack.postgres.dsn()).transaction() as tx:
+            for name in self._pipelines:
+                tx.targets.create(declared(name))
+        if self._with_airflow:
+            deadline = time.monotonic() + 120
+            while SCHEDULED not in {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags")["dags"]}:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the soak's DAG is not there after 120 s")
+                time.sleep(0.5)
+            self._call("PATCH", f"/api/v2/dags/{SCHEDULED}", {"is_paused": False})
+
+    def _start_workers(self) -> list[Seat]:
+        servers = Servers(dsn=self._stack.postgres.dsn(), bootstrap=self._stack.kafka.bootstrap_servers)
+        seats = []
+        for name in PLAIN:
+            for by_schedule in (True, False):
+                seat = Seat(
+                    pipeline=name, by_schedule=by_schedule, phase=_SPAWN.Value("i", 0), pid=_SPAWN.Value("i", 0),
+                    stopping=self._stopping, orders=_SPAWN.Queue(), ended=_SPAWN.Queue(),
+                )  # fmt: skip
+                log = self._stack.home.root / f"{name}-{'schedule' if by_schedule else 'manual'}.log"
+                worker = _SPAWN.Process(target=work, args=(seat, servers, str(log)), daemon=True)
+                worker.start()
+                self._workers.append(worker)
+                seats.append(seat)
+        return seats
+
+    def _produce(self) -> None:
+        producer, number = None, 0
+        while not self._producing.wait(0.2):
+            try:
+                if producer is None:
+                    producer = KafkaProducer(bootstrap_servers=self._stack.kafka.bootstrap_servers, acks="all")
+                for name in self._pipelines:
+                    for partition in range(PARTITIONS):
+                        number += 1
+                        producer.send(name, value=f"{name} {number}".encode(), partition=partition)
+            except (KafkaError, OSError):
+                continue  # The log itself says what was produced.
+        if producer is not None:
+            with suppress(KafkaError):
+                producer.close(timeout=30)
+
+    def _break(self, nemesis: Nemesis, planned: list[Fault]) -> list[Hit]:
+        hits: list[Hit] = []
+        begun = time.monotonic()
+        for fault in planned:
+            while time.monotonic() - begun < fault.at:
+                nemesis.wake()
+                time.sleep(0.02)
+            if time.monotonic() - begun > self._seconds:
+                break
+            hit = nemesis.strike(fault)
+            if hit is not None:
+                hits.append(hit)
+            shown = "met nothing" if hit is None else f"{hit.pipeline} in {hit.phase}"
+            print(f"{time.monotonic() - begun:7.1f} s  {fault.kind:<20} {shown}", flush=True)
+        while time.monotonic() - begun < self._seconds:
+            nemesis.wake()
+            time.sleep(0.02)
+        nemesis.wake(all_of_them=True)
+        return hits
+
+    def _drain(self) -> float | None:
+        """Seconds until everything that was produced is committed, without anybody's help; None: it never was."""
+        begun = time.monotonic()
+        while time.monotonic() - begun < DRAIN_SECONDS:
+            if all(self._lag(name) == 0 for name in self._pipelines):
+                return time.monotonic() - begun
+            time.sleep(0.5)
+        return None
+
+    def _lag(self, name: str) -> int:
+        admin = KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers)
+        try:
+            from kafka import TopicPartition
+            from kafka.admin import OffsetSpec
+
+            keys = [TopicPartition(name, p) for p in range(PARTITIONS)]
+            ends = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
+        finally:
+            admin.close()
+        heads = dict(self._ask("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", name))
+        unfinished = self._ask(
+            "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')", name
+        )[0][0]
+        return sum(ends[key].offset - heads.get(key.partition, 0) for key in keys) + int(unfinished)
+
+    def _count(self, result: Result) -> None:
+        for name in self._pipelines:
+            [(epochs, records)] = self._ask(
+                "SELECT count(*), coalesce(sum(records_read), 0) FROM epochline.epochs"
+                " WHERE pipeline = %s AND state = 'COMMITTED' AND records_read > 0",
+                name,
+            )
+            result.epochs[name], result.records[name] = int(epochs), int(records)
+            bootstrap = self._stack.kafka.bootstrap_servers
+            result.tables += compare(self._stack.postgres.dsn(), bootstrap, name, PARTITIONS)
+        [(result.aborted,)] = self._ask("SELECT coalesce(sum(aborts), 0)::int FROM epochline.epochs")
+        [(result.fenced, result.attempts)] = self._ask(
+            "SELECT count(*) FILTER (WHERE state = 'FENCED'), count(*) FROM epochline.attempts"
+        )
+        commits = {
+            name: [at for (at,) in self._ask(
+                "SELECT committed_at FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
+                " ORDER BY committed_at", name,
+            )]
+            for name in self._pipelines
+        }  # fmt: skip
+        for hit in result.hits:
+            for name in self._pipelines if hit.pipeline == "all" else [hit.pipeline]:
+                after = _first_after(commits[name], hit.over_at)
+                if after is not None:
+                    result.recovery.setdefault(hit.kind, []).append(after)
+
+    def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        connection = psycopg2.connect(self._stack.postgres.dsn())
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(text, values)
+                return cursor.fetchall()
+        finally:
+            connection.close()
+
+    @property
+    def _call(self) -> Callable[..., Any]:
+        airflow = self._stack.airflow
+        token = airflow.token()
+
+        def call(method: str, path: str, body: Any = None) -> Any:
+            request = urllib.request.Request(
+                airflow.url + path,
+                data=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+                method=method,
+            )
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return json.load(response)
+
+        return call
+
+
+def _first_after(commits: list[datetime], moment: datetime) -> float | None:
+    return next(((at - moment).total_seconds() for at in commits if at >= moment), None)
