@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-
 FAST := tests/unit tests/contract
 REAL := tests/integration tests/airflow tests/e2e
 
-.PHONY: help setup demo test test-fast test-all lint up down status lock
+.PHONY: help setup demo test test-fast test-all soak lint up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,6 +40,10 @@ test-fast: setup ## what needs no Kafka, Spark or Airflow
 	$(BIN)/pytest $(FAST)
 
 test-all: test ## everything (today the same as `make test`)
+
+# MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
+soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) --report docs/soak.md
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -21,11 +21,11 @@ def enough(result: Result) -> list[str]:
         missed.append("not everything was committed within 180 s of the last fault")
     live = sum(hit.live for hit in result.hits)
     epochs = sum(result.epochs.values())
-    if epochs < (15 if short else 100):
+    if epochs < (5 if short else 100):
         missed.append(f"only {epochs} epochs with records were committed")
-    if live < (8 if short else 30):
+    if live < (5 if short else 30):
         missed.append(f"only {live} faults hit an epoch at work")
-    if result.snapshots < (20 if short else 200):
+    if result.snapshots < (20 if short else 100):
         missed.append(f"only {result.snapshots} snapshots were taken")
     return missed
 

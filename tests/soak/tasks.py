@@ -55,7 +55,14 @@ class Tasks:
     def plan(self, interval: tuple[datetime, datetime] | None) -> int | None:
         """The id of the run's epoch, None where there is nothing to read."""
         self._enter("plan")
-        planned = plan(self._ledger, self._source, self._pipeline, self._run, lease=LEASE, **({"interval": interval} if interval else {}))
+        planned = plan(
+            self._ledger,
+            self._source,
+            self._pipeline,
+            self._run,
+            lease=LEASE,
+            **({"interval": interval} if interval else {}),
+        )
         if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
             return None
         return planned.epoch.epoch_id
