@@ -16,7 +16,7 @@ import psutil
 import psycopg2
 
 from epochline.coordinator import abort
-from epochline.epoch import Run
+from epochline.epoch import Interval, Run
 from epochline.errors import EpochlineError
 from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
@@ -194,7 +194,8 @@ class Nemesis:
 
     def _backfill(self, fault: Fault) -> tuple[str, str] | None:
         now = datetime.now(UTC)
-        return self._by_hand(fault, ("backfill", (now - timedelta(hours=1), now - timedelta(seconds=fault.seconds))))
+        interval = Interval(start=now - timedelta(hours=1), until=now - timedelta(seconds=fault.seconds))
+        return self._by_hand(fault, ("backfill", interval))
 
     def _clear(self, fault: Fault) -> tuple[str, str] | None:
         """A run of the past, failed or committed, goes through its tasks again."""

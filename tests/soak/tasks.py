@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pyarrow as pa
 from kafka import KafkaConsumer
@@ -17,7 +17,7 @@ from kafka import TopicPartition as KafkaPartition
 
 from epochline.arrow.source import SOURCE_SCHEMA
 from epochline.coordinator import PlanOutcome, abort, begin, commit, plan, seal
-from epochline.epoch import Run
+from epochline.epoch import Interval, Run
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket
@@ -52,7 +52,7 @@ class Tasks:
         self._ledger = PostgresLedger(servers.dsn, lock_timeout=5)
         self._source = KafkaOffsets({"bootstrap.servers": servers.bootstrap})
 
-    def plan(self, interval: tuple[datetime, datetime] | None) -> int | None:
+    def plan(self, interval: Interval | None) -> int | None:
         """The id of the run's epoch, None where there is nothing to read."""
         self._enter("plan")
         planned = plan(
