@@ -6,19 +6,26 @@ What a pipeline's author imports is here; nothing here imports Airflow, Spark or
 from epochline.declarations import epoch_dag
 from epochline.parsing import Bytes, Json, Regex, Text
 from epochline.pipeline import KafkaSource, Pipeline
+from epochline.restart import Endless, FailureRate, FixedDelay, NoRestart
+from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, FromTimestamp
 from epochline.table import PostgresTable
 
 __all__ = [
     "Bytes",
+    "Endless",
+    "FailureRate",
+    "FixedDelay",
     "FromGroup",
     "FromOffsets",
     "FromTimestamp",
     "Json",
     "KafkaSource",
+    "NoRestart",
     "Pipeline",
     "PostgresTable",
     "Regex",
+    "Settings",
     "Text",
     "epoch_dag",
 ]

@@ -110,6 +110,14 @@ class EpochNotFoundError(EpochError):
     """The ledger has no such pipeline or epoch."""
 
 
+class RestartsExhaustedError(EpochError):
+    """The restart strategy allows no further attempt (R1, R2)."""
+
+
+class EpochTimeoutError(EpochError):
+    """The epoch was not staged and sealed in time; it is aborted and its range is the next epoch's (K10)."""
+
+
 class EpochAwaitsApprovalError(EpochError):
     """The unfinished epoch is pre-committed and waits for somebody's decision."""
 

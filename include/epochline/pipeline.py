@@ -17,8 +17,13 @@ from pydantic import Field, TypeAdapter, field_validator, model_validator
 from epochline.declared import Declared, check_columns, check_reference, reading_back
 from epochline.names import consumer_group, split_table
 from epochline.parsing import ReadyMadeParser
+from epochline.profiles import profile as find_profile
+from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, Startup
 from epochline.table import PostgresTable
+
+# Declarations that are in a ledger already may have them; nothing in a job depends on them.
+_FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
 
 
 class KafkaSource(Declared):
@@ -81,10 +86,11 @@ class Pipeline(Declared):
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict by table.
         sinks: the target tables.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
-        schedule: Airflow schedule: a ``timedelta``, a cron text, ``@continuous``, or None for manual runs.
+        schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron text, ``@continuous``, or None for
+            manual runs. Where it is left out, a profile or the settings file may give an interval.
         postgres_connection, spark_connection: Airflow connection ids.
-        pre_commit_timeout: after this Airflow ends a staging task.
-        retries, retry_delay: Airflow's retries of each task.
+        settings: time-outs, pauses, restarts and the rest of what holds for its epochs.
+        profile: name of a configuration of the documents, which stands in for what ``settings`` leave out.
         commit_statement_timeout, lock_timeout: of the commit's transaction.
         spark_conf: further Spark settings.
         tags: tags of the DAG.
@@ -101,9 +107,8 @@ class Pipeline(Declared):
     schedule: timedelta | str | None = None
     postgres_connection: str = "epochline_postgres"
     spark_connection: str = "spark_default"
-    pre_commit_timeout: timedelta = timedelta(hours=1)
-    retries: int = Field(default=2, ge=0)
-    retry_delay: timedelta = timedelta(seconds=10)
+    settings: Settings = Settings()
+    profile: str | None = None
     commit_statement_timeout: timedelta = timedelta(minutes=15)
     lock_timeout: timedelta = timedelta(seconds=30)
     spark_conf: dict[str, str] = Field(default_factory=dict)
@@ -124,6 +129,18 @@ class Pipeline(Declared):
         if isinstance(schedule, timedelta) and schedule <= timedelta(0):
             raise ValueError(f"an interval must be longer than nothing, got {schedule}")
         return schedule
+
+    @field_validator("settings")
+    @classmethod
+    def _schedule_is_the_interval(cls, settings: Settings) -> Settings:
+        if settings.interval is not None:
+            raise ValueError("interval: a declaration says it as schedule=")
+        return settings
+
+    @field_validator("profile")
+    @classmethod
+    def _profile_exists(cls, name: str | None) -> str | None:
+        return None if name is None else find_profile(name).name
 
     @field_validator("record")
     @classmethod
@@ -210,9 +227,10 @@ class Pipeline(Declared):
     @classmethod
     def from_stored(cls, body: str) -> Pipeline:
         """Read a declaration from the ledger; the functions it names are not looked up again."""
+        fields = {name: value for name, value in json.loads(body).items() if name not in _FORMER_FIELDS}
         reading = reading_back.set(True)
         try:
-            return cls.model_validate_json(body)
+            return cls.model_validate_json(json.dumps(fields))
         finally:
             reading_back.reset(reading)
 

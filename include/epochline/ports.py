@@ -300,6 +300,25 @@ class Targets(Protocol):
         """Statement and lock time-outs for the rest of the transaction."""
 
 
+class History(Protocol):
+    """What epochs ran with, when the last one was committed, and how often the pipeline failed since."""
+
+    def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note with the epoch which settings are in force and what decided each (C10)."""
+
+    def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
+        """The settings that the epoch was planned with; empty where nobody noted any."""
+
+    def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
+        """How long until the last commit is ``pause`` ago, by the database's clock; nothing where it is (K9)."""
+
+    def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
+        """Attempts that ended within the interval, up to now, without being sealed (R2)."""
+
+    def aborts_in_a_row(self, pipeline: str) -> int:
+        """How often an epoch was aborted since the last commit, or since the pipeline was last paused for it (K11)."""
+
+
 class Transaction(Protocol):
     """One database transaction, seen from its sides."""
 
@@ -322,6 +341,10 @@ class Transaction(Protocol):
     @property
     def operators(self) -> Operators:
         """What operators did."""
+
+    @property
+    def history(self) -> History:
+        """Settings and failures."""
 
 
 class Ledger(Protocol):

@@ -27,6 +27,7 @@ from epochline.ports import (
     Chain,
     Decision,
     EpochRows,
+    History,
     Manifest,
     MirroredOffset,
     Operators,
@@ -129,6 +130,9 @@ class _Rows:
     quarantine: list[dict[str, Any]] = field(default_factory=list)
     standing: dict[str, Standing] = field(default_factory=dict)
     actions: list[ActionRow] = field(default_factory=list)
+    settings: dict[tuple[str, int], Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    aborts: dict[tuple[str, int], int] = field(default_factory=dict)
+    failed_at: dict[int, datetime] = field(default_factory=dict)
 
 
 class FakeLedger:
@@ -163,6 +167,7 @@ class FakeTransaction:
         self.attempts: Attempts = self
         self.targets: Targets = self
         self.operators: Operators = self
+        self.history: History = self
 
     # Epochs and pipelines.
 
@@ -286,6 +291,8 @@ class FakeTransaction:
         return self._mark(epoch, EpochState.COMMITTED, rows_written=rows_written, committed_at=self._now())
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
+        key = (epoch.pipeline, epoch.epoch_id)
+        self.rows.aborts[key] = self.rows.aborts.get(key, 0) + 1
         return self._mark(epoch, EpochState.ABORTED, error=reason, aborted_at=self._now())
 
     # The chain.
@@ -393,6 +400,7 @@ class FakeTransaction:
         return self.rows.attempts[attempt.attempt_id].attempt
 
     def fence(self, attempt: Attempt, reason: str) -> None:
+        self.rows.failed_at.setdefault(attempt.attempt_id, self._now())
         self._change(attempt, fenced=True, state=AttemptState.FENCED)
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
@@ -481,6 +489,32 @@ class FakeTransaction:
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         pass
+
+    # Settings and failures.
+
+    def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        self.rows.settings[epoch.pipeline, epoch.epoch_id] = settings
+
+    def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
+        return self.rows.settings.get((epoch.pipeline, epoch.epoch_id), {})
+
+    def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
+        committed = [epoch.committed_at for epoch in self._of(pipeline) if epoch.committed_at is not None]
+        return max(timedelta(0), max(committed) + pause - self._now()) if committed else timedelta(0)
+
+    def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
+        failed = [
+            self.rows.failed_at[row.attempt.attempt_id]
+            for row in self.rows.attempts.values()
+            if row.attempt.pipeline == pipeline and row.attempt.fenced and not row.attempt.sealed
+        ]
+        return sum(1 for moment in failed if moment > self._now() - interval)
+
+    def aborts_in_a_row(self, pipeline: str) -> int:
+        last = max((e.epoch_id for e in self._of(pipeline) if e.state is EpochState.COMMITTED), default=0)
+        return sum(
+            count for (name, epoch_id), count in self.rows.aborts.items() if name == pipeline and epoch_id > last
+        )
 
     # What a writer does, which on PostgreSQL is done by Spark.
 

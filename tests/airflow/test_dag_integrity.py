@@ -125,7 +125,9 @@ def test_one_run_at_a_time_and_no_catching_up(dags: list[dict[str, Any]]) -> Non
 def test_a_run_can_be_triggered_with_the_params_left_as_they_are(dags: list[dict[str, Any]]) -> None:
     """U1: the form's defaults are valid, and wrong values are refused by their schema."""
     for dag in dags:
-        assert dag["params"] == {"record_limit": None, "note": None}
+        assert dag["params"] == dict.fromkeys(
+            ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
+        )
         assert dag["schemas"]["record_limit"]["minimum"] == 1
         assert "null" in dag["schemas"]["record_limit"]["type"]
         assert "null" in dag["schemas"]["note"]["type"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline import KafkaSource, Pipeline, PostgresTable, Settings
 from epochline.changes import Effect, changes
 from epochline.parsing import Json
 
@@ -32,7 +32,7 @@ def test_the_same_declaration_has_no_changes():
 @pytest.mark.parametrize(
     ("before", "now", "field", "effect"),
     [
-        (stored(), stored(retries=5), "retries", Effect.NEXT_EPOCH),
+        (stored(), stored(settings=Settings(timeout=5)), "settings", Effect.NEXT_EPOCH),
         (
             stored(),
             stored(source=KafkaSource(topics="people", records_per_epoch=7)),
@@ -65,7 +65,7 @@ def test_the_same_declaration_has_no_changes():
         ),
         (stored(), stored(sinks=[PostgresTable(**UPSERT, key="id")]), "sinks.people.mode", Effect.REFUSED),
     ],
-    ids=["retries", "record limit", "column gone", "column added", "table added", "key", "mode"],
+    ids=["settings", "record limit", "column gone", "column added", "table added", "key", "mode"],
 )
 def test_each_change_is_told_with_what_becomes_of_it(before, now, field, effect):
     found = {one.field: one.effect for one in changes(before, now)}

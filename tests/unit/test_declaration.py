@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from epochline import (
     Bytes,
+    FailureRate,
+    FixedDelay,
     FromGroup,
     FromOffsets,
     FromTimestamp,
@@ -22,6 +24,7 @@ from epochline import (
     Pipeline,
     PostgresTable,
     Regex,
+    Settings,
     Text,
 )
 from epochline.declared import load_function
@@ -156,7 +159,11 @@ WRONG_PIPELINE = {
     "bytes into no column": ({"parse": Bytes(column="")}, "parse: a name must not be empty"),
     "unknown policy": ({"bad_records": "drop"}, "bad_records: Input should be 'fail' or 'quarantine'"),
     "interval of nothing": ({"schedule": timedelta(0)}, "schedule: an interval must be longer than nothing"),
-    "negative retries": ({"retries": -1}, "retries: Input should be greater than or equal to 0"),
+    "interval beside schedule": (
+        {"settings": Settings(interval=5)},
+        "settings: interval: a declaration says it as sch",
+    ),
+    "unknown profile": ({"profile": "nope"}, "profile: there is no profile 'nope'; there are checkpoint_demo, word_co"),
     "unknown field": ({"parallelism": 4}, "parallelism: Extra inputs are not permitted"),
     "unknown source": ({"source": "orders"}, "source: "),
 }
@@ -231,7 +238,10 @@ VARIETY = {
     "schedule": {"schedule": timedelta(minutes=7, seconds=3)},
     "cron": {"schedule": "*/5 * * * *"},
     "continuous": {"schedule": "@continuous"},
-    "times": {"retry_delay": timedelta(milliseconds=1500), "lock_timeout": timedelta(seconds=5), "retries": 0},
+    "times": {"settings": Settings(timeout=timedelta(milliseconds=1500)), "lock_timeout": timedelta(seconds=5)},
+    "fixed delay": {"settings": Settings(restart=FixedDelay(attempts=3, delay=0.5))},
+    "failure rate": {"settings": Settings(restart=FailureRate(max_failures=3, interval=300))},
+    "profile": {"profile": "word_count"},
     "spark": {"spark_conf": {"spark.cores.max": "2"}, "spark_connection": "other", "tags": ("a", "ü")},
 }
 
@@ -304,7 +314,7 @@ def test_whatever_names_and_numbers_it_holds_it_is_read_back_equal(
         source=source(records_per_epoch=limit),
         parse=Json(columns=columns),
         sinks=table(columns=columns),
-        retry_delay=delay,
+        settings=Settings(minimum_pause=delay),
     )
 
     again = Pipeline.from_stored(one.stored())
@@ -345,7 +355,7 @@ def test_every_field_counts_in_the_hash() -> None:
             "bad_records": "quarantine",
             "explode": "hits",
             "postgres_connection": "x",
-            "pre_commit_timeout": timedelta(minutes=1),
+            "settings": Settings(on_cancel="delete"),
             "commit_statement_timeout": timedelta(minutes=1),
         }.items()
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable, Param
+from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from epochline.airflow.operators import (
     AbortEpochOperator,
@@ -13,6 +13,7 @@ from epochline.airflow.operators import (
     PlanEpochOperator,
     PreCommitOperator,
 )
+from epochline.airflow.settings import PLAN_PATIENCE, params, settings_of_dag
 from epochline.pipeline import Pipeline
 
 _WITHOUT_INTERVALS = ("@once", "@continuous")
@@ -32,7 +33,8 @@ that range with Spark and seals it, `commit_epoch` makes it visible together wit
 | you clear a committed run | its receipt is shown | nothing is written twice |
 | you backfill an interval | the range ends where the interval ends; what is committed already is shown, not read again | nothing |
 
-Trigger it by hand to read what is there now; *record limit* bounds the epoch, *note* is kept in the ledger.
+Trigger it by hand to read what is there now; *record limit* bounds the epoch, *note* is kept in the ledger. Empty
+fields are as declared; what is in force for an epoch, and what decided it, is in `settings` of its row.
 
 ```sql
 SELECT * FROM epochline.epochs WHERE pipeline = '{name}' ORDER BY epoch_id DESC LIMIT 10;
@@ -44,52 +46,53 @@ SELECT * FROM epochline.heads WHERE pipeline = '{name}';
 def epoch_dag(pipeline: Pipeline) -> DAG:
     """The DAG of a pipeline; its id is the pipeline's name.
 
-    Params of the trigger form: ``record_limit`` (most offsets in the epoch) and ``note``.
+    Params of the trigger form: ``record_limit``, ``note``, and the settings that one run may change.
+
+    Raises:
+        ConfigurationError: the settings file cannot be read.
     """
+    settings = settings_of_dag(pipeline)
+    tolerable = settings.tolerable_failures
     with DAG(
         dag_id=pipeline.name,
-        schedule=_timetable(pipeline.schedule),
+        schedule=_timetable(settings.interval),
         # A schedule needs a beginning; without catch-up it decides nothing else.
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        default_args={"retries": pipeline.retries, "retry_delay": pipeline.retry_delay},
+        # The ledger counts aborted epochs and says no; this keeps Airflow from making runs that would hear it (K11).
+        # Airflow pauses at this number, where 0 means never.
+        max_consecutive_failed_dag_runs=0 if tolerable is None else tolerable + 1,
+        default_args={"retries": settings.restart.retries, "retry_delay": settings.restart.delay},
         tags=list(pipeline.tags),
         doc_md=_DOC.format(
             name=pipeline.name,
             source=", ".join(pipeline.source.topics) or f"topics that match {pipeline.source.pattern}",
             sinks=", ".join(f"{sink.table} ({sink.mode})" for sink in pipeline.sinks),
         ),
-        params={
-            "record_limit": Param(
-                None,
-                type=["null", "integer"],
-                minimum=1,
-                title="Record limit",
-                description="Most offsets this epoch reads; empty: the declaration's.",
-            ),
-            "note": Param(
-                None, type=["null", "string"], maxLength=500, title="Note", description="Kept with the epoch."
-            ),
-        },
+        params=params(),
     ) as dag:
         plan = PlanEpochOperator(
             pipeline=pipeline,
             task_id="plan_epoch",
             record_limit="{{ params.record_limit or '' }}",
             note="{{ params.note or '' }}",
-            # Two leases are waited for another run, and Kafka has its own patience.
-            execution_timeout=timedelta(minutes=5),
+            execution_timeout=PLAN_PATIENCE + settings.minimum_pause,
         )
-        pre_commit = PreCommitOperator(
-            pipeline=pipeline, task_id="pre_commit", execution_timeout=pipeline.pre_commit_timeout
-        )
+        pre_commit = PreCommitOperator(pipeline=pipeline, task_id="pre_commit", execution_timeout=settings.timeout)
         commit = CommitEpochOperator(
             pipeline=pipeline,
             task_id="commit_epoch",
             execution_timeout=pipeline.commit_statement_timeout + timedelta(minutes=1),
         )
-        abort = AbortEpochOperator(pipeline=pipeline, task_id="abort_epoch", execution_timeout=timedelta(minutes=5))
+        # What the strategy gave up on is cleaned up all the same, and not for ever.
+        abort = AbortEpochOperator(
+            pipeline=pipeline,
+            task_id="abort_epoch",
+            execution_timeout=timedelta(minutes=5),
+            retries=2,
+            retry_delay=timedelta(seconds=10),
+        )
         for setup in (plan, pre_commit):
             setup.is_setup = True
         plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)

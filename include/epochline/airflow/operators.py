@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 
 from epochline.airflow.connections import (
     epochline_errors,
@@ -24,8 +29,9 @@ from epochline.airflow.connections import (
     run_of,
     writers_of,
 )
+from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
 from epochline.declarations import project_folder
-from epochline.errors import PipelinePausedError, error_of
+from epochline.errors import EpochTimeoutError, PipelinePausedError, error_of
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -55,10 +61,17 @@ class PlanEpochOperator(BaseOperator):
         self.record_limit = record_limit
         self.note = note
 
+    def pre_execute(self, context: Any) -> None:
+        """Give the task time for the minimum pause that holds for this run."""
+        self.execution_timeout = PLAN_PATIENCE + settings_of_run(self.pipeline, context).minimum_pause
+
     def execute(self, context: Context) -> str:
         """Plan the run's epoch."""
         from epochline.coordinator import PlanOutcome, plan
 
+        settings = settings_of_run(self.pipeline, context)
+        for note in settings.notes:
+            self.log.info(note)
         with epochline_errors(), skipped_while_paused():
             planned = plan(
                 ledger_of(self.pipeline),
@@ -69,6 +82,7 @@ class PlanEpochOperator(BaseOperator):
                 note=self.note or None,
                 writers=writers_of(self.pipeline),
                 interval=interval_of(context),
+                settings=settings,
             )
         for note in planned.notes:
             self.log.info(note)
@@ -118,8 +132,28 @@ class PreCommitOperator(SparkSubmitOperator):
         self.pipeline = pipeline
         self.epoch_id = epoch_id
 
+    def pre_execute(self, context: Any) -> None:
+        """Give the task the time-out that holds for this run."""
+        self.execution_timeout = settings_of_run(self.pipeline, context).timeout
+
     def execute(self, context: Context) -> None:
-        """Stage and seal the epoch; succeed without Spark where it is sealed already."""
+        """Stage and seal the epoch; succeed without Spark where it is sealed already.
+
+        Raises:
+            AirflowFailException: also where it took too long: the next epoch takes the range, not a retry (K10).
+        """
+        try:
+            self._stage_and_seal(context)
+        except AirflowTaskTimeout as timeout:
+            # Before the error is told, because who hears of it may fence an attempt that is still writing.
+            self.on_kill()
+            with epochline_errors():
+                raise EpochTimeoutError(
+                    f"epoch {self.epoch_id} of {self.pipeline.name}: was not staged and sealed within"
+                    f" {self.execution_timeout}. It is aborted, no offset moves; the next epoch takes its range."
+                ) from timeout
+
+    def _stage_and_seal(self, context: Context) -> None:
         from epochline.coordinator import LEASE, begin, seal
         from epochline.lease import kept_lease
 

@@ -16,11 +16,13 @@ from typing import Any
 
 from epochline.cli import connections, database, printing
 from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
+from epochline.effective import in_force
 from epochline.epoch import AbortOutcome, Epoch, Interval, Run
 from epochline.errors import EpochError, EpochlineError
 from epochline.layout import StagingTicket
 from epochline.lease import kept_lease
 from epochline.pipeline import Pipeline
+from epochline.settings_file import file_settings
 
 _TERMINATED = 143
 
@@ -101,6 +103,7 @@ class Execution:
             note=self._note,
             writers=connections.writers_of(self._pipeline, self._master),
             interval=self._interval,
+            settings=in_force(self._pipeline, file=file_settings()),
         )
 
     def _say_who_is_waited_for(self, run: Run) -> None:

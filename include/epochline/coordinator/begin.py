@@ -6,6 +6,7 @@ import logging
 from datetime import timedelta
 
 from epochline.coordinator.discard import discard
+from epochline.coordinator.pacing import check_failure_rate
 from epochline.epoch import EpochState, Run
 from epochline.errors import EpochFencedError, EpochStateError
 from epochline.layout import StagingTicket
@@ -22,6 +23,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
 
     Raises:
         EpochStateError: the epoch is aborted, or belongs to another run.
+        RestartsExhaustedError: its restart strategy allows no further attempt.
     """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(pipeline, epoch_id)
@@ -35,6 +37,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
                 f"{epoch}: was aborted ({epoch.error or 'no reason given'}). Clear the run from plan_epoch, so that its"
                 " range is planned again."
             )
+        check_failure_rate(tx, epoch)
         previous = tx.attempts.live(epoch)
         if previous is not None:
             tx.attempts.fence(previous, f"attempt {epoch.attempt + 1} took its place")

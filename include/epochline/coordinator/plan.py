@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,8 +23,10 @@ from epochline.coordinator.checks import (
 )
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.interval import ask_interval, judge
+from epochline.coordinator.pacing import wait_for_pause
 from epochline.coordinator.recover import recover
 from epochline.coordinator.startup import ask_startup
+from epochline.effective import InForce, in_force
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import PlanChangedError
 from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
@@ -84,6 +87,8 @@ def plan(
     writers: int | None = None,
     lease: timedelta = LEASE,
     interval: Interval | None = None,
+    settings: InForce | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> Plan:
     """Give the run its epoch: its own unfinished or aborted one again, or the next range.
 
@@ -98,6 +103,8 @@ def plan(
         lease: how long the epoch is this run's own without a sign of life.
         interval: of a backfill run: the range ends where the interval ends, at most. An own epoch that is unfinished
             or aborted keeps its ranges, whatever the interval (INV-3).
+        settings: what is in force; the declaration's own by default.
+        sleep: how the minimum pause is waited for.
 
     Raises:
         EpochBusyError: another run stages an epoch now.
@@ -108,6 +115,7 @@ def plan(
         BeforeOriginError: the interval lies before the pipeline's origin.
         PipelinePausedError, PipelineDroppedError: an operator said so.
     """
+    settings = settings or in_force(pipeline)
     recovered = recover(ledger, pipeline.name, run, lease=lease)
     if recovered.notes:
         mirror(ledger, source, pipeline.name)
@@ -121,6 +129,7 @@ def plan(
         with ledger.transaction() as tx:
             ranges = tuple(tx.epochs.ranges(own))
         return Plan(outcome=going_on[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
+    wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline.name)
         view = source.look(pipeline.source)
@@ -134,6 +143,7 @@ def plan(
             return _write_plan(
                 ledger, pipeline, run, seen, view, found, own, notes, backfill,
                 record_limit=record_limit, note=note, writers=writers, lease=lease,
+                settings=settings,
             )  # fmt: skip
         except PlanChangedError as error:
             last = error
@@ -162,6 +172,7 @@ def _write_plan(
     note: str | None,
     writers: int | None,
     lease: timedelta,
+    settings: InForce,
 ) -> Plan:
     limit = record_limit or (None if backfill else pipeline.source.records_per_epoch)
     # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
@@ -186,6 +197,7 @@ def _write_plan(
             obstacle = cannot_reopen(tx, own, ranges, watched, view)
             if obstacle is None:
                 epoch = tx.epochs.reopen(own, pipeline, targets, lease)
+                tx.history.keep_settings(epoch, settings.recorded())
                 log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
                 return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
             notes = [*notes, f"{own} is not tried again: {obstacle}"]
@@ -205,6 +217,7 @@ def _write_plan(
             kind=EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL, lease=lease, record_limit=limit,
             note=note, interval=None if backfill is None else backfill.interval,
         )  # fmt: skip
+        tx.history.keep_settings(epoch, settings.recorded())
     log.info(
         "epoch.planned pipeline=%s epoch=%d partitions=%d offsets=%d run=%s",
         pipeline.name, epoch.epoch_id, len(ranges), sum(len(r.range) for r in ranges), run.run_id,

@@ -23,6 +23,7 @@ from epochline.errors import (
 from epochline.ledger.attempts import PostgresAttempts
 from epochline.ledger.chain import PostgresChain
 from epochline.ledger.epochs import PostgresEpochs
+from epochline.ledger.history import PostgresHistory
 from epochline.ledger.operators import PostgresOperators
 from epochline.sinks.postgres import PostgresTargets
 
@@ -39,6 +40,7 @@ class PostgresTransaction:
         self.attempts = PostgresAttempts(connection)
         self.targets = PostgresTargets(connection)
         self.operators = PostgresOperators(connection)
+        self.history = PostgresHistory(connection)
 
 
 class PostgresLedger:

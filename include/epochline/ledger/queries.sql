@@ -293,3 +293,32 @@ WHERE :start_offset = (SELECT max(until_offset) FROM epochline.committed_range
 -- name: superseded_epochs
 -- Rows of these epochs were read from logs whose offsets say nothing about those of the generation.
 SELECT coalesce(max(epoch_id), 0) FROM epochline.epoch WHERE pipeline = :pipeline AND generation < :generation
+
+-- Settings and failures.
+
+-- name: keep_settings
+UPDATE epochline.epoch SET settings = CAST(:settings AS jsonb) WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: settings_of_epoch
+SELECT settings FROM epochline.epoch WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: pause_left
+SELECT greatest(interval '0', max(committed_at) + make_interval(secs => :pause) - clock_timestamp())
+FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED'
+
+-- name: failed_attempts
+-- An attempt failed when its job said so, or when it was fenced before it was sealed: then it had gone silent.
+SELECT count(*) FROM epochline.attempt
+WHERE pipeline = :pipeline AND sealed_at IS NULL AND (fenced_at IS NOT NULL OR error IS NOT NULL)
+  AND coalesce(ended_at, clock_timestamp()) > clock_timestamp() - make_interval(secs => :interval)
+
+-- name: aborts_in_a_row
+-- A pause for failures notes how many there had been by then: who resumes begins to count anew.
+WITH last AS (
+    SELECT (SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED') AS committed,
+           (SELECT max((after->>'aborts')::bigint) FROM epochline.action
+            WHERE pipeline = :pipeline AND action = 'pause after failures') AS paused_at_count
+)
+SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committed, 0)), 0),
+             coalesce(sum(aborts), 0) - coalesce(max(last.paused_at_count), 0))::bigint
+FROM epochline.epoch, last WHERE pipeline = :pipeline

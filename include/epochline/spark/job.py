@@ -76,7 +76,7 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
-    records = read_ranges(spark, plan.ranges, credentials.kafka)
+    records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
     if plan.pipeline.transform is None:
         flow = OnePass(pipeline=plan.pipeline, tables=plan.ticket.tables, functions=ship_functions(plan.pipeline))
         stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psycopg2
 from psycopg2.extensions import cursor as Cursor  # noqa: N812
 
+from epochline.effective import recorded_value
 from epochline.epoch import Attempt, AttemptState, EpochState
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
@@ -19,7 +20,7 @@ _READER = "epochline:plan"
 
 _ATTEMPT = """
 SELECT a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL, a.job_ended_at IS NOT NULL,
-       e.state, e.attempt, d.body::text
+       e.state, e.attempt, d.body::text, e.settings
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
@@ -41,6 +42,8 @@ class AttemptPlan:
     pipeline: Pipeline
     ticket: StagingTicket
     ranges: tuple[PlannedRange, ...]
+    parallelism: int | None = None
+    """Spark tasks that read and stage at once, where the settings in force say how many (K22)."""
 
 
 def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPlan:
@@ -69,7 +72,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: the ledger has none")
-    attempt_id, token, fenced, sealed, ended, state, newest, body = row
+    attempt_id, token, fenced, sealed, ended, state, newest, body, settings = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
         state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
@@ -94,7 +97,9 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
         pipeline=pipeline, epoch_id=epoch_id, attempt=number, attempt_id=attempt_id,
         application_name=attempt.application_name, tables=tables,
     )  # fmt: skip
-    return AttemptPlan(pipeline=declaration, ticket=ticket, ranges=ranges)
+    return AttemptPlan(
+        pipeline=declaration, ticket=ticket, ranges=ranges, parallelism=recorded_value(settings, "parallelism")
+    )
 
 
 def _check_live(attempt: Attempt, state: str, newest: int) -> None:

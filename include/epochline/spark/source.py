@@ -22,7 +22,9 @@ POLL_TIMEOUT_MS = 120_000
 """How long a task waits for a record before the range counts as lost (``failOnDataLoss``)."""
 
 
-def read_ranges(spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapping[str, str]) -> DataFrame:
+def read_ranges(
+    spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapping[str, str], parallelism: int | None = None
+) -> DataFrame:
     """A DataFrame of the records in the ranges.
 
     Only committed records are read (trap 13), a range that Kafka no longer holds whole is an error and not a short
@@ -32,6 +34,7 @@ def read_ranges(spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapp
         spark: the session.
         ranges: what the epoch reads.
         kafka: properties of Kafka's Java consumer, the servers among them.
+        parallelism: Spark tasks that read; by default as many as there are cores or partitions, whichever is more.
 
     Raises:
         ConfigurationError: the properties hold one that only the job may set.
@@ -42,11 +45,13 @@ def read_ranges(spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapp
             f"Kafka's properties hold {', '.join(taken)}, which epochline sets itself; take it out"
         )
     reader = spark.read.format("kafka").options(**{f"kafka.{name}": value for name, value in kafka.items()})
-    frame = reader.options(**_bounds(ranges, spark.sparkContext.defaultParallelism)).load()
+    frame = reader.options(**_bounds(ranges, parallelism or spark.sparkContext.defaultParallelism)).load()
+    if parallelism is not None:
+        frame = frame.coalesce(parallelism)
     return frame.withColumnRenamed("timestampType", "timestamp_type").select(*RECORD)
 
 
-def _bounds(ranges: Sequence[PlannedRange], cores: int) -> dict[str, str]:
+def _bounds(ranges: Sequence[PlannedRange], tasks: int) -> dict[str, str]:
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     untils: dict[str, dict[str, int]] = {}
@@ -63,6 +68,6 @@ def _bounds(ranges: Sequence[PlannedRange], cores: int) -> dict[str, str]:
         "includeHeaders": "true",
         "kafkaConsumer.pollTimeoutMs": str(POLL_TIMEOUT_MS),
     }
-    if len(ranges) < cores:
-        bounds["minPartitions"] = str(cores)
+    if len(ranges) < tasks:
+        bounds["minPartitions"] = str(tasks)
     return bounds

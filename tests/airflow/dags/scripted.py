@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
+from epochline import FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
 
 
 def scripted(name: str, schedule: timedelta | None = None) -> Pipeline:
@@ -16,8 +16,7 @@ def scripted(name: str, schedule: timedelta | None = None) -> Pipeline:
             PostgresTable(table=f"{name}_again", columns={"value": "text"}),
         ],
         schedule=schedule,
-        retries=1,
-        retry_delay=timedelta(seconds=1),
+        settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
         # Small batches: rows are copied while later batches of the same part are still being parsed.
         spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
     )

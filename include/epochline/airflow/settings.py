@@ -1,0 +1,74 @@
+"""Settings in force, as Airflow knows them: for a DAG when its file is read, for a run when its task starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param
+
+from epochline.airflow.connections import epochline_errors
+from epochline.effective import InForce, in_force, run_settings
+from epochline.pipeline import Pipeline
+from epochline.settings_file import file_settings
+
+PLAN_PATIENCE = timedelta(minutes=5)
+"""Two leases are waited for another run, and Kafka has its own patience; a minimum pause comes on top."""
+
+
+def settings_of_dag(pipeline: Pipeline) -> InForce:
+    """What holds for every run that says nothing else."""
+    return in_force(pipeline, file=file_settings())
+
+
+def settings_of_run(pipeline: Pipeline, context: Mapping[str, Any]) -> InForce:
+    """What holds for the run of a task, its conf included.
+
+    Raises:
+        AirflowFailException: the conf holds what no run may set.
+    """
+    with epochline_errors():
+        conf = run_settings(context["dag_run"].conf or {}, context["dag"].params)
+        return in_force(pipeline, file=file_settings(), run=conf)
+
+
+def params() -> dict[str, Param]:
+    """The params of a pipeline's DAG: the whole of what the conf of a run may hold."""
+    return {
+        "record_limit": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Record limit",
+            description="Most offsets this epoch reads; empty: the declaration's.",
+        ),
+        "note": Param(None, type=["null", "string"], maxLength=500, title="Note", description="Kept with the epoch."),
+        "minimum_pause": Param(
+            None,
+            type=["null", "number"],
+            minimum=0,
+            title="Minimum pause",
+            description="Seconds since the last commit before this epoch is planned; empty: as declared.",
+        ),
+        "timeout": Param(
+            None,
+            type=["null", "number"],
+            exclusiveMinimum=0,
+            title="Time-out",
+            description="Seconds in which this epoch must be staged and sealed; empty: as declared.",
+        ),
+        "on_cancel": Param(
+            None,
+            enum=[None, "retain", "delete"],
+            title="On cancel",
+            description="What becomes of the epoch if it is sealed and the run ends without committing it.",
+        ),
+        "parallelism": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Parallelism",
+            description="Spark tasks that read and stage at once; empty: as declared.",
+        ),
+    }

@@ -1,0 +1,358 @@
+"""Settings of epochs: what each refuses, which place decides, and what the documents' profiles hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochline import Endless, FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text
+from epochline.effective import in_force, recorded_restart, run_settings
+from epochline.errors import ConfigurationError, DeclarationError
+from epochline.profiles import profile, profiles
+from epochline.restart import WITHOUT_END
+from epochline.settings import PerRun
+from epochline.settings_file import file_settings, settings_file
+
+PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def pipeline(**fields: Any) -> Pipeline:
+    given = {
+        "name": "orders",
+        "source": KafkaSource(topics="orders"),
+        "parse": Text(),
+        "sinks": PostgresTable(table="orders", columns={"value": "text"}),
+    }
+    return Pipeline(**{**given, **fields})
+
+
+WRONG = {
+    "negative pause": ({"minimum_pause": -1}, "minimum_pause: must not be negative"),
+    "timeout of nothing": ({"timeout": 0}, "timeout: must be longer than nothing"),
+    "interval of nothing": ({"interval": 0}, "interval: must be longer than nothing"),
+    "negative tolerance": ({"tolerable_failures": -1}, "tolerable_failures: "),
+    "three at once": ({"max_concurrent": 3}, "max_concurrent: Input should be less than or equal to 2"),
+    "none at once": ({"max_concurrent": 0}, "max_concurrent: "),
+    "keeps half": ({"on_cancel": "keep"}, "on_cancel: Input should be 'delete' or 'retain'"),
+    "at least once": (
+        {"semantics": "at_least_once"},
+        "semantics: at_least_once is no mode of this product.*include/examples/at_least_once.py",
+    ),
+    "at most once": ({"semantics": "at_most_once"}, "semantics: at_most_once is no mode.*examples/at_most_once.py"),
+    "unknown semantics": ({"semantics": "best_effort"}, "semantics: Input should be 'exactly_once'"),
+    "negative attempts": ({"restart": {"kind": "fixed_delay", "attempts": -1}}, "attempts: "),
+    "no failure": ({"restart": {"kind": "failure_rate", "max_failures": 0, "interval": 9}}, "max_failures: "),
+    "no window": (
+        {"restart": {"kind": "failure_rate", "max_failures": 1, "interval": 0}},
+        "interval: must be longer than noth",
+    ),
+    "negative delay": ({"restart": {"kind": "endless", "delay": -1}}, "delay: must not be negative"),
+    "unknown strategy": ({"restart": {"kind": "exponential"}}, "restart: "),
+    "no task": ({"parallelism": 0}, "parallelism: "),
+    "unknown": ({"checkpoint_dir": "x"}, "checkpoint_dir: Extra inputs are not permitted"),
+}
+
+
+@pytest.mark.parametrize(("fields", "said"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_setting_names_its_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
+    """K8 to K15, R1 to R4."""
+    with pytest.raises(DeclarationError, match=f"(?s)is declared wrongly. .*{said}"):
+        Settings(**fields)
+
+
+# Precedence
+
+
+def test_the_run_beats_the_declaration_which_beats_the_file_which_beats_the_default() -> None:
+    """C10: global 60 s, DAG 10 s, run conf 5 s: effective 5 s, with the place that decided it."""
+    everywhere = in_force(
+        pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)
+    )
+    declared = in_force(pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60))
+    in_file = in_force(pipeline(), file=Settings(minimum_pause=60))
+    nowhere = in_force(pipeline())
+
+    found = [one.recorded()["minimum_pause"] for one in (everywhere, declared, in_file, nowhere)]
+    assert found == [
+        {"value": 5.0, "from": "run conf"},
+        {"value": 10.0, "from": "declaration"},
+        {"value": 60.0, "from": "file"},
+        {"value": 0.0, "from": "default"},
+    ]
+
+
+def test_a_profile_stands_between_the_file_and_the_declaration() -> None:
+    """C10, K2."""
+    one = in_force(
+        pipeline(profile="word_count", settings=Settings(timeout=7)),
+        file=Settings(timeout=1, minimum_pause=2, parallelism=3),
+    )
+
+    assert (one.timeout, one.minimum_pause, one.parallelism) == (seconds(7), seconds(0.5), 3)
+    assert one.decided_by["minimum_pause"] == "profile word_count"
+
+
+def test_a_declared_restart_strategy_beats_the_global_one() -> None:
+    """R5."""
+    one = in_force(pipeline(settings=Settings(restart=NoRestart())), file=Settings(restart=FixedDelay(attempts=3)))
+
+    assert one.restart == NoRestart()
+
+
+@pytest.mark.parametrize(
+    ("declared", "in_file", "expected"),
+    [
+        (None, None, (None, "default")),
+        (None, 60, (seconds(60), "file")),
+        (seconds(10), 60, (seconds(10), "declaration")),
+        ("*/5 * * * *", 60, ("*/5 * * * *", "declaration")),
+    ],
+)
+def test_the_schedule_is_the_interval(declared: Any, in_file: Any, expected: tuple[Any, str]) -> None:
+    """K8."""
+    one = in_force(pipeline(**({} if declared is None else {"schedule": declared})), file=Settings(interval=in_file))
+
+    assert (one.interval, one.decided_by["interval"]) == expected
+
+
+def test_a_declaration_that_says_by_hand_is_run_by_hand_whatever_the_file_says() -> None:
+    assert in_force(pipeline(schedule=None), file=Settings(interval=60)).interval is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "tolerated"),
+    [
+        ({}, None),
+        ({"tolerable_failures": 10}, 10),
+        ({"tolerable_failures": 0}, 0),
+        ({"fail_on_epoch_error": True}, 0),
+        ({"fail_on_epoch_error": False}, None),
+        ({"fail_on_epoch_error": True, "tolerable_failures": 10}, 10),
+        ({"fail_on_epoch_error": False, "tolerable_failures": 0}, 0),
+    ],
+)
+def test_the_tolerance_wins_where_the_older_word_for_it_is_set_too(settings: dict[str, Any], tolerated: Any) -> None:
+    """K11, K12, X29."""
+    assert in_force(pipeline(settings=Settings(**settings))).tolerable_failures == tolerated
+
+
+def test_two_epochs_at_once_are_accepted_capped_at_one_and_said_so() -> None:
+    """K5, K14."""
+    one = in_force(pipeline(schedule=seconds(1), settings=Settings(max_concurrent=2)))
+
+    assert one.max_concurrent == 1
+    assert one.notes == ("max_concurrent=2 was asked for; one epoch of a pipeline is in flight at a time (K14)",)
+
+
+def test_without_an_interval_there_is_one_attempt_and_it_is_said_what_is_off() -> None:
+    """K22, R4: checkpointing is off unless an interval turns it on."""
+    off, on = in_force(pipeline()), in_force(pipeline(schedule=seconds(10)))
+
+    assert off.restart == NoRestart()
+    assert "checkpointing is off" in off.notes[0]
+    assert on.restart == Endless()
+    assert on.restart.retries == WITHOUT_END
+    assert on.notes == ()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [FixedDelay(attempts=3, delay=5), FailureRate(max_failures=3, interval=300, delay=10), Endless(), NoRestart()],
+    ids=lambda one: one.kind,
+)
+def test_a_strategy_is_read_back_from_an_epochs_row_as_it_was(strategy: Any) -> None:
+    recorded = json.loads(json.dumps(in_force(pipeline(settings=Settings(restart=strategy))).recorded()))
+
+    assert recorded_restart(recorded) == strategy
+
+
+# Conf of a run
+
+
+def test_a_run_may_change_these_settings() -> None:
+    """C10."""
+    conf = {"minimum_pause": 5, "timeout": 0.5, "on_cancel": "delete", "parallelism": 2, "note": "x", "record_limit": 1}
+
+    assert run_settings(conf, PARAMS) == PerRun(minimum_pause=5, timeout=0.5, on_cancel="delete", parallelism=2)
+    assert run_settings(dict.fromkeys(PARAMS), PARAMS) == PerRun()
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"spark.jars": "x.jar"}, "holds spark.jars, which no run may set"),
+        ({"kafka.bootstrap.servers": "elsewhere:9092"}, "which no run may set"),
+        ({"postgres_connection": "other"}, "which no run may set"),
+        ({"schedule": 5}, "schedule cannot be set for one run: it belongs to the DAG"),
+        ({"interval": 5}, "interval cannot be set for one run: the schedule belongs to the DAG"),
+        ({"restart": {"kind": "none"}}, "restart cannot be set for one run: Airflow takes it from the DAG"),
+        ({"tolerable_failures": 5}, "tolerable_failures cannot be set for one run"),
+        ({"semantics": "at_least_once"}, "semantics cannot be set for one run: it is always exactly_once"),
+        ({"timeout": -5}, "timeout: must be longer than nothing"),
+        ({"timeout": {"seconds": 5}}, "the conf of the run: .*timeout: "),
+    ],
+)
+def test_a_conf_that_holds_anything_else_is_refused(conf: dict[str, Any], said: str) -> None:
+    """S2: no option of Spark or Kafka passes, and what cannot differ per run is said to be so."""
+    with pytest.raises(ConfigurationError, match=said):
+        run_settings(conf, PARAMS)
+
+
+# The settings file
+
+
+def test_the_file_that_the_environment_names_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C10: one config file, durations in seconds or ISO 8601."""
+    path = tmp_path / "settings.toml"
+    path.write_text('[settings]\ninterval = 60\ntimeout = "PT90S"\nrestart = {kind = "fixed_delay", attempts = 3}\n')
+    monkeypatch.setenv("EPOCHLINE_SETTINGS", str(path))
+
+    assert file_settings() == Settings(interval=60, timeout=90, restart=FixedDelay(attempts=3))
+
+
+def test_the_file_beside_the_package_is_read_by_default_and_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EPOCHLINE_SETTINGS", raising=False)
+    monkeypatch.delenv("EPOCHLINE_PROJECT", raising=False)
+    assert settings_file().name == "epochline.toml"
+    assert settings_file().is_file()
+    assert file_settings() == Settings()
+
+    monkeypatch.setenv("EPOCHLINE_PROJECT", str(tmp_path))
+    assert file_settings() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "EPOCHLINE_SETTINGS names .*settings.toml, which does not exist"),
+        ("[settings", "settings.toml: "),
+        ("[settings]\ntimeout = 0\n", "settings.toml: Settings is declared wrongly. timeout: "),
+        ("[settings]\npassword = 1\n", "settings.toml: .*password: Extra inputs"),
+        ("[pipelines]\n", "settings.toml: pipelines is not known there"),
+        ("settings = 3\n", "settings.toml: "),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_name(
+    text: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "settings.toml"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setenv("EPOCHLINE_SETTINGS", str(path))
+
+    with pytest.raises(ConfigurationError, match=said):
+        file_settings()
+
+
+# The documents' profiles
+
+DOCUMENTS_DEFAULTS = {
+    "minimum_pause": seconds(0),
+    "timeout": seconds(600),
+    "tolerable_failures": 0,
+    "on_cancel": "delete",
+    "max_concurrent": 1,
+    "semantics": "exactly_once",
+    "restart": Endless(),
+    "parallelism": None,
+}
+
+EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "checkpoint_demo": (
+        {
+            "interval": seconds(1), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
+            "tolerable_failures": None,
+        },
+        {"state_path": "hdfs://node1:8020/flink/ck_demo"},
+    ),
+    "word_count": (
+        {
+            "interval": seconds(1), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
+            "tolerable_failures": 10, "restart": FixedDelay(attempts=3, delay=10),
+        },
+        {
+            "state_path": "hdfs://node1:8020/flink-checkpoint/checkpoint", "transaction_timeout": 5,
+            "group_id": "flink",
+        },
+    ),
+    "kafka_to_db": (
+        {"interval": seconds(10), "minimum_pause": seconds(1), "parallelism": 1},
+        {"state_path": "file:///D:/ckp"},
+    ),
+    "socket_to_kafka": (
+        {
+            "interval": seconds(10), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
+            "tolerable_failures": None,
+        },
+        {
+            "state_path": "file:///e://data//checkpoint-demo//", "transaction_timeout": 900,
+            "producer_semantics": "exactly_once",
+        },
+    ),
+    "kafka_wordcount": (
+        {
+            "interval": seconds(10), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
+            "tolerable_failures": None,
+        },
+        {},
+    ),
+    "restart_demo": (
+        {
+            "interval": seconds(1), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=5),
+            "parallelism": 1,
+        },
+        {"state_path": "hdfs://node1:8020/flink/ck"},
+    ),
+    "savepoint_demo": (
+        {
+            "interval": seconds(1), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=5),
+            "parallelism": 1,
+        },
+        {"state_path": "hdfs://node1:8020/flink/ck"},
+    ),
+    "dual_sink": ({"interval": seconds(10)}, {"prefer_checkpoint_for_recovery": True}),
+    "ip_count": (
+        {"interval": seconds(5), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=10)},
+        {
+            "time_characteristic": "event_time", "prefer_checkpoint_for_recovery": True,
+            "state_path": "java.io.tmpdir", "transaction_timeout": 60, "producer_semantics": "exactly_once",
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values", "kept"), [(k, *v) for k, v in EXPECTED.items()], ids=EXPECTED.keys())
+def test_a_profile_holds_the_documents_values_and_their_defaults(
+    name: str, values: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    """K1 to K7, K17 to K19."""
+    one = in_force(pipeline(profile=name))
+
+    assert {field: getattr(one, field) for field in (*DOCUMENTS_DEFAULTS, "interval")} == DOCUMENTS_DEFAULTS | values
+    assert profile(name).kept == kept
+
+
+def test_every_profile_is_tested_and_only_two_ask_for_two_epochs_at_once() -> None:
+    """K5."""
+    assert list(profiles()) == list(EXPECTED)
+    assert {name for name, one in profiles().items() if one.settings.max_concurrent == 2} == {
+        "restart_demo", "savepoint_demo",
+    }  # fmt: skip
+
+
+def test_a_declaration_kept_before_there_were_settings_is_still_read() -> None:
+    body = json.loads(pipeline().stored())
+    del body["settings"], body["profile"]
+    body |= {"retries": 2, "retry_delay": "PT10S", "pre_commit_timeout": "PT1H"}
+
+    assert Pipeline.from_stored(json.dumps(body)).declaration_hash == pipeline().declaration_hash
