@@ -25,6 +25,8 @@ class ColumnType:
     precision: int | None = None
     scale: int | None = None
     length: int | None = None
+    labels: tuple[str, ...] = ()
+    """Of an enum; empty where they are not known."""
 
     def __str__(self) -> str:
         if self.name == "numeric" and self.precision is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from epochline.columns import LINEAGE
 from epochline.names import QUARANTINE, staging_table
@@ -31,11 +31,16 @@ QUARANTINE_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """One staging table of one attempt: whose rows it holds and its columns, in order, with PostgreSQL types."""
+    """One staging table of one attempt: whose rows it holds and its columns, in order, with PostgreSQL types.
+
+    ``not_null`` and ``labels`` (of enums) are the target's own rules, as far as a writer was told of them.
+    """
 
     sink: str
     table: str
     columns: Mapping[str, str]
+    not_null: frozenset[str] = frozenset()
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

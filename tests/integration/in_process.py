@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from epochline.offsets import PlannedRange
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
+from epochline.spark.plan import read_plan
 from epochline.spark.staging import StagingWriter, WriteOrder
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
@@ -66,9 +68,15 @@ class InProcess:
 
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         """What the Spark job does, with one Spark partition for all records."""
+        ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         flow = OnePass(pipeline=self.pipeline, tables=ticket.tables, functions=ship_functions(self.pipeline))
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn))
-        message = writer.write(batch for one in planned.ranges for batch in self.read(one))
+        before = dict(sys.modules)
+        try:
+            message = writer.write(batch for one in planned.ranges for batch in self.read(one))
+        finally:
+            # The writer puts shipped functions in the place of their modules; here that place is the test's own.
+            sys.modules.update({name: before[name] for name in before if sys.modules.get(name) is not before[name]})
         writer.commit([message])
         with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
             assert end_job(cursor, ticket.attempt_id)

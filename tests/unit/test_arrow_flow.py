@@ -340,7 +340,7 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: C
         {"id": 1, "name": None, "status": None, "_order_status": 3, "_deleted": True},
     ]
     too_big = rows.set_column(rows.schema.get_field_index("status"), "status", pa.array([1, 99999]))
-    with pytest.raises(ValueDoesNotFitError, match="status: 99999 does not fit smallint"):
+    with pytest.raises(ValueDoesNotFitError, match="status: a value does not fit smallint"):
         one.cast_rows(tables[0], sink, too_big)
     with pytest.raises(ColumnMismatchError, match="no column status"):
         one.cast_rows(tables[0], sink, rows.drop_columns(["status"]))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from epochline.arrow import textual
 from epochline.arrow.numbers import to_bare_numeric, to_boolean, to_float, to_integer, to_numeric
+from epochline.arrow.reasons import marked
 from epochline.arrow.source import ColumnMismatchError
 from epochline.arrow.temporal import to_date, to_time, to_timestamp
 from epochline.arrow.types import arrow_type
@@ -117,7 +118,7 @@ def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert)
 
 def _reason(name: str, array: pa.Array, kind: ColumnType, error: Exception) -> str:
     why = f" ({error})" if isinstance(error, textual.DoesNotFitError) else ""
-    return f"{name}: {shown(array[0])} does not fit {kind}{why}"
+    return f"{name}: {marked(shown(array[0]))} does not fit {kind}{why}"
 
 
 def shown(scalar: pa.Scalar) -> str:

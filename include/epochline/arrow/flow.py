@@ -15,7 +15,8 @@ from epochline.arrow.contract import ERROR, SKIP, marks, require_columns
 from epochline.arrow.digest import digest, record_hashes
 from epochline.arrow.explode import explode
 from epochline.arrow.parsers import build_parser
-from epochline.arrow.quarantine import printable, quarantine_batch
+from epochline.arrow.quarantine import quarantine_batch
+from epochline.arrow.reasons import without_values
 from epochline.arrow.rows import TOMBSTONE, SinkRows, cast_rows
 from epochline.arrow.source import source_batch
 from epochline.arrow.types import column_type, record_schema
@@ -188,9 +189,9 @@ class BatchFlow:
         row = min(reasons)
         topic, partition, offset = (source.column(name)[row] for name in ("topic", "partition", "offset"))
         raise BadRecordError(
-            f"{topic}-{partition} offset {offset}: {printable(reasons[row])}. The policy for bad records is 'fail':"
-            f" nothing of this attempt is kept ({len(reasons)} bad in this batch). Correct the parse, or declare"
-            " bad_records='quarantine'"
+            f"{topic}-{partition} offset {offset}: {without_values(reasons[row])}. The policy for bad records is"
+            f" 'fail': nothing of this attempt is kept ({len(reasons)} bad in this batch). Correct the parse, or"
+            " declare bad_records='quarantine'"
         )
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from epochline.arrow.jsontext import MAX_DEPTH, Numeral, read_json, write_json
+from epochline.arrow.reasons import marked
 from epochline.arrow.textual import DoesNotFitError
 from epochline.columns import INTEGERS, ColumnType
 
@@ -144,7 +145,7 @@ class _Member:
 
 def _shown(value: Any) -> str:
     text = write_json(value).encode("ascii", "backslashreplace").decode()
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return marked(text if len(text) <= 40 else f"{text[:40]}…")
 
 
 def _text(value: Any) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from epochline.arrow.reasons import printable
 from epochline.arrow.types import record_schema
 from epochline.layout import QUARANTINE_COLUMNS
 
 _SCHEMA = record_schema(QUARANTINE_COLUMNS)
-_LONGEST_REASON = 1000
 # The quarantine's headers become jsonb, which has no place for NUL.
 _NUL_SHOWN = "\N{SYMBOL FOR NULL}"
 
@@ -31,12 +31,6 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
     columns.append(pa.array(_header_texts(taken.column("headers")), pa.string()))
     columns.append(pa.array([printable(reasons[row]) for row in rows], pa.string()))
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-
-
-def printable(reason: str) -> str:
-    """A reason as it can be stored: valid text without NUL, of bounded length."""
-    text = reason.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
-    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
 def _header_texts(headers: pa.ListArray) -> list[str | None]:

@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 
 from epochline.arrow.casting import cast_column, null_rows, shown
 from epochline.arrow.contract import BatchFunction, call, require_columns
-from epochline.arrow.types import column_type, record_schema
+from epochline.arrow.reasons import without_values
+from epochline.arrow.types import column_types, record_schema
 from epochline.declared import load_function
 from epochline.errors import EpochlineError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
@@ -37,10 +38,11 @@ class SinkRows:
         self._sink = sink
         self._record = record
         self._schema = record_schema(staged.columns)
-        self._kinds = {name: column_type(text) for name, text in staged.columns.items()}
+        self._kinds = column_types(staged)
         self._orders = {order_column(name): name for name in sink.order_by}
         own = {*STAGED_LINEAGE, DELETED, *self._orders}
         self._targets = [name for name in staged.columns if name not in own]
+        self._not_null = [name for name in self._targets if name in staged.not_null and name not in sink.key]
         self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
@@ -73,7 +75,8 @@ class SinkRows:
             for row in pc.indices_nonzero(tombstones).to_pylist():
                 problems[row] = f"{self._sink}: the record has no value, and tombstones are quarantined"
         ignored = tombstones if on_tombstone == "ignore" else None
-        self._refuse_nulls(columns, problems, ignored)
+        deleted = tombstones if on_tombstone == "delete" else None
+        self._refuse_nulls(columns, problems, deleted)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if ignored is None:
             return batch, problems, None
@@ -101,7 +104,7 @@ class SinkRows:
             elif name in self._orders:
                 columns[name] = rows.column(self._orders[name])
 
-    def _refuse_nulls(self, columns: dict[str, pa.Array], problems: dict[int, str], ignored: pa.Array | None) -> None:
+    def _refuse_nulls(self, columns: dict[str, pa.Array], problems: dict[int, str], deleted: pa.Array | None) -> None:
         for name in self._sink.key:
             for row in null_rows(columns[name]):
                 problems.setdefault(row, f"{self._sink}: NULL in the key column {name}")
@@ -110,6 +113,10 @@ class SinkRows:
                 # Compared with a NULL nothing is newer: such a row, or deletion, would be lost without a word.
                 for row in null_rows(columns[staged]):
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, by which the newest row is chosen")
+        for name in self._not_null:
+            for row in null_rows(columns[name]):
+                if deleted is None or not deleted[row].as_py():
+                    problems.setdefault(row, f"{self._sink}: NULL in {name}, which the table declares NOT NULL")
 
 
 def _no_null_measure(sink: PostgresTable, name: str, column: pa.Array) -> pa.Array:
@@ -132,9 +139,10 @@ def cast_rows(staged: StagedTable, sink: PostgresTable, batch: pa.RecordBatch) -
     if TOMBSTONE in batch.schema.names and sink.on_tombstone == "ignore":
         batch = batch.filter(pc.invert(pc.fill_null(batch.column(TOMBSTONE), False)))
     orders = {order_column(name): name for name in sink.order_by}
+    kinds = column_types(staged)
     deleted = _deleted(sink, batch) if DELETED in staged.columns else None
     columns = []
-    for name, text in staged.columns.items():
+    for name in staged.columns:
         if name == DELETED:
             columns.append(deleted)
             continue
@@ -144,12 +152,12 @@ def cast_rows(staged: StagedTable, sink: PostgresTable, batch: pa.RecordBatch) -
         own = name in STAGED_LINEAGE or name in orders
         if deleted is not None and not own and name not in sink.key and deleted.true_count:
             column = pc.if_else(deleted, pa.scalar(None, column.type), column)
-        cast = cast_column(source, column, column_type(text))
+        cast = cast_column(source, column, kinds[name])
         if cast.problems:
             row, reason = min(cast.problems.items())
             raise ValueDoesNotFitError(
-                f"{sink}: {reason}. After a transform a row has no record to quarantine, so the epoch fails"
-                f"{_position(batch, row)}"
+                f"{sink}: {without_values(reason)}. After a transform a row has no record to quarantine, so the epoch"
+                f" fails{_position(batch, row)}"
             )
         if (name in sink.key or name in orders) and cast.array.null_count:
             role = "the key" if name in sink.key else "order_by"

@@ -44,6 +44,8 @@ def to_text(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
     """The cast for text and for every type that is carried as text and has no Arrow type."""
+    if kind.labels:
+        return _to_label
     pattern = _PATTERNS.get(kind.name)
     if pattern is not None:
         return lambda array, kind: _matching(to_text(_stringlike(array), kind), pattern, kind)
@@ -51,6 +53,13 @@ def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
     if check is not None:
         return lambda array, kind: _checked(to_text(_stringlike(array), kind), check)
     return to_text
+
+
+def _to_label(array: pa.Array, kind: ColumnType) -> pa.Array:
+    texts = to_text(_stringlike(array), kind)
+    known = pc.is_in(texts, value_set=pa.array(kind.labels, pa.string()))
+    require(pc.or_(known, texts.is_null()), "no label of the enum")
+    return texts
 
 
 def _stringlike(array: pa.Array) -> pa.Array:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
 from epochline.columns import Carrier, ColumnType, parse_type
+from epochline.layout import StagedTable
 
 _ARROW = {
     "boolean": pa.bool_(),
@@ -34,6 +36,12 @@ def column_type(text: str) -> ColumnType:
         return parse_type(text)
     except ValueError:
         return ColumnType(name=text, carrier=Carrier.TEXT)
+
+
+def column_types(staged: StagedTable) -> dict[str, ColumnType]:
+    """The types of a staging table's columns; those of enums know their labels."""
+    kinds = {name: column_type(text) for name, text in staged.columns.items()}
+    return kinds | {name: replace(kinds[name], labels=labels) for name, labels in staged.labels.items()}
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:

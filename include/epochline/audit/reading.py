@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -14,8 +14,7 @@ from epochline.audit.rows import ExpectedRows
 from epochline.audit.source import record_batch
 from epochline.errors import DataLossError, EpochlineError
 from epochline.kafka.records import ReadSession, TopicLog
-from epochline.layout import staged_tables
-from epochline.names import QUARANTINE
+from epochline.layout import StagedTable
 from epochline.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
 from epochline.pipeline import Pipeline
 
@@ -103,12 +102,11 @@ class RangeReader:
         return next(iter(counts.values()))
 
 
-def flow_of(declared: Pipeline, epoch: RecordedEpoch) -> tuple[BatchFlow | None, str | None]:
+def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlow | None, str | None]:
     """The flow that an epoch's records went through, with bad records as data; or why it cannot be gone again."""
     # What a policy `fail` would stop at now is a difference to be named, not an end of the audit.
     lenient = declared.model_copy(update={"bad_records": "quarantine"})
     try:
-        tables = [one for one in staged_tables(lenient, epoch.targets, 0, 0) if one.sink != QUARANTINE]
         return BatchFlow(lenient, tables), None
     except EpochlineError as error:
         return None, str(error)

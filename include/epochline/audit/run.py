@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psycopg2
 from sqlalchemy import Connection, create_engine
@@ -18,11 +19,12 @@ from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, tog
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader, TopicLog
-from epochline.layout import staged_tables
+from epochline.layout import StagedTable, staged_tables
 from epochline.ledger.postgres import explained
 from epochline.offsets import PartitionCounts
 from epochline.pipeline import Pipeline
 from epochline.sinks.catalog import find_target
+from epochline.sinks.rules import with_rules
 from epochline.table import PostgresTable
 
 _NEWEST = 2**62
@@ -126,13 +128,14 @@ class _Audit:
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.sinks]
+            tables = self._tables(declared, group[0])
         # Asked anew for each group: retention goes on while an audit runs.
         logs = self._reader.logs(sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
         states = {epoch.epoch_id: _Epoch(epoch, sinks=list(sinks)) for epoch in group}
-        flow, why_not = flow_of(declared, group[0])
+        flow, why_not = flow_of(declared, tables)
         compared = [one.sink for one in sinks if one.said is None and flow is not None]
-        tables = {table.sink: table.columns for table in staged_tables(declared, group[0].targets, 0, 0)}
-        with ExpectedRows(self._connection, {sink: tables[sink] for sink in compared}) as expected:
+        columns = {table.sink: table.columns for table in tables if table.sink in compared}
+        with ExpectedRows(self._connection, columns) as expected:
             reader = RangeReader(session, flow, expected)
             for epoch_id, state in states.items():
                 for one in ranges[epoch_id]:
@@ -142,6 +145,12 @@ class _Audit:
         self._count_rows(states, declared)
         for state in states.values():
             self._finish(state)
+
+    def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
+        """What an attempt of the epoch would write, with the targets' rules of today."""
+        driver: Any = self._connection.connection.dbapi_connection
+        with closing(driver.cursor()) as cursor:
+            return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
 
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
         """Whether the rows of a target can be compared by value; ``said`` is None where they can."""

@@ -14,6 +14,7 @@ from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket, staged_tables
 from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
+from epochline.sinks.rules import with_rules
 from epochline.spark.connection import transaction
 
 _READER = "epochline:plan"
@@ -82,7 +83,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     declaration = Pipeline.from_stored(body)
     failpoint("job.targets")
     cursor.execute(_TARGETS, (pipeline, epoch_id))
-    tables = staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number)
+    tables = with_rules(cursor, staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number))
     failpoint("job.ranges")
     cursor.execute(_RANGES, (pipeline, epoch_id))
     ranges = tuple(
