@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import psycopg2
 import pytest
 from psycopg2 import sql
@@ -18,6 +19,10 @@ from epochline.ledger.migrate import upgrade
 from epochline.local.stack import Stack
 
 pytest_plugins = ["tests.crash.reliability"]
+
+# How long an example takes says something of the machine's other work, and nothing of the code.
+hypothesis.settings.register_profile("without a clock", deadline=None)
+hypothesis.settings.load_profile("without a clock")
 
 _numbers = itertools.count(1)
 _TEMPLATE = "template_epochline"
