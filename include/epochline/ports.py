@@ -300,6 +300,19 @@ class Targets(Protocol):
         """Statement and lock time-outs for the rest of the transaction."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborts:
+    """How often epochs of a pipeline were aborted."""
+
+    in_a_row: int
+    """Since the last commit, or since the pipeline was last paused for it."""
+    ever: int
+
+
+PAUSE_AFTER_FAILURES = "pause after failures"
+"""The action that a pipeline takes by itself; its row notes under ``aborts`` how many there had ever been."""
+
+
 class History(Protocol):
     """What epochs ran with, when the last one was committed, and how often the pipeline failed since."""
 
@@ -315,8 +328,8 @@ class History(Protocol):
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
         """Attempts that ended within the interval, up to now, without being sealed (R2)."""
 
-    def aborts_in_a_row(self, pipeline: str) -> int:
-        """How often an epoch was aborted since the last commit, or since the pipeline was last paused for it (K11)."""
+    def aborts(self, pipeline: str) -> Aborts:
+        """How often epochs of the pipeline were aborted; a re-opened one that is aborted again counts twice (K11)."""
 
 
 class Transaction(Protocol):

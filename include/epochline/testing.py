@@ -22,6 +22,8 @@ from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, Planne
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
+    PAUSE_AFTER_FAILURES,
+    Aborts,
     ActionRow,
     Attempts,
     Chain,
@@ -510,11 +512,13 @@ class FakeTransaction:
         ]
         return sum(1 for moment in failed if moment > self._now() - interval)
 
-    def aborts_in_a_row(self, pipeline: str) -> int:
+    def aborts(self, pipeline: str) -> Aborts:
         last = max((e.epoch_id for e in self._of(pipeline) if e.state is EpochState.COMMITTED), default=0)
-        return sum(
-            count for (name, epoch_id), count in self.rows.aborts.items() if name == pipeline and epoch_id > last
-        )
+        counts = {number: count for (name, number), count in self.rows.aborts.items() if name == pipeline}
+        pauses = [one.after["aborts"] for one in self.actions(pipeline) if one.action == PAUSE_AFTER_FAILURES]
+        ever = sum(counts.values())
+        since_commit = sum(count for number, count in counts.items() if number > last)
+        return Aborts(in_a_row=min(since_commit, ever - max(pauses, default=0)), ever=ever)
 
     # What a writer does, which on PostgreSQL is done by Spark.
 

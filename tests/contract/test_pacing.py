@@ -14,8 +14,8 @@ import pytest
 from epochline import FailureRate, FixedDelay, Settings
 from epochline.coordinator import PlanOutcome, abort
 from epochline.effective import in_force
-from epochline.epoch import EpochState
-from epochline.errors import RestartsExhaustedError
+from epochline.epoch import AbortOutcome, EpochState
+from epochline.errors import PipelinePausedError, RestartsExhaustedError
 from epochline.settings import PerRun
 from epochline.testing import FakeLedger
 from tests.contract.worlds import World, fake_world, orders, postgres_world, run
@@ -181,3 +181,156 @@ def test_an_epoch_that_is_tried_again_keeps_the_settings_of_that_time(clock: Clo
 
     assert world.plan().outcome is PlanOutcome.REOPENED
     assert settings_of(world, 1)["timeout"] == {"value": 7.0, "from": "declaration"}
+
+
+# Failures in a row
+
+
+def abort_epochs(world: World, number: int, first: int = 1) -> None:
+    """Plan and abort an epoch so many times, each in a run of its own."""
+    for run_number in range(first, first + number):
+        planned = world.plan(f"run-{run_number}")
+        assert planned.epoch is not None
+        abort(world.ledger, "orders", planned.epoch.epoch_id, run(f"run-{run_number}"), reason="test")
+
+
+def paused(world: World) -> str | None:
+    with world.ledger.transaction() as tx:
+        decision = tx.operators.standing("orders").paused
+    return None if decision is None else f"{decision.by}: {decision.reason}"
+
+
+def resume(world: World) -> None:
+    with world.ledger.transaction() as tx:
+        tx.epochs.lock_pipeline("orders")
+        tx.operators.resume("orders")
+
+
+@pytest.mark.parametrize("tolerable", [0, 10])
+def test_one_abort_more_than_tolerated_pauses_the_pipeline(clock: Clock, tolerable: int) -> None:
+    """K11: with 0 the first abort pauses; with 10 ten aborts go on, the eleventh pauses."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(tolerable_failures=tolerable))
+
+    abort_epochs(world, tolerable)
+    assert paused(world) is None
+    abort_epochs(world, 1, first=tolerable + 1)
+
+    said = f"{tolerable + 1} epochs in a row were aborted, of which {tolerable} are tolerated"
+    assert paused(world) == f"epochline: {said}"
+    with pytest.raises(PipelinePausedError, match=said):
+        world.plan("run-99")
+
+
+def test_a_commit_begins_the_count_anew(clock: Clock) -> None:
+    """K11: a success resets."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(tolerable_failures=1))
+    abort_epochs(world, 1)
+    world.to_committed("run-2")
+    world.kafka.produce("orders", 0, 3)
+
+    abort_epochs(world, 1, first=3)
+
+    assert paused(world) is None
+
+
+def test_who_resumes_a_pipeline_begins_to_count_anew(clock: Clock) -> None:
+    """K11: one more failure after a resume is one failure, not one too many."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(tolerable_failures=1))
+    abort_epochs(world, 2)
+    assert paused(world) is not None
+    resume(world)
+
+    abort_epochs(world, 1, first=3)
+    assert paused(world) is None
+    abort_epochs(world, 1, first=4)
+    assert paused(world) is not None
+
+
+def test_the_same_epoch_aborted_twice_has_failed_twice(clock: Clock) -> None:
+    """K11: a cleared run tries its epoch again; that it has one id does not hide its failures."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(tolerable_failures=1))
+    for _ in range(2):
+        assert world.plan().outcome in (PlanOutcome.PLANNED, PlanOutcome.REOPENED)
+        abort(world.ledger, "orders", 1, run(), reason="test")
+
+    assert paused(world) is not None
+
+
+def test_an_epoch_that_nobody_came_back_for_counts_as_aborted(clock: Clock) -> None:
+    """K11: recovery by another run counts it, and that run's plan is refused."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(tolerable_failures=0))
+    world.plan(lease=timedelta(seconds=-1))
+
+    with pytest.raises(PipelinePausedError, match="1 epochs in a row"):
+        world.plan("run-2")
+    assert world.epoch(1).state is EpochState.ABORTED
+
+
+@pytest.mark.parametrize("settings", [{}, {"fail_on_epoch_error": False}], ids=["default", "go on"])
+def test_without_a_tolerance_the_next_epoch_takes_the_range(clock: Clock, settings: dict[str, Any]) -> None:
+    """K12: abort epoch 2; epoch 3 covers the ranges of 2 and 3."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(**settings))
+    world.to_committed()
+    world.kafka.produce("orders", 0, 3)
+    abort_epochs(world, 1, first=2)
+    world.kafka.produce("orders", 0, 4)
+
+    planned = world.plan("run-3")
+
+    assert [str(one) for one in planned.ranges] == ["orders-0[10, 17)"]
+    assert paused(world) is None
+
+
+def test_fail_on_epoch_error_pauses_at_the_first_abort(clock: Clock) -> None:
+    """K12."""
+    clock.world.pipeline = orders(settings=Settings(fail_on_epoch_error=True))
+
+    abort_epochs(clock.world, 1)
+
+    assert paused(clock.world) is not None
+
+
+# Cancellation
+
+
+def test_retained_a_sealed_epoch_of_a_cancelled_run_is_committed_by_the_next(clock: Clock) -> None:
+    """K13, INV-6: cancelled between pre_commit and commit: staging is kept and resumed; the target is unchanged."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(on_cancel="retain"))
+    world.to_sealed()
+
+    assert abort(world.ledger, "orders", 1, run(), reason="cancelled") is AbortOutcome.LEFT_FOR_RECOVERY
+    assert world.visible() == []
+    world.plan("run-2")
+
+    assert world.epoch(1).state is EpochState.COMMITTED
+    assert len(world.visible()) == 15
+
+
+def test_deleted_a_sealed_epoch_of_a_cancelled_run_is_gone_and_its_range_is_read_again(clock: Clock) -> None:
+    """K13, INV-7: staging is gone, no offset moved, the target is unchanged; once it is read again it is there once."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(on_cancel="delete"))
+    world.to_sealed()
+
+    assert abort(world.ledger, "orders", 1, run(), reason="cancelled") is AbortOutcome.ABORTED
+    assert (world.visible(), world.heads(), world.left_over()) == ([], {0: 0, 1: 0}, 0)
+
+    assert [str(one) for one in world.to_committed("run-2").ranges] == ["orders-0[0, 10)", "orders-1[0, 5)"]
+    assert len(world.visible()) == 15
+
+
+def test_delete_touches_no_committed_epoch(clock: Clock) -> None:
+    """K13, INV-7."""
+    world = clock.world
+    world.pipeline = orders(settings=Settings(on_cancel="delete"))
+    world.to_committed()
+
+    assert abort(world.ledger, "orders", 1, run(), reason="cancelled") is AbortOutcome.ALREADY_COMMITTED
+    assert len(world.visible()) == 15

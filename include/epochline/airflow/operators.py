@@ -150,7 +150,8 @@ class PreCommitOperator(SparkSubmitOperator):
             with epochline_errors():
                 raise EpochTimeoutError(
                     f"epoch {self.epoch_id} of {self.pipeline.name}: was not staged and sealed within"
-                    f" {self.execution_timeout}. It is aborted, no offset moves; the next epoch takes its range."
+                    f" {self.execution_timeout}. abort_epoch discards what it staged, no offset moves, and the next"
+                    " epoch takes its range; where it was sealed in the last moment, the next run commits it."
                 ) from timeout
 
     def _stage_and_seal(self, context: Context) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 from epochline.coordinator.discard import discard, sweep
+from epochline.coordinator.pacing import pause_after_failures
+from epochline.effective import recorded_value
 from epochline.epoch import AbortOutcome, Attempt, Epoch, EpochState, Run
 from epochline.errors import EpochStateError
 from epochline.ports import Ledger, Transaction
@@ -18,7 +20,8 @@ def abort(
     """Discard what an epoch staged and mark it ABORTED. Aborting twice is aborting once.
 
     A committed epoch is left as it is. A pre-committed one is left for recovery, because what is sealed is not lost
-    (INV-6), unless an operator says otherwise.
+    (INV-6), unless an operator says otherwise, now or by the setting ``on_cancel="delete"`` (K13). Where more epochs in
+    a row were aborted than the settings tolerate, the pipeline is paused (K11).
 
     Args:
         ledger: where the epoch is.
@@ -38,7 +41,9 @@ def abort(
             raise EpochStateError(f"{epoch}: belongs to {epoch.run}; {run} may not abort it. Nothing was changed.")
         if epoch.state is EpochState.COMMITTED:
             return AbortOutcome.ALREADY_COMMITTED
-        if epoch.state is EpochState.PRE_COMMITTED and not by_operator:
+        settings = tx.history.settings(epoch)
+        deletes = by_operator or recorded_value(settings, "on_cancel") == "delete"
+        if epoch.state is EpochState.PRE_COMMITTED and not deletes:
             return AbortOutcome.LEFT_FOR_RECOVERY
         attempt = abort_in(tx, epoch, reason)
     if epoch.state is EpochState.ABORTED:
@@ -46,6 +51,7 @@ def abort(
         return AbortOutcome.ALREADY_ABORTED
     if attempt is not None:
         discard(ledger, attempt)
+    pause_after_failures(ledger, pipeline, recorded_value(settings, "tolerable_failures"))
     log.info("epoch.aborted pipeline=%s epoch=%d reason=%s", pipeline, epoch_id, reason)
     return AbortOutcome.ABORTED
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from epochline.effective import recorded_restart
 from epochline.epoch import Epoch
 from epochline.errors import RestartsExhaustedError
-from epochline.ports import Ledger, Transaction
+from epochline.ports import PAUSE_AFTER_FAILURES, ActionRow, Ledger, Transaction
 from epochline.restart import FailureRate
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,40 @@ def wait_for_pause(
             return
         log.info("plan.pauses pipeline=%s seconds=%.1f", pipeline, left.total_seconds())
         sleep(left.total_seconds())
+
+
+def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -> None:
+    """Pause the pipeline where more epochs in a row were aborted than its tolerance (K11).
+
+    Asked after an abort and again before a plan: a process that died between the two has not made a failure unseen.
+    Who resumes the pipeline begins to count anew, and so does a commit.
+
+    Args:
+        ledger: where aborts are counted and the pause is kept.
+        pipeline: whose epochs.
+        tolerable: how many may be aborted in a row; None for any number.
+    """
+    if tolerable is None:
+        return
+    with ledger.transaction() as tx:
+        tx.epochs.lock_pipeline(pipeline)
+        standing = tx.operators.standing(pipeline)
+        aborts = tx.history.aborts(pipeline)
+        if standing.paused is not None or standing.dropped is not None or aborts.in_a_row <= tolerable:
+            return
+        reason = f"{aborts.in_a_row} epochs in a row were aborted, of which {tolerable} are tolerated"
+        tx.operators.pause(pipeline, "epochline", reason)
+        tx.operators.record(
+            ActionRow(
+                pipeline=pipeline,
+                action=PAUSE_AFTER_FAILURES,
+                actor="epochline",
+                reason=reason,
+                before={"paused": False},
+                after={"paused": True, "aborts": aborts.ever},
+            )
+        )
+    log.warning("pipeline.paused pipeline=%s aborts=%d tolerable=%d", pipeline, aborts.in_a_row, tolerable)
 
 
 def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:

@@ -23,7 +23,7 @@ from epochline.coordinator.checks import (
 )
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.interval import ask_interval, judge
-from epochline.coordinator.pacing import wait_for_pause
+from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.recover import recover
 from epochline.coordinator.startup import ask_startup
 from epochline.effective import InForce, in_force
@@ -113,7 +113,7 @@ def plan(
         TargetError: a target is missing, does not fit, or belongs to another pipeline.
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
-        PipelinePausedError, PipelineDroppedError: an operator said so.
+        PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
     settings = settings or in_force(pipeline)
     recovered = recover(ledger, pipeline.name, run, lease=lease)
@@ -129,6 +129,7 @@ def plan(
         with ledger.transaction() as tx:
             ranges = tuple(tx.epochs.ranges(own))
         return Plan(outcome=going_on[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
+    pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
     wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
     for _ in range(_TRIES):
         seen = _look_at_ledger(ledger, pipeline.name)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from epochline.epoch import Epoch
 from epochline.ledger.statements import run as execute
+from epochline.ports import PAUSE_AFTER_FAILURES, Aborts
 
 
 class PostgresHistory:
@@ -39,5 +40,6 @@ class PostgresHistory:
         seconds = interval.total_seconds()
         return int(execute(self._connection, "failed_attempts", pipeline=pipeline, interval=seconds).scalar_one())
 
-    def aborts_in_a_row(self, pipeline: str) -> int:
-        return int(execute(self._connection, "aborts_in_a_row", pipeline=pipeline).scalar_one())
+    def aborts(self, pipeline: str) -> Aborts:
+        row = execute(self._connection, "aborts", pipeline=pipeline, pause=PAUSE_AFTER_FAILURES).one()
+        return Aborts(in_a_row=row.in_a_row, ever=row.ever)

@@ -312,13 +312,14 @@ SELECT count(*) FROM epochline.attempt
 WHERE pipeline = :pipeline AND sealed_at IS NULL AND (fenced_at IS NOT NULL OR error IS NOT NULL)
   AND coalesce(ended_at, clock_timestamp()) > clock_timestamp() - make_interval(secs => :interval)
 
--- name: aborts_in_a_row
+-- name: aborts
 -- A pause for failures notes how many there had been by then: who resumes begins to count anew.
 WITH last AS (
     SELECT (SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED') AS committed,
            (SELECT max((after->>'aborts')::bigint) FROM epochline.action
-            WHERE pipeline = :pipeline AND action = 'pause after failures') AS paused_at_count
+            WHERE pipeline = :pipeline AND action = :pause) AS at_pause
 )
 SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committed, 0)), 0),
-             coalesce(sum(aborts), 0) - coalesce(max(last.paused_at_count), 0))::bigint
+             coalesce(sum(aborts), 0) - coalesce(max(last.at_pause), 0))::bigint AS in_a_row,
+       coalesce(sum(aborts), 0)::bigint AS ever
 FROM epochline.epoch, last WHERE pipeline = :pipeline
