@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from psycopg2.extensions import parse_dsn
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
@@ -172,7 +173,7 @@ def test_only_the_epochs_that_are_named_are_looked_at(committed: Audited) -> Non
 
 
 def test_a_ledger_that_was_altered_is_found(committed: Audited) -> None:
-    """F-number of trap 20: digest and counts of the ledger are what Kafka gives."""
+    """Trap 20: digest and counts of the ledger are what Kafka gives."""
     committed.sql(
         "UPDATE epochline.planned_range SET source_digest = source_digest - 1 WHERE epoch_id = 1 AND partition = 0"
     )
@@ -259,6 +260,35 @@ def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audi
     assert (partition["until"], partition["found"]["received"]) == (24, 10)
 
 
+def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> None:
+    """Of a compacted topic fewer records than then are no difference, and neither is the row of one that is gone."""
+    one = audited()
+    with closing(KafkaAdminClient(bootstrap_servers=one.bootstrap)) as admin:
+        resource = ConfigResource(ConfigResourceType.TOPIC, one.topic, {"cleanup.policy": "compact"})
+        admin.alter_configs([resource])
+    producer = KafkaProducer(bootstrap_servers=one.bootstrap, transactional_id=one.topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(5):
+        producer.send(one.topic, person(number), key=b"k", partition=0)
+    producer.commit_transaction()
+    producer.close()
+    one.world.invisible_allowed = frozenset({one.topic})
+    one.world.epoch()
+    # As if the marker's offset had held a record that compaction took since.
+    one.sql("UPDATE epochline.planned_range SET records_read = records_read + 1, records_passed = records_passed + 1")
+    one.sql("INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES (6, %s, 0, 5, 0, 1)", one.topic)
+
+    code, differences, (epoch,) = one.audit()
+
+    assert (code, differences) == (3, [])
+    assert epoch["partitions"][0]["not_judged"] == [
+        "1 records were compacted away since: rows without a record are not judged"
+    ]
+    one.sql("DELETE FROM people WHERE _offset = 2")
+    assert one.audit()[:2] == (1, [("people", "missing", 0, 2, None)])
+
+
 def test_every_row_of_an_exploded_record_is_compared(
     audited: Callable[..., Audited], tmp_path: Path, monkeypatch: Any
 ) -> None:
@@ -283,6 +313,12 @@ def test_every_row_of_an_exploded_record_is_compared(
     assert lines[0]["difference"] | {"topic": ""} == {
         "epoch_id": 1, "where": "lines", "kind": "missing", "topic": "", "partition": 0, "offset": 0, "row": 1, "said": None,
     }  # fmt: skip
+
+    with monkeypatch.context() as broken:
+        broken.setattr("audit_lines.parse", lambda batch: 1 / 0)
+        code, _, epochs = one.audit()
+    assert code == 1
+    assert epochs[0]["sinks"][0]["said"] == "values not compared: today's parse fails: ZeroDivisionError"
 
     monkeypatch.delitem(sys.modules, "audit_lines")
     (tmp_path / "audit_lines.py").unlink()
