@@ -132,14 +132,13 @@ def plan(
     pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
     wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
     for _ in range(_TRIES):
+        # The mirror first: a commit writes it after the ledger, so that whatever it says the ledger knows by now.
+        mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline.name)
         view = source.look(pipeline.source)
         found = ask_startup(source, pipeline, seen.heads, view)
         backfill = None if interval is None else ask_interval(source, view, interval)
-        notes = [
-            *recovered.notes,
-            *check_mirror(pipeline, seen.row, seen.heads, source.mirrored(pipeline.consumer_group)),
-        ]
+        notes = [*recovered.notes, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
         try:
             return _write_plan(
                 ledger, pipeline, run, seen, view, found, own, notes, backfill,
@@ -284,8 +283,10 @@ def origins_of(
 def _still_as_seen(tx: Transaction, pipeline: Pipeline, seen: _Seen) -> PipelineRow:
     row = tx.epochs.lock_pipeline(pipeline.name)
     check_admitted(tx, pipeline.name)
-    heads = tuple(tx.chain.heads(pipeline.name, row.generation))
+    # The unfinished epoch first: a commit does not wait for the pipeline's lock, and one between the two reads would
+    # leave no unfinished epoch beside heads from before it. Without one, nobody can move a head while the lock is held.
     unfinished = tx.epochs.unfinished(pipeline.name)
+    heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     if heads != seen.heads or unfinished is not None or row.generation != seen.row.generation:
         raise PlanChangedError(
             f"{pipeline.name}: another run planned or committed while this one asked Kafka; trying again helps."

@@ -1,0 +1,147 @@
+"""The product's guards, read from the product's own statements, and the mutants that take one away each.
+
+Nothing here repeats what the product does: a guard is there if the text of the statement says so. Whoever deletes it
+from ``queries.sql``, ``parts.py`` or a migration makes the model fail without touching a test.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from types import CodeType, FunctionType
+
+from sqlalchemy import text
+
+from epochline.ledger import parts, statements
+
+_MIGRATIONS = "epochline.ledger.migrations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guards:
+    """What the statements in force refuse."""
+
+    swap_compares: bool
+    """``advance_head`` inserts a range only at the head (INV-1)."""
+    part_asks_fence: bool
+    """A part is inserted only for an attempt that is not fenced (INV-4)."""
+    part_asks_seal: bool
+    """A part is inserted only for an attempt that is not sealed."""
+    intent_is_read: bool
+    """The range of an attempt is what the plan wrote, not what the log holds now (INV-3)."""
+    origin_is_written: bool
+    """The first plan writes where a partition begins (S9)."""
+    chain_constrained: bool
+    """The table itself refuses ranges that start or end twice, or start where none ended (INV-1)."""
+
+
+def guards() -> Guards:
+    """The guards in force now."""
+    live = parts._INSERT_PART
+    schema = "\n".join(
+        path.read_text()
+        for path in sorted(files(_MIGRATIONS).joinpath("versions").iterdir(), key=lambda one: one.name)
+        if path.name.endswith(".sql")
+    )
+    constraints = ("nothing_starts_twice UNIQUE", "nothing_ends_twice UNIQUE", "starts_where_one_ended\n")
+    return Guards(
+        swap_compares=bool(re.search(r"WHERE :start_offset = \(SELECT max\(until_offset\)", statement("advance_head"))),
+        part_asks_fence="fenced_at IS NULL" in live and "FOR KEY SHARE" in live,
+        part_asks_seal="sealed_at IS NULL" in live and "FOR KEY SHARE" in live,
+        intent_is_read="until_offset" in statement("planned_ranges").split("FROM")[0]
+        and "FROM epochline.planned_range" in statement("planned_ranges"),
+        origin_is_written="VALUES" in statement("write_origin"),
+        chain_constrained=all(f"CONSTRAINT {one}" in schema for one in constraints),
+    )
+
+
+def statement(name: str) -> str:
+    """The text of a named statement as the ledger would run it now."""
+    return str(statements._statements()[name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One guard less: ``old`` in the product's text becomes ``new``.
+
+    ``where`` is a statement of ``queries.sql``, a constant of ``epochline.ledger.parts``, or ``module:function``.
+    """
+
+    name: str
+    where: str
+    old: str
+    new: str
+    world: str
+    """The world of the model in which the mutant is found out."""
+    breaks: str
+    """What the model's counterexample says."""
+    unconstrained: bool = False
+    """Whether the database's constraints on the chain are taken away as well: they are a second line of defence."""
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Put the mutant in the product's place.
+
+        Raises:
+            LookupError: the product no longer says what the mutant takes away.
+        """
+        if self.where.startswith("_"):
+            with _other_constant(self.where, self._mutated(getattr(parts, self.where))):
+                yield
+        elif ":" in self.where:
+            with _other_code(self.where, self._mutated):
+                yield
+        else:
+            known = statements._statements()
+            kept = known[self.where]
+            known[self.where] = text(self._mutated(str(kept)))
+            try:
+                yield
+            finally:
+                known[self.where] = kept
+
+    def _mutated(self, source: str) -> str:
+        if source.count(self.old) != 1:
+            raise LookupError(f"{self.name}: {self.where} says {source.count(self.old)} times: {self.old!r}")
+        return source.replace(self.old, self.new)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@contextmanager
+def _other_constant(name: str, value: str) -> Iterator[None]:
+    """Put a constant of `parts` and everything made of it in the originals' place."""
+    old, kept = getattr(parts, name), dict(vars(parts))
+    made_of_it = {key: was.replace(old, value) for key, was in kept.items() if isinstance(was, str) and old in was}
+    made_of_it.pop("__doc__", None)
+    vars(parts).update(made_of_it)
+    try:
+        yield
+    finally:
+        vars(parts).update({key: kept[key] for key in made_of_it})
+
+
+@contextmanager
+def _other_code(where: str, mutated: object) -> Iterator[None]:
+    """Give a function of the product the code of its mutated source, wherever it was imported to."""
+    module_name, function_name = where.split(":")
+    module = importlib.import_module(module_name)
+    source = files(module_name.rpartition(".")[0]).joinpath(module_name.rpartition(".")[2] + ".py").read_text()
+    function = getattr(module, function_name)
+    assert isinstance(function, FunctionType)
+    assert callable(mutated)
+    compiled = compile(mutated(source), str(module.__file__), "exec", dont_inherit=True)
+    assert any(isinstance(node, ast.FunctionDef) and node.name == function_name for node in ast.parse(source).body)
+    code = next(one for one in compiled.co_consts if isinstance(one, CodeType) and one.co_name == function_name)
+    kept = function.__code__
+    function.__code__ = code
+    try:
+        yield
+    finally:
+        function.__code__ = kept

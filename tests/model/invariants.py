@@ -1,0 +1,112 @@
+"""What must hold in every state and over every step (design: protocol, INV-1 to INV-8; faults, I1, I2, I6, I7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from epochline.epoch import NEXT, UNFINISHED, EpochState
+from epochline.offsets import chain_breaks
+from tests.model.tables import Violation
+
+
+def check_rows(rows: Any) -> None:
+    """Hold the tables of one state against the invariants.
+
+    Raises:
+        Violation: one does not hold.
+    """
+    for problem in _problems(rows):
+        raise Violation(problem)
+
+
+def _problems(rows: Any) -> Iterator[str]:
+    visible = Counter((partition, offset) for target in rows.targets.values() for partition, offset, _ in target)
+    committed = Counter()
+    for (_, _, tp), links in rows.chains.items():
+        for broken in chain_breaks([(start, until) for start, until, _ in links]):
+            yield f"INV-1: {tp}: {broken}"
+        for start, until, epoch_id in links:
+            if start is None or epoch_id is None:
+                continue
+            committed.update((tp.partition, offset) for offset in range(start, until))
+            if rows.epochs[tp_pipeline(rows), epoch_id].state is not EpochState.COMMITTED:
+                yield f"INV-7: {tp}: epoch {epoch_id} moved the head and is not committed"
+    for record, times in (visible | committed).items():
+        if visible[record] != committed[record]:
+            yield (
+                f"INV-2: record {record[0]}@{record[1]} is {visible[record]} times in the target and {committed[record]}"
+                f" times below a head ({times})"
+            )
+        elif times > 1:
+            yield f"INV-1: record {record[0]}@{record[1]} took effect {times} times"
+    unfinished = [epoch for epoch in rows.epochs.values() if epoch.state in UNFINISHED]
+    if len(unfinished) > 1:
+        yield f"two unfinished epochs: {unfinished[0]}, {unfinished[1]}"
+    for key, epoch in rows.epochs.items():
+        own = [row for row in rows.attempts.values() if (row.attempt.pipeline, row.attempt.epoch_id) == key]
+        live = [row for row in own if not row.attempt.fenced]
+        if len(live) > 1:
+            yield f"INV-4: {epoch} has two live attempts"
+        if epoch.state is EpochState.PRE_COMMITTED and not (live and live[0].attempt.sealed and not live[0].dropped):
+            yield f"INV-5: {epoch} is pre-committed and its sealed staging was dropped"
+        if epoch.state is EpochState.ABORTED and live:
+            yield f"INV-7: {epoch} is aborted and {live[0].attempt} is not fenced"
+        if epoch.state in (EpochState.PLANNED, EpochState.ABORTED) and any(row.attempt.sealed for row in live):
+            yield f"{epoch} is {epoch.state} and has a sealed attempt"
+
+
+def tp_pipeline(rows: Any) -> str:
+    """The one pipeline of the model."""
+    return next(iter(rows.pipelines))
+
+
+def check_change(before: Any, after: Any, *, by_operator: bool, moved_by_hand: bool = False) -> None:
+    """Hold one transaction against the table of transitions and the promises about what stays.
+
+    Raises:
+        Violation: one does not hold.
+    """
+    for key, old in before.epochs.items():
+        new = after.epochs[key]
+        if old.state is not new.state and new.state not in NEXT[old.state]:
+            raise Violation(f"{old}: {old.state} became {new.state}")
+        if old.state is EpochState.COMMITTED and old != new:
+            raise Violation(f"INV-5: {old} was committed and changed")
+        if before.ranges[key] != after.ranges[key]:
+            raise Violation(f"INV-3: the range of {old} changed")
+        if old.state is EpochState.PRE_COMMITTED and new.state is EpochState.ABORTED and not by_operator:
+            sealed = [row for row in before.attempts.values() if row.attempt.epoch_id == old.epoch_id]
+            live = next(row for row in sealed if not row.attempt.fenced)
+            if all(staged.table in before.staging for staged in live.tables):
+                raise Violation(f"INV-6: {old} was sealed, its staging is there, and nobody decided to abort it")
+    committed_now = {
+        key[1]
+        for key, epoch in after.epochs.items()
+        if epoch.state is EpochState.COMMITTED and before.epochs[key].state is not EpochState.COMMITTED
+    } if len(after.epochs) == len(before.epochs) else set()  # fmt: skip
+    for chain, links in after.chains.items():
+        old_links = before.chains.get(chain)
+        if old_links is None:
+            continue
+        if links[: len(old_links)] != old_links:
+            raise Violation(f"INV-1: what was committed of {chain[2]} changed")
+        if not moved_by_hand and any(link[2] not in committed_now for link in links[len(old_links) :]):
+            raise Violation(f"INV-2: the head of {chain[2]} moved without its epoch's commit")
+    for attempt_id, old_row in before.attempts.items():
+        if old_row.attempt.fenced and not after.attempts[attempt_id].attempt.fenced:
+            raise Violation(f"INV-4: {old_row.attempt} was fenced and lives again")
+
+
+def check_reads(rows: Any, reads: dict[int, tuple[tuple[int, int, int], ...]]) -> None:
+    """Every attempt of an epoch reads the range that the ledger holds (INV-3).
+
+    Raises:
+        Violation: one read another range.
+    """
+    for attempt_id, read in reads.items():
+        attempt = rows.attempts[attempt_id].attempt
+        planned = rows.ranges[attempt.pipeline, attempt.epoch_id]
+        if read != tuple((one.tp.partition, one.range.start, one.range.until) for one in planned):
+            raise Violation(f"INV-3: {attempt} reads {read}, planned was {', '.join(map(str, planned))}")

@@ -1,0 +1,563 @@
+"""The model: two Airflow runs of one pipeline, their Spark jobs, an operator, a Kafka, and what can go wrong.
+
+The tasks of a run are the product's own use cases (`tests.model.replay`). Here stands what is around them: which task
+follows which, what a Spark job does, and the faults, of which a world allows a number per history:
+
+retry
+    a task is started again while its process is stopped anywhere; the old process goes on later, as a zombie.
+clear
+    the run is started again from its plan, in the same way, also after it was committed.
+teardown
+    ``abort_epoch`` of the run starts, whatever the run's other tasks do.
+lease expires
+    of the PLANNED epoch.
+operator aborts, janitor sweeps
+    processes of their own.
+answer lost
+    a transaction was committed and its process was told otherwise; or it was not, and cannot know.
+straggler
+    an executor that was given up writes a part again, under another number.
+staging lost
+    the sealed tables are gone (trap 21).
+head moved
+    somebody else appends to the chain (an operator declares a loss).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.coordinator import abort, begin, commit, plan, seal
+from epochline.coordinator.discard import sweep
+from epochline.coordinator.plan import Plan, PlanOutcome
+from epochline.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
+from epochline.errors import (
+    EpochBusyError,
+    EpochFencedError,
+    EpochlineError,
+    EpochStateError,
+    HeadMovedError,
+    LedgerUnavailableError,
+    LockTimeoutError,
+    PlanChangedError,
+    SealRefusedError,
+    StagingLostError,
+)
+from epochline.testing import FakeKafka, FakeLedger
+from tests.model.guards import Guards
+from tests.model.invariants import check_change, check_reads, check_rows
+from tests.model.replay import Session, Stand, Step, take_step
+from tests.model.tables import LONG_AGO, GuardedTransaction, Surroundings, Violation, clone, freeze, heads_of
+
+NAME = "p"
+TOPIC = "t"
+LEASE = timedelta(0)
+"""Nobody waits for a live lease in the model: who would, fails retryably at once."""
+
+FAULTS = (
+    "retry", "clear", "teardown", "lease expires", "operator aborts", "janitor sweeps", "answer lost", "straggler",
+    "staging lost", "head moved",
+)  # fmt: skip
+
+TOLERATED: dict[type[EpochlineError], tuple[str, ...]] = {
+    EpochBusyError: (),
+    PlanChangedError: (),
+    EpochFencedError: (),
+    EpochStateError: (),
+    LedgerUnavailableError: ("answer lost",),
+    LockTimeoutError: (),
+    SealRefusedError: ("straggler",),
+    StagingLostError: ("staging lost",),
+    HeadMovedError: ("head moved",),
+}
+"""How a task may fail, and which faults must be possible for it. Any other error stops a pipeline without a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Bounds of one search."""
+
+    name: str
+    faults: frozenset[str] = frozenset(FAULTS) - {"head moved"}
+    most_faults: int = 1
+    startup: str = "earliest"
+    records: tuple[int, int] = (1, 1)
+    """Records per partition at first."""
+    produced: int = 0
+    """Records that are produced to partition 0 on the way."""
+    limit: int | None = None
+    """Record limit of an epoch."""
+    runs: int = 2
+    sometimes: frozenset[str] = frozenset()
+    """What must be met on the way, or the search proves nothing about it."""
+
+
+class RunOf(NamedTuple):
+    """One Airflow run: its task, its epoch as XCom carries it, its process, and a process it lost sight of."""
+
+    task: str = "plan"
+    epoch: int | None = None
+    process: int | None = None
+    zombie: int | None = None
+    ended: str | None = None
+
+
+class Job(NamedTuple):
+    """One Spark job, or an executor of one that was given up (``straggler``)."""
+
+    attempt: int
+    reads: tuple[tuple[int, int, int], ...] | None = None
+    part: int = 0
+    copied: bool = False
+    ended: bool | None = None
+    straggler: bool = False
+
+
+class State(NamedTuple):
+    """Where everything is; numbers stand for interned values."""
+
+    rows: int
+    kafka: int
+    runs: tuple[RunOf, ...]
+    operator: int | None
+    jobs: tuple[Job, ...]
+    faults: int
+    produced: int
+
+
+class _Table:
+    """Values under numbers, the same number for equal values."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self.values: list[Any] = []
+
+    def number(self, key: Any, value: Any) -> tuple[int, bool]:
+        number = self._numbers.setdefault(key, len(self.values))
+        new = number == len(self.values)
+        if new:
+            self.values.append(value)
+        return number, new
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    kind: tuple[Any, ...]
+    stand: Stand
+
+
+@dataclass
+class Protocol:
+    """The model under one world's bounds and the guards in force."""
+
+    world: World
+    guards: Guards
+    met: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        source = KafkaSource(topics=TOPIC, startup=self.world.startup)
+        sink = PostgresTable(table="target", columns={"value": "text"})
+        self.pipeline = Pipeline(name=NAME, source=source, parse=Text(), sinks=[sink])
+        self._runs = [Run(dag_id="d", run_id=name, host="h") for name in "ABCDE"]
+        self._rows, self._kafkas, self._processes = _Table(), _Table(), _Table()
+        self._steps: dict[Any, Any] = {}
+        self._job_steps: dict[Any, Any] = {}
+        self._reads_checked: set[Any] = set()
+
+    # Numbers for values.
+
+    def rows(self, number: int) -> Any:
+        """The tables under a number."""
+        return self._rows.values[number]
+
+    def _number_rows(self, rows: Any) -> int:
+        number, new = self._rows.number(freeze(rows), rows)
+        if new:
+            check_rows(rows)
+        return number
+
+    def kafka(self, number: int) -> FakeKafka:
+        """The Kafka under a number."""
+        return self._kafkas.values[number]
+
+    def _number_kafka(self, kafka: FakeKafka) -> int:
+        return self._kafkas.number(freeze(kafka), kafka)[0]
+
+    def _number_process(self, kind: tuple[Any, ...], stand: Stand) -> int:
+        return self._processes.number((kind, stand.key()), _Process(kind, stand))[0]
+
+    def _process(self, number: int | None) -> _Process:
+        return self._processes.values[number]
+
+    def start(self, *kind: Any) -> int:
+        """A process that has not moved yet."""
+        return self._number_process(kind, Stand())
+
+    # The first state.
+
+    def first(self) -> State:
+        """Nothing was planned; both runs are about to."""
+        ledger, kafka = FakeLedger(), FakeKafka()
+        with ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+            tx.epochs.lock_pipeline(NAME)
+        for partition, records in enumerate(self.world.records):
+            kafka.produce(TOPIC, partition, records)
+        runs = tuple(RunOf(process=self.start("plan", run)) for run in range(self.world.runs))
+        return State(
+            self._number_rows(ledger.rows), self._number_kafka(kafka), runs, None, (), self.world.most_faults,
+            self.world.produced,
+        )  # fmt: skip
+
+    # The use cases.
+
+    def _use_case(self, kind: tuple[Any, ...]) -> Callable[[Session], Any]:
+        what, *facts = kind
+        if what == "plan":
+            return lambda s: plan(
+                s, s, self.pipeline, self._runs[facts[0]], lease=LEASE, record_limit=self.world.limit
+            )
+        if what == "pre_commit":
+            return lambda s: self._pre_commit(s, self._runs[facts[0]], facts[1])
+        if what == "commit":
+            return lambda s: commit(s, s, NAME, facts[1])
+        if what == "abort":
+            return lambda s: abort(s, NAME, facts[1], self._runs[facts[0]], reason="teardown")
+        if what == "operator":
+            return lambda s: abort(s, NAME, facts[0], self._runs[-1], reason="decided", by_operator=True)
+        return lambda s: sweep(s, NAME)
+
+    @staticmethod
+    def _pre_commit(session: Session, run: Run, epoch_id: int) -> str:
+        """What the operator does: begin, wait for Spark, seal."""
+        ticket = begin(session, NAME, epoch_id, run, lease=LEASE)
+        if ticket is None:
+            return "not needed"
+        if not session.job(ticket):
+            raise EpochFencedError("the job was refused")
+        seal(session, ticket, run, invisible_allowed=frozenset())
+        return "sealed"
+
+    # Steps.
+
+    def next(self, state: State) -> Iterator[tuple[str, State]]:
+        """Every state that one step leads to, and what the step is called."""
+        held = self._held(state)
+        for at, run in enumerate(state.runs):
+            if at and state.runs[0] == RunOf(process=self.start("plan", 0)):
+                break  # The runs are alike until one has moved.
+            yield from self._of_run(state, at, run, held)
+        if state.operator is not None:
+            yield from self._of_operator(state, held)
+        for at, job in enumerate(state.jobs):
+            if job.ended is None:
+                yield self._of_job(state, at, job)
+        if state.faults:
+            yield from self._faults(state)
+        if state.produced:
+            kafka = clone(self.kafka(state.kafka))
+            kafka.produce(TOPIC, 0, 1)
+            yield "a record is produced", state._replace(kafka=self._number_kafka(kafka), produced=state.produced - 1)
+
+    def _held(self, state: State) -> frozenset[tuple[Any, Any]]:
+        """Which process holds which lock, and which job a staging table, as (lock, holder)."""
+        held = {(("staging", job.attempt), None) for job in state.jobs if job.copied and job.ended is None}
+        for number in self._all_processes(state):
+            held |= {(lock, number) for lock in self._process(number).stand.locks}
+        return frozenset(held)
+
+    @staticmethod
+    def _all_processes(state: State) -> list[int]:
+        own = [one for run in state.runs for one in (run.process, run.zombie)]
+        return [one for one in (*own, state.operator) if one is not None]
+
+    def _take(self, state: State, number: int, held: frozenset[Any], answer: str) -> Any:
+        process = self._process(number)
+        others = frozenset(lock for lock, holder in held if holder != number)
+        job_ended = None
+        if process.stand.waits_for is not None:
+            jobs = [one for one in state.jobs if one.attempt == process.stand.waits_for and not one.straggler]
+            job_ended = jobs[0].ended
+            if job_ended is None:
+                return None
+        key = (number, state.rows, state.kafka, others, answer, job_ended)
+        if key not in self._steps:
+            self._steps[key] = self._taken(process, state, others, answer, bool(job_ended))
+        return self._steps[key]
+
+    def _taken(self, process: _Process, state: State, others: Any, answer: str, job_ended: bool) -> Any:
+        before = self.rows(state.rows)
+        session = Session(
+            process.stand, before, self.kafka(state.kafka), self.guards, held=others, answer=answer,
+            job_ended=job_ended,
+        )  # fmt: skip
+        step = take_step(self._use_case(process.kind), session)
+        if step is None or (answer != "ok" and not step.committed):
+            return None
+        if step.wrote:
+            check_change(before, step.rows, by_operator=process.kind[0] == "operator")
+        if step.stand is None:
+            self._meet(process.kind, step)
+        rows = self._number_rows(step.rows) if step.wrote else state.rows
+        kafka = state.kafka if step.kafka is self.kafka(state.kafka) else self._number_kafka(step.kafka)
+        number = None if step.stand is None else self._number_process(process.kind, step.stand)
+        return number, rows, kafka, step
+
+    def _after(self, state: State, taken: Any) -> State:
+        """The state with what a step did to tables, Kafka and jobs."""
+        _, rows, kafka, step = taken
+        jobs = state.jobs
+        if step.ended_sessions:
+            jobs = tuple(
+                job._replace(ended=False, copied=False)
+                if job.attempt in step.ended_sessions and job.copied and job.ended is None
+                else job
+                for job in jobs
+            )
+        if step.spawned is not None:
+            jobs = tuple(sorted((*jobs, Job(step.spawned.attempt_id)), key=lambda job: (job.attempt, job.straggler)))
+        return state._replace(rows=rows, kafka=kafka, jobs=jobs)
+
+    def _answers(self, state: State) -> tuple[str, ...]:
+        return ("ok", "lost", "never") if state.faults and "answer lost" in self.world.faults else ("ok",)
+
+    def _of_run(self, state: State, at: int, run: RunOf, held: Any) -> Iterator[tuple[str, State]]:
+        who = "AB"[at]
+        for slot in ("process", "zombie"):
+            number = getattr(run, slot)
+            if number is None:
+                continue
+            for answer in self._answers(state):
+                taken = self._take(state, number, held, answer)
+                if taken is None:
+                    continue
+                after = self._after(state, taken)
+                if answer != "ok":
+                    after = after._replace(faults=state.faults - 1)
+                step: Step = taken[3]
+                if slot == "zombie":
+                    new = run._replace(zombie=taken[0])
+                elif step.stand is not None:
+                    new = run._replace(process=taken[0])
+                else:
+                    new = self._task_ended(at, run, step)
+                label = f"{who}'s {'zombie ' if slot == 'zombie' else ''}{self._process(number).kind[0]} goes on"
+                if answer != "ok":
+                    label += f", the answer of its transaction is lost ({answer})"
+                if step.stand is None:
+                    label += f" and ends: {_outcome(step)}"
+                yield label, after._replace(runs=(*state.runs[:at], new, *state.runs[at + 1 :]))
+
+    def _task_ended(self, at: int, run: RunOf, step: Step) -> RunOf:
+        if step.error is not None:
+            return run._replace(process=None, ended="failed")
+        if run.task == "plan":
+            planned: Plan = step.value
+            if planned.epoch is None:
+                return run._replace(process=None, ended="skipped")
+            epoch = planned.epoch.epoch_id
+            return run._replace(task="pre_commit", epoch=epoch, process=self.start("pre_commit", at, epoch))
+        if run.task == "pre_commit":
+            return run._replace(task="commit", process=self.start("commit", at, run.epoch))
+        return run._replace(process=None, ended="success" if run.task == "commit" else "aborted")
+
+    def _of_operator(self, state: State, held: Any) -> Iterator[tuple[str, State]]:
+        assert state.operator is not None
+        taken = self._take(state, state.operator, held, "ok")
+        if taken is not None:
+            label = f"the {self._process(state.operator).kind[0]} goes on"
+            yield label, self._after(state, taken)._replace(operator=taken[0])
+
+    # A Spark job: copy and insert the part, partition by partition; then manifests and end mark.
+
+    def _of_job(self, state: State, at: int, job: Job) -> tuple[str, State]:
+        key = (job, state.rows, state.kafka if not self.guards.intent_is_read else None)
+        if key not in self._job_steps:
+            self._job_steps[key] = self._job_step(job, state)
+        label, new, rows = self._job_steps[key]
+        jobs = (*state.jobs[:at], new, *state.jobs[at + 1 :])
+        if new.straggler and new.ended is not None:
+            jobs = (*state.jobs[:at], *state.jobs[at + 1 :])
+        return label, state._replace(rows=rows, jobs=jobs)
+
+    def _job_step(self, job: Job, state: State) -> tuple[str, Job, int]:
+        before = self.rows(state.rows)
+        tx = GuardedTransaction(clone(before), Surroundings(self.kafka(state.kafka), frozenset(), self.guards))
+        who = f"{'a straggler' if job.straggler else 'the job'} of attempt {job.attempt}"
+        if job.reads is None:
+            attempt = before.attempts[job.attempt].attempt
+            ranges = tx.ranges(before.epochs[NAME, attempt.epoch_id])
+            job = job._replace(reads=tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges))
+            check_reads(before, {job.attempt: job.reads})
+        assert job.reads is not None
+        if not job.copied and job.part < len(job.reads):
+            if not tx.has_staging(job.attempt):
+                self.met.add("a writer finds its staging gone")
+                return f"{who} finds no staging", job._replace(ended=False), state.rows
+            return f"{who} copies part {job.part}", job._replace(copied=True), state.rows
+        if job.copied:
+            tps = {tp.partition: tp for _, _, tp in before.chains}
+            accepted = tx.insert_part(job.attempt, job.reads[job.part], tps)
+            self.met.add(f"part of {who.rpartition(' of ')[0]} {'accepted' if accepted else 'refused'}")
+            done = {"ended": True} if job.straggler else {}
+            new = job._replace(part=job.part + 1, copied=False, **(done if accepted else {"ended": False}))
+            label = f"{who} inserts part {job.part}{'' if accepted else ': refused'}"
+        else:
+            accepted = tx.end_of(job.attempt, job.reads)
+            new = job._replace(ended=accepted)
+            label = f"{who} writes its end mark{'' if accepted else ': refused'}"
+        return label, new, self._number_rows(tx.rows)
+
+    # Faults.
+
+    def _faults(self, state: State) -> Iterator[tuple[str, State]]:
+        less = state._replace(faults=state.faults - 1)
+        for at, run in enumerate(state.runs):
+            for label, new in self._restarts(at, run):
+                runs = (*state.runs[:at], new, *state.runs[at + 1 :])
+                yield label, less._replace(runs=runs)
+        rows = self.rows(state.rows)
+        unfinished = next((epoch for epoch in rows.epochs.values() if epoch.state in UNFINISHED), None)
+        if "lease expires" in self.world.faults and unfinished and unfinished.state is EpochState.PLANNED:
+            key = (NAME, unfinished.epoch_id)
+            if rows.leases[key] != LONG_AGO:
+                changed = clone(rows)
+                changed.leases[key] = LONG_AGO
+                yield "the lease expires", less._replace(rows=self._number_rows(changed))
+        if state.operator is None and rows.epochs:
+            if "operator aborts" in self.world.faults:
+                newest = max(epoch_id for _, epoch_id in rows.epochs)
+                yield "an operator aborts", less._replace(operator=self.start("operator", newest))
+            if "janitor sweeps" in self.world.faults:
+                yield "the janitor starts", less._replace(operator=self.start("janitor"))
+        if "straggler" in self.world.faults:
+            for job in state.jobs:
+                if job.reads and not job.straggler:
+                    again = Job(job.attempt, reads=job.reads, straggler=True)
+                    jobs = tuple(sorted((*state.jobs, again), key=lambda one: (one.attempt, one.straggler)))
+                    yield f"an executor of attempt {job.attempt} is given up", less._replace(jobs=jobs)
+        if "staging lost" in self.world.faults and unfinished and unfinished.state is EpochState.PRE_COMMITTED:
+            changed = clone(rows)
+            live = next(row for row in changed.attempts.values() if row.attempt.sealed and not row.attempt.fenced)
+            if live.tables[0].table in changed.staging:
+                del changed.staging[live.tables[0].table]
+                yield "the sealed staging is lost", less._replace(rows=self._number_rows(changed))
+        if "head moved" in self.world.faults and rows.chains:
+            changed = clone(rows)
+            chain = next(iter(changed.chains))
+            until = max(link[1] for link in changed.chains[chain])
+            changed.chains[chain].append((until, until + 1, None))
+            yield "the head is moved", less._replace(rows=self._number_rows(changed))
+
+    def _restarts(self, at: int, run: RunOf) -> Iterator[tuple[str, RunOf]]:
+        fresh = self.start(run.task, at, run.epoch) if run.task != "plan" else self.start("plan", at)
+        if run.process == fresh:
+            return  # It has not moved: starting it again changes nothing.
+        old = run._replace(ended=None, zombie=run.zombie if run.process is None else run.process)
+        who = "AB"[at]
+        if "retry" in self.world.faults and run.ended in (None, "failed"):
+            yield f"{who}'s {run.task} is retried", old._replace(process=fresh)
+        if "clear" in self.world.faults and run.task != "plan":
+            yield f"{who} is cleared", old._replace(task="plan", process=self.start("plan", at))
+        if "teardown" in self.world.faults and run.epoch is not None and run.task != "abort":
+            yield f"{who} is torn down", old._replace(task="abort", process=self.start("abort", at, run.epoch))
+
+    # What was met, and what must not be.
+
+    def _meet(self, kind: tuple[Any, ...], step: Step) -> None:
+        """Note how a process ended.
+
+        Raises:
+            Violation: it stopped the pipeline without a reason, or planned without an origin.
+        """
+        self.met.add(f"{kind[0]}: {_outcome(step)}")
+        if step.error is not None:
+            needed = TOLERATED.get(type(step.error))
+            if needed is None or not self.world.faults.issuperset(needed):
+                raise Violation(f"{kind[0]} stops without a reason: {type(step.error).__name__}: {step.error}")
+            return
+        if isinstance(step.value, Plan):
+            for note in step.value.notes:
+                for said in ("committed epoch", "aborted epoch", "is not tried again", "rows were sealed for"):
+                    if said in note:
+                        self.met.add(f"plan notes: {said}")
+            if len(heads_of(step.rows, NAME)) < len(self.world.records):
+                raise Violation("S9: a plan ended and the origin of a partition is not on record")
+
+    # From every state on, one more run commits everything that is there (I7).
+
+    def check_recovery(self, state: State) -> None:
+        """When everybody is dead, one further run commits all records, without a human.
+
+        Raises:
+            Violation: it does not.
+        """
+        rows, kafka = clone(self.rows(state.rows)), clone(self.kafka(state.kafka))
+        for key in rows.leases:
+            rows.leases[key] = LONG_AGO
+        for number in (2, 3):
+            rows, kafka = self._undisturbed(rows, kafka, number)
+        check_rows(rows)
+        for head in heads_of(rows, NAME):
+            end = kafka.views[TOPIC, head.tp.partition].last_stable
+            if head.next_offset != end:
+                raise Violation(f"I7: everybody is dead, and later runs commit {head.tp} up to {head.next_offset} of {end}")
+        if len(heads_of(rows, NAME)) != len(self.world.records):
+            raise Violation("I7: everybody is dead, and a later run finds no origin")
+
+    def _undisturbed(self, rows: Any, kafka: FakeKafka, number: int) -> tuple[Any, FakeKafka]:
+        """One run from plan to commit, at once."""
+        alone = State(0, 0, (), None, (), 0, 0)
+
+        def to_the_end(*kind: Any) -> tuple[Any, Any]:
+            nonlocal rows, kafka
+            stand = Stand()
+            while True:
+                session = Session(stand, rows, kafka, self.guards)
+                if stand.waits_for is not None:
+                    rows = self._whole_job(rows, kafka, stand.waits_for)
+                    session.rows, session.job_ended = rows, True
+                step = take_step(self._use_case(kind), session)
+                assert step is not None, alone
+                rows, kafka = step.rows, step.kafka
+                if step.error is not None:
+                    raise Violation(f"I7: everybody is dead, and a later run's {kind[0]} fails: {step.error}")
+                if step.stand is None:
+                    return step.value, None
+                stand = step.stand
+
+        while True:
+            planned, _ = to_the_end("plan", number)
+            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
+                return rows, kafka
+            to_the_end("pre_commit", number, planned.epoch.epoch_id)
+            to_the_end("commit", number, planned.epoch.epoch_id)
+            return rows, kafka
+
+    def _whole_job(self, rows: Any, kafka: FakeKafka, attempt_id: int) -> Any:
+        tx = GuardedTransaction(clone(rows), Surroundings(kafka, frozenset(), self.guards))
+        attempt = rows.attempts[attempt_id].attempt
+        ranges = tx.ranges(rows.epochs[NAME, attempt.epoch_id])
+        reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
+        tps = {tp.partition: tp for _, _, tp in rows.chains}
+        for read in reads:
+            tx.insert_part(attempt_id, read, tps)
+        tx.end_of(attempt_id, reads)
+        return tx.rows
+
+
+def _outcome(step: Step) -> str:
+    if step.error is not None:
+        return type(step.error).__name__
+    value = step.value
+    if isinstance(value, Plan):
+        return str(value.outcome)
+    outcome = getattr(value, "outcome", value)
+    return str(outcome) if isinstance(outcome, (CommitOutcome, AbortOutcome, str)) else "done"
+
+
+__all__ = ["FAULTS", "Protocol", "State", "World", "replace"]

@@ -1,0 +1,283 @@
+"""Run the product's use cases one step at a time: stop before each call to the outside, and go on later elsewhere.
+
+A process is a use case of `epochline.coordinator` and what it has been told so far. To take its next step the use case
+runs again from its beginning: what it was told is told again, then one step happens in the world as it is now.
+So a process can be stopped anywhere (SIGSTOP, a slow broker, a scheduler that lost sight of it), and resumed in any
+later state; never resuming it is kill -9.
+
+A transaction is one step, because the rows it decides by are locked. The exception are reads that no lock covers, in a
+transaction that holds the pipeline's row: under READ COMMITTED each of them sees what was committed by then, so each
+is a step of its own, and meanwhile the transaction holds its locks and its writes are seen by itself alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from epochline.errors import EpochlineError, LedgerUnavailableError
+from epochline.layout import StagingTicket
+from epochline.testing import FakeKafka
+from tests.model.guards import Guards
+from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze
+
+READS = frozenset(
+    "pipeline unfinished newest_of_run later_than ranges planned_targets declaration last_declaration heads live ticket"
+    " manifests part_sums seen left_over inspect free_connections count prepare limit_time lock lock_attempt".split()
+)
+"""Methods of a transaction that write nothing; any other is taken for one that does."""
+
+UNLOCKED = frozenset({"unfinished", "newest_of_run", "later_than", "heads", "left_over"})
+"""Reads of rows that the pipeline's row lock does not cover: a commit needs none of it."""
+
+
+class Paused(BaseException):
+    """The step is over; the use case goes on in a later one."""
+
+
+class Blocked(BaseException):
+    """The step would wait for a lock that another process holds: it cannot be taken now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the use case was told by one transaction or one call of Kafka."""
+
+    answers: tuple[Any, ...]
+    end: str = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where a process stands."""
+
+    told: tuple[Told, ...] = ()
+    open: tuple[Any, ...] | None = None
+    """Answers of the transaction that is open, None where none is."""
+    locks: frozenset[Any] = frozenset()
+    waits_for: int | None = None
+    """The attempt whose Spark job the process waits for."""
+
+    def key(self) -> Any:
+        """The same for processes that go on in the same way."""
+        told = tuple((freeze(one.answers), one.end) for one in self.told)
+        return told, None if self.open is None else freeze(self.open), self.waits_for
+
+
+@dataclass
+class Step:
+    """What one step did."""
+
+    stand: Stand | None
+    """Where the process stands now; None where it is over."""
+    rows: Any
+    kafka: FakeKafka
+    value: Any = None
+    error: EpochlineError | None = None
+    spawned: StagingTicket | None = None
+    ended_sessions: tuple[int, ...] = ()
+    committed: bool = False
+    """Whether a transaction was committed in the step, so that its answer could be lost."""
+    wrote: bool = False
+
+
+@dataclass
+class Session:
+    """Ledger, Kafka and Spark of one process for one step. Implements `epochline.ports.Ledger` and `OffsetSource`."""
+
+    stand: Stand
+    rows: Any
+    kafka: FakeKafka
+    guards: Guards
+    held: frozenset[Any] = frozenset()
+    answer: str = "ok"
+    job_ended: bool = False
+    told: list[Told] = field(default_factory=list)
+    moved: bool = False
+    open: tuple[Any, ...] | None = None
+    locks: frozenset[Any] = frozenset()
+    waits_for: int | None = None
+    spawned: StagingTicket | None = None
+    ended_sessions: tuple[int, ...] = ()
+    committed: bool = False
+    wrote: bool = False
+    resumed: bool = False
+
+    def point(self) -> None:
+        """What follows happens in the world: the first does so now, the next in a later step."""
+        if self.moved:
+            raise Paused
+        self.moved = True
+
+    @property
+    def _again(self) -> Told | None:
+        at = len(self.told)
+        return self.stand.told[at] if at < len(self.stand.told) else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        again = self._again
+        if again is not None:
+            self.told.append(again)
+            yield _ToldTransaction(again.answers)
+            if again.end != "ok":
+                raise LedgerUnavailableError("the connection was lost")
+            return
+        open_answers: tuple[Any, ...] = ()
+        if self.stand.open is not None and not self.resumed:
+            open_answers, self.resumed, self.moved = self.stand.open, True, True
+            moved_in_it = False
+        else:
+            self.point()
+            moved_in_it = True
+        tx = _LiveTransaction(self, open_answers, moved_in_it)
+        try:
+            yield tx
+        except Paused:
+            self.open, self.locks = tuple(tx.answers), frozenset(tx.locks)
+            raise
+        except EpochlineError:
+            self.told.append(Told(tuple(tx.answers)))
+            raise
+        end = self.answer
+        self.committed = True
+        if end != "never":
+            if tx.wrote:
+                self.rows, self.wrote = tx.inner.rows, True
+            self.ended_sessions += tuple(tx.inner.ended_sessions)
+        self.told.append(Told(tuple(tx.answers), end))
+        self.answer = "ok"
+        if end != "ok":
+            raise LedgerUnavailableError("the connection was lost")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A call of Kafka."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            again = self._again
+            if again is None:
+                self.point()
+                kafka = clone(self.kafka) if name == "mirror" else self.kafka
+                again = Told((getattr(kafka, name)(*args, **options),))
+                self.kafka = kafka
+            self.told.append(again)
+            return again.answers[0]
+
+        return call
+
+    def job(self, ticket: StagingTicket) -> bool:
+        """Start the attempt's Spark job and wait for it; whether it ended well."""
+        again = self._again
+        if again is None and self.stand.waits_for is None:
+            self.spawned, self.waits_for = ticket, ticket.attempt_id
+            raise Paused
+        if again is None:
+            self.moved = True
+            again = Told((self.job_ended,))
+        self.told.append(again)
+        return bool(again.answers[0])
+
+
+class _ToldTransaction:
+    """A transaction that is over: it answers as it did."""
+
+    def __init__(self, answers: tuple[Any, ...]) -> None:
+        self._answers = iter(answers)
+        self.epochs = self.chain = self.attempts = self.targets = self
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*_: Any, **__: Any) -> Any:
+            answer = next(self._answers)
+            if isinstance(answer, EpochlineError):
+                raise answer
+            return answer
+
+        return call
+
+
+class _LiveTransaction:
+    """A transaction that happens now, perhaps after it stood open for a while."""
+
+    def __init__(self, session: Session, told: tuple[Any, ...], moved_in_it: bool) -> None:
+        tables = frozenset(one[1] for one in session.held if one[0] == "staging")
+        around = Surroundings(session.kafka, tables, session.guards)
+        self.inner = GuardedTransaction(clone(session.rows), around)
+        self.epochs = self.chain = self.attempts = self.targets = self
+        self.answers: list[Any] = []
+        self.locks: set[Any] = set()
+        self.wrote = False
+        self._session, self._told, self._fresh = session, told, moved_in_it
+        self._covered = True
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            at = len(self.answers)
+            if at < len(self._told):
+                if name not in READS:
+                    getattr(self.inner, name)(*args, **options)
+                    self.wrote = True
+                self._lock(name, args, self._told[at])
+                return self._give(self._told[at])
+            # The first live call of a transaction that stood open is the step itself.
+            first_again = self._told and at == len(self._told)
+            if name in UNLOCKED and ("pipeline",) in self.locks and not first_again and not self._covered:
+                raise Paused
+            self._covered = False
+            if name == "lock_pipeline":
+                self._wait_for(("pipeline",))
+                self.wrote |= args[0] not in self.inner.rows.pipelines
+                self._covered = True
+            elif name == "lock":
+                self._wait_for(("epoch", args[1]))
+            elif name not in READS:
+                self.wrote = True
+            try:
+                answer = getattr(self.inner, name)(*args, **options)
+            except EpochlineError as error:
+                answer = error
+            self._lock(name, args, answer)
+            return self._give(answer)
+
+        return call
+
+    def _wait_for(self, lock: Any) -> None:
+        if lock in self._session.held:
+            raise Blocked
+
+    def _lock(self, name: str, args: tuple[Any, ...], answer: Any) -> None:
+        if name == "lock_pipeline":
+            self.locks.add(("pipeline",))
+        elif name == "lock" and not isinstance(answer, EpochlineError):
+            self.locks.add(("epoch", args[1]))
+
+    def _give(self, answer: Any) -> Any:
+        self.answers.append(answer)
+        if isinstance(answer, EpochlineError):
+            raise answer
+        return answer
+
+
+def take_step(use_case: Callable[[Session], Any], session: Session) -> Step | None:
+    """One step of a process in the world as it is now; None where it has to wait for a lock.
+
+    Raises:
+        Violation: an invariant was broken by the step itself.
+    """
+    value = error = None
+    stand: Stand | None = None
+    try:
+        value = use_case(session)
+    except Blocked:
+        return None
+    except Paused:
+        stand = Stand(tuple(session.told), session.open, session.locks, session.waits_for)
+    except EpochlineError as raised:
+        error = raised
+    return Step(
+        stand=stand, rows=session.rows, kafka=session.kafka, value=value, error=error, spawned=session.spawned,
+        ended_sessions=session.ended_sessions, committed=session.committed, wrote=session.wrote,
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Breadth-first search through every state of a world: what it reached, and the shortest way to what must not be."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from tests.model.guards import Guards, guards
+from tests.model.protocol import Protocol, State, World
+from tests.model.tables import Violation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search reached."""
+
+    world: World
+    states: int
+    transitions: int
+    tables: int
+    """Different contents of the ledger's tables."""
+    met: frozenset[str]
+    seconds: float
+    counterexample: tuple[str, ...] | None = None
+    """The shortest way to a broken invariant, step by step; the last line says which."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.world.name}: {self.states} states, {self.transitions} transitions, {self.tables} contents of the"
+            f" tables, {self.seconds:.1f} s"
+        )
+
+
+def search(world: World, in_force: Guards | None = None) -> Found:
+    """Reach every state of the world, or the first that breaks an invariant."""
+    began = time.monotonic()
+    protocol = Protocol(world, in_force or guards())
+    first = protocol.first()
+    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    recovered: set[tuple[int, int]] = set()
+    queue, transitions, broken, at = deque([first]), 0, None, first
+    try:
+        while queue:
+            at = queue.popleft()
+            if (at.rows, at.kafka) not in recovered:
+                recovered.add((at.rows, at.kafka))
+                protocol.check_recovery(at)
+            for label, state in protocol.next(at):
+                transitions += 1
+                if state not in came_from:
+                    came_from[state] = (at, label)
+                    queue.append(state)
+    except Violation as violation:
+        broken = str(violation)
+    return Found(
+        world=world,
+        states=len(came_from),
+        transitions=transitions,
+        tables=len({state.rows for state in came_from}),
+        met=frozenset(protocol.met),
+        seconds=time.monotonic() - began,
+        counterexample=None if broken is None else (*_way(came_from, at), broken),
+    )
+
+
+def _way(came_from: dict[State, tuple[State, str] | None], at: State) -> list[str]:
+    steps: list[str] = []
+    while (came := came_from[at]) is not None:
+        at, label = came
+        steps.append(label)
+    return steps[::-1]

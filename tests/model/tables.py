@@ -1,0 +1,205 @@
+"""The ledger's tables in the model: the fake that the contract suite holds against PostgreSQL, and its guards.
+
+`epochline.testing.FakeLedger` keeps the same promises as PostgreSQL (tests/contract runs over both). What a statement
+of the product guards is asked from the statement's text, so that a mutant of the statement is a mutant of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from epochline.epoch import Attempt, Epoch, Run
+from epochline.errors import LedgerError, LockTimeoutError
+from epochline.layout import StagedTable, StagingTicket
+from epochline.names import QUARANTINE
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import Manifest, PartSum
+from epochline.table import PostgresTable
+from epochline.testing import FakeKafka, FakeTransaction
+from tests.model.guards import Guards
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=1)
+WRITE_ID = "w"
+
+_HOLDS_A_LIST = (SourceView,)
+
+
+def clone(value: Any) -> Any:
+    """A copy of which nothing that can change is shared with the original."""
+    kind = type(value)
+    if kind is dict:
+        return {key: clone(one) for key, one in value.items()}
+    if kind is list:
+        return [clone(one) for one in value]
+    if kind is set:
+        return set(value)
+    if is_dataclass(value) and not kind.__dataclass_params__.frozen:
+        return kind(**{one.name: clone(getattr(value, one.name)) for one in fields(value)})
+    return value
+
+
+def freeze(value: Any) -> Any:
+    """A hashable value that is equal for equal contents."""
+    kind = type(value)
+    if kind is dict:
+        return tuple((key, freeze(one)) for key, one in value.items())
+    if kind in (list, tuple):
+        return tuple(freeze(one) for one in value)
+    if kind is set:
+        return frozenset(value)
+    if isinstance(value, Pipeline):
+        return value.name, value.source.startup
+    if isinstance(value, BaseException):
+        return type(value).__name__, str(value)
+    if is_dataclass(value):
+        if kind is StagedTable:
+            return value.table
+        if kind is StagingTicket:
+            return value.attempt_id
+        if kind.__dataclass_params__.frozen and kind not in _HOLDS_A_LIST:
+            return value
+        return tuple(freeze(getattr(value, one.name)) for one in fields(value))
+    return value
+
+
+class Violation(Exception):  # noqa: N818 - not an error of the model: what it looks for
+    """An invariant does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a transaction meets beside the tables: the log as it is now, tables that a writer holds, the guards."""
+
+    kafka: FakeKafka
+    open_tables: frozenset[int]
+    """Attempts into whose staging a writer has copied rows in a transaction that is still open."""
+    guards: Guards
+
+
+class GuardedTransaction(FakeTransaction):
+    """The fake's transaction; what a statement guards is as the statement's text says."""
+
+    def __init__(self, rows: Any, around: Surroundings) -> None:
+        super().__init__(rows, lambda: NOW)
+        self._around = around
+        self.ended_sessions: list[int] = []
+
+    # The chain (INV-1, S9).
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        if self._around.guards.origin_is_written:
+            super().write_origin(pipeline, generation, origin)
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        links = self.rows.chains.get((epoch.pipeline, epoch.generation, planned.tp), [])
+        start, until = planned.range.start, planned.range.until
+        if self._around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
+            return False
+        if self._around.guards.chain_constrained:
+            starts, ends = {link[0] for link in links}, {link[1] for link in links}
+            if start in starts or until in ends or start not in ends:
+                raise LedgerError("PostgreSQL refused (23505): the chain's constraints")
+        self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), []).append(
+            (start, until, epoch.epoch_id)
+        )
+        return True
+
+    def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
+        planned = super().ranges(epoch)
+        if self._around.guards.intent_is_read:
+            return planned
+        ends = {view.tp: view.last_stable for view in self._around.kafka.views.values()}
+        return tuple(
+            replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned
+        )
+
+    # Attempts (INV-4).
+
+    def begin(
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        ticket = super().begin(epoch, run, pipeline, targets)
+        row = self.rows.attempts[ticket.attempt_id]
+        row.attempt = replace(row.attempt, token=f"token-{ticket.attempt_id}")
+        return self.ticket(row.attempt, pipeline, targets)
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        self.ended_sessions.append(attempt.attempt_id)
+        return 0
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        if attempt.attempt_id in self._around.open_tables:
+            raise LockTimeoutError(f"{attempt}: a writer holds its staging")
+        super().drop_staging(attempt)
+
+    # Targets: a row is (partition, offset), and (partition, offset, epoch) once it is visible.
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+        rows = self.rows.staging[staged.table]
+        self.rows.targets[sink.table] = sorted([*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)])
+        return len(rows)
+
+    # What a writer does, guarded as the statements of `epochline.ledger.parts` are.
+
+    def accepts(self, attempt_id: int) -> bool:
+        """Whether a statement on the attempt's row would find it live."""
+        attempt, guards = self.rows.attempts[attempt_id].attempt, self._around.guards
+        return not (attempt.fenced and guards.part_asks_fence) and not (attempt.sealed and guards.part_asks_seal)
+
+    def has_staging(self, attempt_id: int) -> bool:
+        """Whether a writer can still copy."""
+        row = self.rows.attempts[attempt_id]
+        return all(staged.table in self.rows.staging for staged in row.tables)
+
+    def insert_part(self, attempt_id: int, read: tuple[int, int, int], heads: Mapping[int, Any]) -> bool:
+        """Commit one part: the records of (partition, start, until); False where the statement finds no live row."""
+        row = self.rows.attempts[attempt_id]
+        if not self.accepts(attempt_id):
+            row.fenced_writes = 1
+            return False
+        if row.attempt.fenced:
+            raise Violation(f"INV-4: a part of {row.attempt} was accepted after it was fenced")
+        if row.attempt.sealed:
+            raise Violation(f"INV-6: a part of {row.attempt} was accepted after it was sealed")
+        partition, start, until = read
+        new = [(partition, offset) for offset in range(start, until)]
+        count = len(new)
+        for staged in row.tables:
+            mine = [] if staged.sink == QUARANTINE else new
+            self.rows.staging[staged.table] = sorted([*self.rows.staging[staged.table], *mine])
+            seen = PartitionCounts(
+                received=count, passed=count, skipped=0, quarantined=0, first_offset=start, last_offset=until - 1,
+                digest=1,
+            )  # fmt: skip
+            tp = heads[partition]
+            message = {(tp.topic, partition): seen} if staged.sink == QUARANTINE else {}
+            row.parts.append((PartSum(sink=staged.sink, write_id=WRITE_ID, parts=1, rows=len(mine)), message))
+        row.parts.sort(key=str)
+        return True
+
+    def end_of(self, attempt_id: int, reads: Sequence[tuple[int, int, int]]) -> bool:
+        """Write manifests and end mark, as the driver counted; False where the attempt is not live."""
+        row = self.rows.attempts[attempt_id]
+        if not self.accepts(attempt_id):
+            return False
+        rows = sum(until - start for _, start, until in reads)
+        row.manifests = {
+            staged.sink: Manifest(
+                sink=staged.sink, write_id=WRITE_ID, parts=len(reads), rows=0 if staged.sink == QUARANTINE else rows
+            )
+            for staged in row.tables
+        }
+        row.attempt = replace(row.attempt, ended=True)
+        return True
+
+
+def heads_of(rows: Any, pipeline: str) -> list[Head]:
+    """Every head of the pipeline."""
+    return list(FakeTransaction(rows, lambda: NOW).heads(pipeline, 1))
+
