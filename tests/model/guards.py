@@ -53,8 +53,11 @@ def guards() -> Guards:
         swap_compares=bool(re.search(r"WHERE :start_offset = \(SELECT max\(until_offset\)", statement("advance_head"))),
         part_asks_fence="fenced_at IS NULL" in live and "FOR KEY SHARE" in live,
         part_asks_seal="sealed_at IS NULL" in live and "FOR KEY SHARE" in live,
-        intent_is_read="until_offset" in statement("planned_ranges").split("FROM")[0]
-        and "FROM epochline.planned_range" in statement("planned_ranges"),
+        intent_is_read=bool(
+            re.search(
+                r"start_offset, until_offset, leader_epoch FROM epochline.planned_range\b", statement("planned_ranges")
+            )
+        ),
         origin_is_written="VALUES" in statement("write_origin"),
         chain_constrained=all(f"CONSTRAINT {one}" in schema for one in constraints),
     )
@@ -145,3 +148,77 @@ def _other_code(where: str, mutated: object) -> Iterator[None]:
         yield
     finally:
         function.__code__ = kept
+
+
+MUTANTS = (
+    Mutant(
+        name="the commit does not compare and swap",
+        where="advance_head",
+        old="WHERE :start_offset = (SELECT max(until_offset)",
+        new="WHERE :start_offset IS DISTINCT FROM (SELECT -1 - max(until_offset)",
+        world="a head moved by somebody else",
+        breaks="INV-1",
+        unconstrained=True,
+    ),
+    Mutant(
+        name="a part is accepted after the fence",
+        where="_LIVE",
+        old=" AND fenced_at IS NULL",
+        new="",
+        world="one run, two faults",
+        breaks="INV-4: a part of attempt 1 of epoch 1 of p was accepted after it was fenced",
+    ),
+    Mutant(
+        name="a part is accepted after the seal",
+        where="_LIVE",
+        old=" AND sealed_at IS NULL",
+        new="",
+        world="one run, two faults",
+        breaks="INV-6: a part of attempt 1 of epoch 1 of p was accepted after it was sealed",
+    ),
+    Mutant(
+        name="the seal does not hold parts and rows against the manifest",
+        where="epochline.coordinator.seal:seal",
+        old="        if problems:\n",
+        new="        if problems and not problems:\n",
+        world="one run, two faults",
+        breaks="INV-6",
+    ),
+    Mutant(
+        name="an attempt reads what the log holds now",
+        where="planned_ranges",
+        old="start_offset, until_offset, leader_epoch FROM epochline.planned_range\n",
+        new=(
+            "start_offset, (SELECT max(l.until_offset) FROM log_end l WHERE l.partition = r.partition) AS until_offset,"
+            " leader_epoch FROM epochline.planned_range r\n"
+        ),
+        world="two runs and a record that comes late",
+        breaks="INV-3",
+    ),
+    Mutant(
+        name="the first plan leaves no origin",
+        where="write_origin",
+        old="VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch)",
+        new=(
+            "SELECT :pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch"
+            " WHERE false"
+        ),
+        world="startup mode latest",
+        breaks="origin",
+    ),
+    Mutant(
+        name="the plan reads the heads before it looks for an unfinished epoch",
+        where="epochline.coordinator.plan:_still_as_seen",
+        old=(
+            "    unfinished = tx.epochs.unfinished(pipeline.name)\n"
+            "    heads = tuple(tx.chain.heads(pipeline.name, row.generation))\n    if heads"
+        ),
+        new=(
+            "    heads = tuple(tx.chain.heads(pipeline.name, row.generation))\n"
+            "    unfinished = tx.epochs.unfinished(pipeline.name)\n    if heads"
+        ),
+        world="two runs and a record that comes late",
+        breaks="I7",
+    ),
+)
+"""What the model and PostgreSQL must both find out. The last one was a defect that the model found."""

@@ -25,9 +25,11 @@ head moved
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
@@ -91,7 +93,13 @@ class World:
     """Records that are produced to partition 0 on the way."""
     limit: int | None = None
     """Record limit of an epoch."""
+    tries: int = 1
+    """How often a plan looks again before it fails retryably."""
     runs: int = 2
+    after_its_end: bool = False
+    """Whether a run is cleared and torn down only when its tasks have ended; else whatever they do."""
+    recovers: bool = True
+    """Whether everything is committed from every state on without a human; a head moved by hand needs one."""
     sometimes: frozenset[str] = frozenset()
     """What must be met on the way, or the search proves nothing about it."""
 
@@ -129,6 +137,14 @@ class State(NamedTuple):
     produced: int
 
 
+_NOTHING: frozenset[Any] = frozenset()
+
+
+@cache
+def _run(number: int) -> Run:
+    return Run(dag_id="d", run_id=f"run {number}", host="h")
+
+
 class _Table:
     """Values under numbers, the same number for equal values."""
 
@@ -162,11 +178,12 @@ class Protocol:
         source = KafkaSource(topics=TOPIC, startup=self.world.startup)
         sink = PostgresTable(table="target", columns={"value": "text"})
         self.pipeline = Pipeline(name=NAME, source=source, parse=Text(), sinks=[sink])
-        self._runs = [Run(dag_id="d", run_id=name, host="h") for name in "ABCDE"]
         self._rows, self._kafkas, self._processes = _Table(), _Table(), _Table()
         self._steps: dict[Any, Any] = {}
         self._job_steps: dict[Any, Any] = {}
-        self._reads_checked: set[Any] = set()
+        self._starts: dict[Any, int] = {}
+        self._locks: list[frozenset[Any]] = []
+        self._not_moved = RunOf(process=self.start("plan", 0))
 
     # Numbers for values.
 
@@ -188,14 +205,20 @@ class Protocol:
         return self._kafkas.number(freeze(kafka), kafka)[0]
 
     def _number_process(self, kind: tuple[Any, ...], stand: Stand) -> int:
-        return self._processes.number((kind, stand.key()), _Process(kind, stand))[0]
+        number, new = self._processes.number((kind, stand.key()), _Process(kind, stand))
+        if new:
+            self._locks.append(frozenset((lock, number) for lock in stand.locks))
+        return number
 
     def _process(self, number: int | None) -> _Process:
         return self._processes.values[number]
 
     def start(self, *kind: Any) -> int:
         """A process that has not moved yet."""
-        return self._number_process(kind, Stand())
+        number = self._starts.get(kind)
+        if number is None:
+            number = self._starts[kind] = self._number_process(kind, Stand())
+        return number
 
     # The first state.
 
@@ -218,17 +241,17 @@ class Protocol:
     def _use_case(self, kind: tuple[Any, ...]) -> Callable[[Session], Any]:
         what, *facts = kind
         if what == "plan":
-            return lambda s: plan(
-                s, s, self.pipeline, self._runs[facts[0]], lease=LEASE, record_limit=self.world.limit
-            )
+            return lambda s: plan(s, s, self.pipeline, _run(facts[0]), lease=LEASE, record_limit=self.world.limit)
         if what == "pre_commit":
-            return lambda s: self._pre_commit(s, self._runs[facts[0]], facts[1])
+            return lambda s: self._pre_commit(s, _run(facts[0]), facts[1])
         if what == "commit":
             return lambda s: commit(s, s, NAME, facts[1])
         if what == "abort":
-            return lambda s: abort(s, NAME, facts[1], self._runs[facts[0]], reason="teardown")
+            return lambda s: abort(s, NAME, facts[1], _run(facts[0]), reason="teardown")
         if what == "operator":
-            return lambda s: abort(s, NAME, facts[0], self._runs[-1], reason="decided", by_operator=True)
+            return lambda s: abort(
+                s, NAME, facts[0], Run(dag_id="cli", run_id="operator", host="h"), reason="decided", by_operator=True
+            )
         return lambda s: sweep(s, NAME)
 
     @staticmethod
@@ -244,11 +267,11 @@ class Protocol:
 
     # Steps.
 
-    def next(self, state: State) -> Iterator[tuple[str, State]]:
+    def next(self, state: State) -> Iterator[tuple[Any, State]]:
         """Every state that one step leads to, and what the step is called."""
         held = self._held(state)
         for at, run in enumerate(state.runs):
-            if at and state.runs[0] == RunOf(process=self.start("plan", 0)):
+            if at and state.runs[0] == self._not_moved:
                 break  # The runs are alike until one has moved.
             yield from self._of_run(state, at, run, held)
         if state.operator is not None:
@@ -265,19 +288,21 @@ class Protocol:
 
     def _held(self, state: State) -> frozenset[tuple[Any, Any]]:
         """Which process holds which lock, and which job a staging table, as (lock, holder)."""
-        held = {(("staging", job.attempt), None) for job in state.jobs if job.copied and job.ended is None}
-        for number in self._all_processes(state):
-            held |= {(lock, number) for lock in self._process(number).stand.locks}
-        return frozenset(held)
-
-    @staticmethod
-    def _all_processes(state: State) -> list[int]:
-        own = [one for run in state.runs for one in (run.process, run.zombie)]
-        return [one for one in (*own, state.operator) if one is not None]
+        held: frozenset[Any] = _NOTHING
+        for job in state.jobs:
+            if job.copied and job.ended is None:
+                held |= {(("staging", job.attempt), None)}
+        for run in state.runs:
+            for number in (run.process, run.zombie):
+                if number is not None and self._locks[number]:
+                    held |= self._locks[number]
+        if state.operator is not None:
+            held |= self._locks[state.operator]
+        return held
 
     def _take(self, state: State, number: int, held: frozenset[Any], answer: str) -> Any:
         process = self._process(number)
-        others = frozenset(lock for lock, holder in held if holder != number)
+        others = frozenset(lock for lock, holder in held if holder != number) if held else held
         job_ended = None
         if process.stand.waits_for is not None:
             jobs = [one for one in state.jobs if one.attempt == process.stand.waits_for and not one.straggler]
@@ -310,6 +335,8 @@ class Protocol:
     def _after(self, state: State, taken: Any) -> State:
         """The state with what a step did to tables, Kafka and jobs."""
         _, rows, kafka, step = taken
+        if rows == state.rows and kafka == state.kafka and step.spawned is None and not step.ended_sessions:
+            return state
         jobs = state.jobs
         if step.ended_sessions:
             jobs = tuple(
@@ -325,7 +352,7 @@ class Protocol:
     def _answers(self, state: State) -> tuple[str, ...]:
         return ("ok", "lost", "never") if state.faults and "answer lost" in self.world.faults else ("ok",)
 
-    def _of_run(self, state: State, at: int, run: RunOf, held: Any) -> Iterator[tuple[str, State]]:
+    def _of_run(self, state: State, at: int, run: RunOf, held: Any) -> Iterator[tuple[Any, State]]:
         who = "AB"[at]
         for slot in ("process", "zombie"):
             number = getattr(run, slot)
@@ -345,14 +372,24 @@ class Protocol:
                     new = run._replace(process=taken[0])
                 else:
                     new = self._task_ended(at, run, step)
-                label = f"{who}'s {'zombie ' if slot == 'zombie' else ''}{self._process(number).kind[0]} goes on"
-                if answer != "ok":
-                    label += f", the answer of its transaction is lost ({answer})"
-                if step.stand is None:
-                    label += f" and ends: {_outcome(step)}"
-                yield label, after._replace(runs=(*state.runs[:at], new, *state.runs[at + 1 :]))
+                yield (
+                    (who, slot, number, answer, step),
+                    after._replace(runs=(*state.runs[:at], new, *state.runs[at + 1 :])),
+                )
+
+    def describe(self, label: Any) -> str:
+        """A step in words."""
+        if isinstance(label, str):
+            return label
+        who, slot, number, answer, step = label
+        said = f"{who}'s {'zombie ' if slot == 'zombie' else ''}{self._process(number).kind[0]} goes on"
+        if answer != "ok":
+            said += f", the answer of its transaction is lost ({answer})"
+        return said if step.stand is not None else f"{said} and ends: {_outcome(step)}"
 
     def _task_ended(self, at: int, run: RunOf, step: Step) -> RunOf:
+        if step.error is not None and run.task == "plan" and step.error.retryable:
+            return run._replace(process=self.start("plan", at))  # Airflow tries again by itself.
         if step.error is not None:
             return run._replace(process=None, ended="failed")
         if run.task == "plan":
@@ -365,7 +402,7 @@ class Protocol:
             return run._replace(task="commit", process=self.start("commit", at, run.epoch))
         return run._replace(process=None, ended="success" if run.task == "commit" else "aborted")
 
-    def _of_operator(self, state: State, held: Any) -> Iterator[tuple[str, State]]:
+    def _of_operator(self, state: State, held: Any) -> Iterator[tuple[Any, State]]:
         assert state.operator is not None
         taken = self._take(state, state.operator, held, "ok")
         if taken is not None:
@@ -414,7 +451,7 @@ class Protocol:
 
     # Faults.
 
-    def _faults(self, state: State) -> Iterator[tuple[str, State]]:
+    def _faults(self, state: State) -> Iterator[tuple[Any, State]]:
         less = state._replace(faults=state.faults - 1)
         for at, run in enumerate(state.runs):
             for label, new in self._restarts(at, run):
@@ -450,10 +487,13 @@ class Protocol:
             changed = clone(rows)
             chain = next(iter(changed.chains))
             until = max(link[1] for link in changed.chains[chain])
-            changed.chains[chain].append((until, until + 1, None))
-            yield "the head is moved", less._replace(rows=self._number_rows(changed))
+            if until < self.kafka(state.kafka).views[TOPIC, chain[2].partition].last_stable:
+                changed.chains[chain].append((until, until + 1, None))
+                yield "the head is moved", less._replace(rows=self._number_rows(changed))
 
     def _restarts(self, at: int, run: RunOf) -> Iterator[tuple[str, RunOf]]:
+        if self.world.after_its_end and run.process is not None:
+            return
         fresh = self.start(run.task, at, run.epoch) if run.task != "plan" else self.start("plan", at)
         if run.process == fresh:
             return  # It has not moved: starting it again changes nothing.
@@ -496,47 +536,32 @@ class Protocol:
         Raises:
             Violation: it does not.
         """
-        rows, kafka = clone(self.rows(state.rows)), clone(self.kafka(state.kafka))
+        rows, kafka = clone(self.rows(state.rows)), self.kafka(state.kafka)
         for key in rows.leases:
             rows.leases[key] = LONG_AGO
-        for number in (2, 3):
-            rows, kafka = self._undisturbed(rows, kafka, number)
+        for number in itertools.count(len(state.runs)):
+            planned, rows, kafka = self._to_the_end(rows, kafka, "plan", number)
+            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
+                break
+            _, rows, kafka = self._to_the_end(rows, kafka, "pre_commit", number, planned.epoch.epoch_id)
+            _, rows, kafka = self._to_the_end(rows, kafka, "commit", number, planned.epoch.epoch_id)
         check_rows(rows)
-        for head in heads_of(rows, NAME):
+        heads = heads_of(rows, NAME)
+        for head in heads:
             end = kafka.views[TOPIC, head.tp.partition].last_stable
             if head.next_offset != end:
-                raise Violation(f"I7: everybody is dead, and later runs commit {head.tp} up to {head.next_offset} of {end}")
-        if len(heads_of(rows, NAME)) != len(self.world.records):
-            raise Violation("I7: everybody is dead, and a later run finds no origin")
+                raise Violation(f"I7: all are dead, and later runs commit {head.tp} up to {head.next_offset} of {end}")
+        if len(heads) != len(self.world.records):
+            raise Violation("I7: all are dead, and a later run leaves a partition without its origin")
 
-    def _undisturbed(self, rows: Any, kafka: FakeKafka, number: int) -> tuple[Any, FakeKafka]:
-        """One run from plan to commit, at once."""
-        alone = State(0, 0, (), None, (), 0, 0)
-
-        def to_the_end(*kind: Any) -> tuple[Any, Any]:
-            nonlocal rows, kafka
-            stand = Stand()
-            while True:
-                session = Session(stand, rows, kafka, self.guards)
-                if stand.waits_for is not None:
-                    rows = self._whole_job(rows, kafka, stand.waits_for)
-                    session.rows, session.job_ended = rows, True
-                step = take_step(self._use_case(kind), session)
-                assert step is not None, alone
-                rows, kafka = step.rows, step.kafka
-                if step.error is not None:
-                    raise Violation(f"I7: everybody is dead, and a later run's {kind[0]} fails: {step.error}")
-                if step.stand is None:
-                    return step.value, None
-                stand = step.stand
-
-        while True:
-            planned, _ = to_the_end("plan", number)
-            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
-                return rows, kafka
-            to_the_end("pre_commit", number, planned.epoch.epoch_id)
-            to_the_end("commit", number, planned.epoch.epoch_id)
-            return rows, kafka
+    def _to_the_end(self, rows: Any, kafka: FakeKafka, *kind: Any) -> tuple[Any, Any, FakeKafka]:
+        """A use case at once and undisturbed: what it gave, the tables, Kafka."""
+        session = Session(Stand(), rows, kafka, self.guards, whole_job=lambda now, at: self._whole_job(now, kafka, at))
+        step = take_step(self._use_case(kind), session)
+        assert step is not None
+        if step.error is not None:
+            raise Violation(f"I7: all are dead, and a later run's {kind[0]} fails: {step.error}")
+        return step.value, step.rows, step.kafka
 
     def _whole_job(self, rows: Any, kafka: FakeKafka, attempt_id: int) -> Any:
         tx = GuardedTransaction(clone(rows), Surroundings(kafka, frozenset(), self.guards))

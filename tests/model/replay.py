@@ -24,8 +24,30 @@ from tests.model.guards import Guards
 from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze
 
 READS = frozenset(
-    "pipeline unfinished newest_of_run later_than ranges planned_targets declaration last_declaration heads live ticket"
-    " manifests part_sums seen left_over inspect free_connections count prepare limit_time lock lock_attempt".split()
+    [
+        "pipeline",
+        "unfinished",
+        "newest_of_run",
+        "later_than",
+        "ranges",
+        "planned_targets",
+        "declaration",
+        "last_declaration",
+        "heads",
+        "live",
+        "ticket",
+        "manifests",
+        "part_sums",
+        "seen",
+        "left_over",
+        "inspect",
+        "free_connections",
+        "count",
+        "prepare",
+        "limit_time",
+        "lock",
+        "lock_attempt",
+    ]
 )
 """Methods of a transaction that write nothing; any other is taken for one that does."""
 
@@ -104,10 +126,12 @@ class Session:
     committed: bool = False
     wrote: bool = False
     resumed: bool = False
+    whole_job: Callable[[Any, int], Any] | None = None
+    """Does a Spark job to its end, given tables and attempt. With it the process runs to its end in one step."""
 
     def point(self) -> None:
         """What follows happens in the world: the first does so now, the next in a later step."""
-        if self.moved:
+        if self.moved and self.whole_job is None:
             raise Paused
         self.moved = True
 
@@ -171,6 +195,9 @@ class Session:
 
     def job(self, ticket: StagingTicket) -> bool:
         """Start the attempt's Spark job and wait for it; whether it ended well."""
+        if self.whole_job is not None:
+            self.rows = self.whole_job(self.rows, ticket.attempt_id)
+            return True
         again = self._again
         if again is None and self.stand.waits_for is None:
             self.spawned, self.waits_for = ticket, ticket.attempt_id
@@ -205,7 +232,7 @@ class _LiveTransaction:
     def __init__(self, session: Session, told: tuple[Any, ...], moved_in_it: bool) -> None:
         tables = frozenset(one[1] for one in session.held if one[0] == "staging")
         around = Surroundings(session.kafka, tables, session.guards)
-        self.inner = GuardedTransaction(clone(session.rows), around)
+        self.inner = GuardedTransaction(session.rows, around)
         self.epochs = self.chain = self.attempts = self.targets = self
         self.answers: list[Any] = []
         self.locks: set[Any] = set()
@@ -217,24 +244,22 @@ class _LiveTransaction:
         def call(*args: Any, **options: Any) -> Any:
             at = len(self.answers)
             if at < len(self._told):
-                if name not in READS:
+                if name not in READS and self._writes(name, args):
                     getattr(self.inner, name)(*args, **options)
-                    self.wrote = True
                 self._lock(name, args, self._told[at])
                 return self._give(self._told[at])
             # The first live call of a transaction that stood open is the step itself.
             first_again = self._told and at == len(self._told)
             if name in UNLOCKED and ("pipeline",) in self.locks and not first_again and not self._covered:
-                raise Paused
+                self._session.point()
             self._covered = False
             if name == "lock_pipeline":
                 self._wait_for(("pipeline",))
-                self.wrote |= args[0] not in self.inner.rows.pipelines
                 self._covered = True
             elif name == "lock":
                 self._wait_for(("epoch", args[1]))
-            elif name not in READS:
-                self.wrote = True
+            if name not in READS:
+                self._writes(name, args)
             try:
                 answer = getattr(self.inner, name)(*args, **options)
             except EpochlineError as error:
@@ -243,6 +268,17 @@ class _LiveTransaction:
             return self._give(answer)
 
         return call
+
+    def _writes(self, name: str, args: tuple[Any, ...]) -> bool:
+        """From the first write on the transaction has tables of its own."""
+        if name in ("lock_pipeline", "end_sessions") and not (name == "lock_pipeline" and self._missing(args[0])):
+            return name == "end_sessions"
+        if not self.wrote:
+            self.wrote, self.inner.rows = True, clone(self.inner.rows)
+        return True
+
+    def _missing(self, pipeline: str) -> bool:
+        return pipeline not in self.inner.rows.pipelines
 
     def _wait_for(self, lock: Any) -> None:
         if lock in self._session.held:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from epochline.epoch import Attempt, Epoch, Run
@@ -18,7 +19,7 @@ from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
-from epochline.ports import Manifest, PartSum
+from epochline.ports import Manifest, PartSum, PipelineRow
 from epochline.table import PostgresTable
 from epochline.testing import FakeKafka, FakeTransaction
 from tests.model.guards import Guards
@@ -28,19 +29,33 @@ LONG_AGO = NOW - timedelta(days=1)
 WRITE_ID = "w"
 
 _HOLDS_A_LIST = (SourceView,)
+_PLAIN = (str, int, bool, type(None), PipelineRow, Epoch, Attempt, PlannedRange, PartSum)
+_UNCHANGING = frozenset({*_PLAIN, tuple, datetime, Pipeline, Manifest})
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(one.name for one in fields(kind))
+
+
+@cache
+def _frozen(kind: type) -> bool:
+    return kind not in _HOLDS_A_LIST and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
 def clone(value: Any) -> Any:
     """A copy of which nothing that can change is shared with the original."""
     kind = type(value)
+    if kind in _UNCHANGING:
+        return value
     if kind is dict:
-        return {key: clone(one) for key, one in value.items()}
+        return {key: one if type(one) in _UNCHANGING else clone(one) for key, one in value.items()}
     if kind is list:
-        return [clone(one) for one in value]
+        return [one if type(one) in _UNCHANGING else clone(one) for one in value]
     if kind is set:
         return set(value)
-    if is_dataclass(value) and not kind.__dataclass_params__.frozen:
-        return kind(**{one.name: clone(getattr(value, one.name)) for one in fields(value)})
+    if is_dataclass(kind) and not _frozen(kind):
+        return kind(**{name: clone(getattr(value, name)) for name in _names(kind)})
     return value
 
 
@@ -53,18 +68,20 @@ def freeze(value: Any) -> Any:
         return tuple(freeze(one) for one in value)
     if kind is set:
         return frozenset(value)
+    if kind in _PLAIN:
+        return value
     if isinstance(value, Pipeline):
         return value.name, value.source.startup
     if isinstance(value, BaseException):
         return type(value).__name__, str(value)
-    if is_dataclass(value):
+    if is_dataclass(kind):
         if kind is StagedTable:
             return value.table
         if kind is StagingTicket:
             return value.attempt_id
-        if kind.__dataclass_params__.frozen and kind not in _HOLDS_A_LIST:
+        if _frozen(kind):
             return value
-        return tuple(freeze(getattr(value, one.name)) for one in fields(value))
+        return tuple(freeze(getattr(value, name)) for name in _names(kind))
     return value
 
 
@@ -115,9 +132,7 @@ class GuardedTransaction(FakeTransaction):
         if self._around.guards.intent_is_read:
             return planned
         ends = {view.tp: view.last_stable for view in self._around.kafka.views.values()}
-        return tuple(
-            replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned
-        )
+        return tuple(replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned)
 
     # Attempts (INV-4).
 
@@ -142,7 +157,9 @@ class GuardedTransaction(FakeTransaction):
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
         rows = self.rows.staging[staged.table]
-        self.rows.targets[sink.table] = sorted([*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)])
+        self.rows.targets[sink.table] = sorted(
+            [*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)]
+        )
         return len(rows)
 
     # What a writer does, guarded as the statements of `epochline.ledger.parts` are.
@@ -202,4 +219,3 @@ class GuardedTransaction(FakeTransaction):
 def heads_of(rows: Any, pipeline: str) -> list[Head]:
     """Every head of the pipeline."""
     return list(FakeTransaction(rows, lambda: NOW).heads(pipeline, 1))
-

@@ -1,0 +1,49 @@
+"""Every state of the protocol within the bounds of each world, and the way to a lost or doubled record without a guard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.model.guards import MUTANTS, Mutant, guards
+from tests.model.search import search
+from tests.model.worlds import WORLDS, World
+
+_BY_NAME = {world.name: world for world in WORLDS}
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_no_state_within_the_bounds_breaks_an_invariant(world: World, record_property, capsys) -> None:
+    """INV-1 to INV-8, S9, I7: over every interleaving of the product's own use cases, and every fault of the world."""
+    found = search(world)
+
+    with capsys.disabled():
+        print(f"\n{found}")
+    record_property("model", str(found))
+    assert found.counterexample is None, "\n".join(found.counterexample or ())
+    assert found.met >= world.sometimes, f"never met: {sorted(world.sometimes - found.met)}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_the_model_finds_out_when_a_guard_is_missing(mutant: Mutant, record_property) -> None:
+    """The shortest way from the first state to the broken invariant, over the product's text without the guard."""
+    with mutant.in_force():
+        in_force = guards()
+        if mutant.unconstrained:
+            in_force = replace(in_force, chain_constrained=False)
+        found = search(_BY_NAME[mutant.world], in_force)
+
+    assert found.counterexample is not None, f"nobody noticed: {found}"
+    record_property("counterexample", "\n".join(found.counterexample))
+    assert mutant.breaks in found.counterexample[-1]
+
+
+def test_the_chain_s_constraints_stand_behind_the_compare_and_swap() -> None:
+    """INV-1: without the compare-and-swap, PostgreSQL itself refuses the commit; nothing is lost or doubled."""
+    mutant = MUTANTS[0]
+    with mutant.in_force():
+        found = search(_BY_NAME[mutant.world])
+
+    assert found.counterexample is not None
+    assert "PostgreSQL refused" in found.counterexample[-1]

@@ -1,0 +1,95 @@
+"""The searches: what each bounds, and what it must have met for its silence to mean anything."""
+
+from __future__ import annotations
+
+from tests.model.protocol import FAULTS, World
+
+_ANY = frozenset(FAULTS) - {"head moved"}
+
+WORLDS = (
+    World(
+        name="two runs, any one fault",
+        faults=_ANY,
+        most_faults=1,
+        sometimes=frozenset(
+            {
+                "plan notes: committed epoch",
+                "plan notes: aborted epoch",
+                "plan: resumed",
+                "plan: PlanChangedError",
+                "plan: EpochBusyError",
+                "commit: already_committed",
+                "commit: EpochStateError",
+                "part of the job refused",
+                "pre_commit: EpochFencedError",
+                "operator: aborted",
+                "operator: already_committed",
+                "abort: left_for_recovery",
+                "a writer finds its staging gone",
+            }
+        ),
+    ),
+    World(
+        name="one run, two faults",
+        runs=1,
+        faults=_ANY,
+        most_faults=2,
+        sometimes=frozenset(
+            {
+                "plan: reopened",
+                "plan: pre_committed",
+                "plan: already_committed",
+                "part of the job refused",
+                "part of a straggler accepted",
+                "part of a straggler refused",
+                "pre_commit: SealRefusedError",
+                "commit: already_committed",
+                "commit: StagingLostError",
+                "abort: aborted",
+                "abort: already_aborted",
+                "a writer finds its staging gone",
+            }
+        ),
+    ),
+    World(
+        name="an old epoch re-opened",
+        records=(1, 0),
+        faults=frozenset({"clear", "operator aborts"}),
+        most_faults=2,
+        after_its_end=True,
+        sometimes=frozenset({"plan: reopened", "plan notes: is not tried again"}),
+    ),
+    World(
+        name="two runs and a record that comes late",
+        most_faults=0,
+        produced=1,
+        sometimes=frozenset({"plan notes: committed epoch", "plan: nothing_to_read"}),
+    ),
+    World(
+        name="a plan that looks again",
+        most_faults=0,
+        tries=2,
+        sometimes=frozenset({"plan: PlanChangedError", "plan: planned"}),
+    ),
+    World(
+        name="one record per epoch",
+        most_faults=0,
+        limit=1,
+        produced=1,
+        sometimes=frozenset({"plan: planned"}),
+    ),
+    World(
+        name="startup mode latest",
+        startup="latest",
+        most_faults=0,
+        produced=2,
+        sometimes=frozenset({"plan: nothing_to_read", "plan: planned"}),
+    ),
+    World(
+        name="a head moved by somebody else",
+        runs=1,
+        faults=frozenset({"head moved"}),
+        recovers=False,
+        sometimes=frozenset({"commit: HeadMovedError"}),
+    ),
+)
