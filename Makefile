@@ -9,7 +9,7 @@ UV := $(shell sed -n 's/^\(uv==[0-9.]*\).*/\1/p' requirements-dev.txt)
 COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links
 
 # Fast layers first: a mistake shows in seconds, not after the crash tests.
-FAST := tests/unit tests/contract
+FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/airflow tests/e2e
 
 .PHONY: help setup demo test test-fast test-all soak lint up down status lock
