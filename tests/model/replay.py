@@ -19,6 +19,7 @@ from typing import Any
 
 from epochline.errors import EpochlineError, LedgerUnavailableError
 from epochline.layout import StagingTicket
+from epochline.ports import Transaction
 from epochline.testing import FakeKafka
 from tests.model.guards import Guards
 from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze
@@ -50,6 +51,9 @@ READS = frozenset(
     ]
 )
 """Methods of a transaction that write nothing; any other is taken for one that does."""
+
+SIDES = frozenset(name for name, value in vars(Transaction).items() if isinstance(value, property))
+"""The sides of a transaction, which are one here."""
 
 UNLOCKED = frozenset({"unfinished", "newest_of_run", "later_than", "heads", "left_over"})
 """Reads of rows that the pipeline's row lock does not cover: a commit needs none of it."""
@@ -214,9 +218,11 @@ class _ToldTransaction:
 
     def __init__(self, answers: tuple[Any, ...]) -> None:
         self._answers = iter(answers)
-        self.epochs = self.chain = self.attempts = self.targets = self
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
+        if name in SIDES:
+            return self
+
         def call(*_: Any, **__: Any) -> Any:
             answer = next(self._answers)
             if isinstance(answer, EpochlineError):
@@ -233,14 +239,16 @@ class _LiveTransaction:
         tables = frozenset(one[1] for one in session.held if one[0] == "staging")
         around = Surroundings(session.kafka, tables, session.guards)
         self.inner = GuardedTransaction(session.rows, around)
-        self.epochs = self.chain = self.attempts = self.targets = self
         self.answers: list[Any] = []
         self.locks: set[Any] = set()
         self.wrote = False
         self._session, self._told, self._fresh = session, told, moved_in_it
         self._covered = True
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
+        if name in SIDES:
+            return self
+
         def call(*args: Any, **options: Any) -> Any:
             at = len(self.answers)
             if at < len(self._told):
