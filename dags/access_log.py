@@ -33,6 +33,8 @@ pipeline = Pipeline(
         ),
     ],
     bad_records="quarantine",
+    # Spark's own login: it can fill staging tables, and neither read nor write a target.
+    writer_connection="epochline_writer",
     schedule=timedelta(seconds=15),
 )
 

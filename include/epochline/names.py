@@ -10,6 +10,9 @@ MAX_IDENTIFIER_BYTES = 63
 QUARANTINE = "_quarantine"
 """The quarantine's name where sinks are listed: it is staged, counted and committed like one."""
 
+OWNER, WRITER, READER = "epochline_owner", "epochline_writer", "epochline_reader"
+"""The roles of least privilege that the ledger's migration makes and grants to; none of them can log in."""
+
 _STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
 
 

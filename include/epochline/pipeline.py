@@ -89,6 +89,8 @@ class Pipeline(Declared):
         schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron text, ``@continuous``, or None for
             manual runs. Where it is left out, a profile or the settings file may give an interval.
         postgres_connection, spark_connection: Airflow connection ids.
+        writer_connection: id of the connection that the Spark job is given, whose login is a member of
+            ``epochline_writer`` and can do nothing but stage; not set: the job gets ``postgres_connection``.
         settings: time-outs, pauses, restarts and the rest of what holds for its epochs.
         profile: name of a configuration of the documents, which stands in for what ``settings`` leave out.
         commit_statement_timeout, lock_timeout: of the commit's transaction.
@@ -107,6 +109,7 @@ class Pipeline(Declared):
     schedule: timedelta | str | None = None
     postgres_connection: str = "epochline_postgres"
     spark_connection: str = "spark_default"
+    writer_connection: str | None = None
     settings: Settings = Settings()
     profile: str | None = None
     commit_statement_timeout: timedelta = timedelta(minutes=15)

@@ -14,7 +14,7 @@ from epochline.layout import StagedTable, StagingTicket, staged_tables
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.parts import counts_of
 from epochline.ledger.statements import run as execute
-from epochline.names import QUARANTINE
+from epochline.names import OWNER, QUARANTINE, WRITER
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
@@ -62,8 +62,10 @@ class PostgresAttempts:
             pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt=number, host=run.host,
         )  # fmt: skip
         ticket = self.ticket(_attempt(row), pipeline, targets)
+        roles = execute(self._connection, "roles_of_staging").one()
         for staged in ticket.tables:
             self._create(staged)
+            self._give(staged, roles)
             execute(
                 self._connection, "register_staging",
                 attempt_id=ticket.attempt_id, sink=staged.sink, table_name=staged.table,
@@ -79,6 +81,14 @@ class PostgresAttempts:
             self._connection,
             sql.SQL("CREATE TABLE epochline_staging.{} ({})").format(sql.Identifier(staged.table), columns),
         )
+
+    def _give(self, staged: StagedTable, roles: Row[Any]) -> None:
+        """Let the writer fill the table, and every login that is an owner drop it. Nothing, where no role is there."""
+        table = sql.Identifier("epochline_staging", staged.table)
+        if roles.writer:
+            execute_sql(self._connection, sql.SQL("GRANT INSERT ON {} TO {}").format(table, sql.Identifier(WRITER)))
+        if roles.owner:
+            execute_sql(self._connection, sql.SQL("ALTER TABLE {} OWNER TO {}").format(table, sql.Identifier(OWNER)))
 
     def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
         return StagingTicket(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -11,6 +13,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from epochline.errors import LedgerError
+from epochline.ledger.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -34,7 +37,9 @@ def head_revision() -> str:
 
 
 def upgrade(url: str) -> str:
-    """Run the missing migrations and return the revision reached.
+    """Run the missing migrations, grant to the roles, and return the revision reached.
+
+    Roles that this login may not make are left to a DBA (`arrange_roles`); the ledger works without them.
 
     Two processes that migrate at once take turns (a transaction-scoped advisory lock, which also holds behind a
     transaction pooler). A ledger that is newer than this code is refused.
@@ -45,16 +50,43 @@ def upgrade(url: str) -> str:
     Raises:
         LedgerError: the ledger was migrated by a newer version of epochline.
     """
+    with _migrating(url) as connection:
+        if connection.scalar(text("SELECT to_regnamespace('epochline')")) is None:
+            # Asked first: IF NOT EXISTS wants the right to make schemas also where there is nothing to make.
+            connection.execute(text("CREATE SCHEMA epochline"))
+        _refuse_a_newer_ledger(connection)
+        command.upgrade(_config(connection), "head")
+        _arrange_roles(connection)
+    return head_revision()
+
+
+def arrange_roles(url: str) -> list[str]:
+    """Make the roles of least privilege and grant to them, as far as this login may; a repeat changes nothing.
+
+    Args:
+        url: SQLAlchemy URL of a migrated database.
+
+    Returns:
+        SQL statements that a DBA has to run, in this order, before this is called again; usually none.
+    """
+    with _migrating(url) as connection:
+        return _arrange_roles(connection)
+
+
+def _arrange_roles(connection: Connection) -> list[str]:
+    return [statement for (statement,) in execute(connection, "arrange_roles")]
+
+
+@contextmanager
+def _migrating(url: str) -> Iterator[Connection]:
+    """A transaction that no other migration of the same database runs beside."""
     engine = create_engine(url, poolclass=NullPool)
     try:
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            connection.execute(text("CREATE SCHEMA IF NOT EXISTS epochline"))
-            _refuse_a_newer_ledger(connection)
-            command.upgrade(_config(connection), "head")
+            yield connection
     finally:
         engine.dispose()
-    return head_revision()
 
 
 def current_revision(connection: Connection) -> str | None:

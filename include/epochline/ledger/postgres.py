@@ -118,6 +118,11 @@ def explained(error: BaseException | None) -> EpochlineError:
         return LedgerError(
             f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`."
         )
+    if code == errorcodes.INSUFFICIENT_PRIVILEGE:
+        return LedgerError(
+            f"PostgreSQL: {message}. This login may not do that; nothing was changed. Whoever runs the ledger is a"
+            " member of epochline_owner: `epochline migrate` grants what is missing and prints what a DBA has to run."
+        )
     if code == errorcodes.QUERY_CANCELED:
         return StatementTimeoutError(f"PostgreSQL: {message}. The transaction was rolled back; nothing was changed.")
     # 53: resources that are short now (memory, disk, connections); 58: the operating system refused.

@@ -323,3 +323,33 @@ SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committ
              coalesce(sum(aborts), 0) - coalesce(max(last.at_pause), 0))::bigint AS in_a_row,
        coalesce(sum(aborts), 0)::bigint AS ever
 FROM epochline.epoch, last WHERE pipeline = :pipeline
+
+-- Roles (migration 0003).
+
+-- name: arrange_roles
+SELECT statement FROM epochline.arrange_roles() AS statement
+
+-- name: roles_of_staging
+-- Which roles a new staging table is given to: those that exist and that this database has granted to.
+SELECT coalesce(pg_has_role(to_regrole('epochline_owner'), 'SET')
+                AND has_schema_privilege(to_regrole('epochline_owner'), 'epochline_staging', 'CREATE'), false) AS owner,
+       coalesce(has_schema_privilege(to_regrole('epochline_writer'), 'epochline_staging', 'USAGE'), false) AS writer
+
+-- name: writer_is_known
+-- Asked by the writer's own login, of the catalogue alone: is there a ledger, and may it be read?
+SELECT current_user AS login, to_regnamespace('epochline') IS NOT NULL AS ledger,
+       coalesce(has_schema_privilege(to_regnamespace('epochline'), 'USAGE'), false)
+           AND coalesce(has_schema_privilege(to_regnamespace('epochline_staging'), 'USAGE'), false) AS may_read
+
+-- name: writer_standing
+-- Asked by the writer's own login: whether it stands where the ledger's login stands, and may do its part.
+SELECT current_user AS login,
+       (SELECT token::text FROM epochline.attempt WHERE attempt_id = :attempt_id) AS token,
+       coalesce(has_table_privilege(to_regclass(:staging), 'INSERT'), false) AS may_stage
+
+-- name: ledger_standing
+-- Asked by the ledger's login: the attempt's token, and whether it may end sessions of the writer's login.
+SELECT token::text AS token,
+       coalesce(pg_has_role(to_regrole(quote_ident(:login)), 'USAGE'), false)
+           OR pg_has_role('pg_signal_backend', 'USAGE') AS may_end_sessions
+FROM epochline.attempt WHERE attempt_id = :attempt_id

@@ -13,7 +13,7 @@ from epochline.errors import TargetError
 from epochline.layout import QUARANTINE_COLUMNS, StagedTable, staged_columns
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run
-from epochline.names import deleted_keys_table, split_table
+from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
 from epochline.sinks import modes
 from epochline.sinks.catalog import filled_columns, find_target, order_of, table_definition
@@ -74,7 +74,7 @@ class PostgresTargets:
         for sink in pipeline.sinks:
             schema, table = split_table(sink.table)
             if sink.columns is not None and find_target(self._connection, sink.table) is None:
-                execute_sql(self._connection, sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+                self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
                 made.append(sink.table)
             if sink.mode == "upsert" and find_target(self._connection, sink.table) is not None:
@@ -100,11 +100,26 @@ class PostgresTargets:
         self._create_table(sql.Identifier("epochline", name), columns, sink.key)
         return [f"epochline.{name}"]
 
+    def _create_schema(self, schema: str) -> None:
+        # Asked first: IF NOT EXISTS wants the right to make schemas also where there is nothing to make.
+        asked = sql.SQL("SELECT 1 FROM pg_namespace WHERE nspname = %s")
+        if not execute_sql(self._connection, asked, (schema,))[1]:
+            execute_sql(self._connection, sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            if self._has_owner():
+                rights = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
+                execute_sql(self._connection, rights.format(sql.Identifier(schema), sql.Identifier(OWNER)))
+
     def _create_table(self, table: sql.Identifier, columns: Mapping[str, str], key: Sequence[str]) -> None:
         parts = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns.items()]
         if key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(modes.names(key)))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
+        if self._has_owner():
+            rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
+            execute_sql(self._connection, rights.format(table, sql.Identifier(OWNER)))
+
+    def _has_owner(self) -> bool:
+        return execute_sql(self._connection, sql.SQL("SELECT to_regrole(%s)"), (OWNER,))[1] != [(None,)]
 
     def free_connections(self) -> int:
         _, [(free,)] = execute_sql(

@@ -1,0 +1,81 @@
+-- Who may do what. Three roles without a login, the same in every database of the server; logins are made their
+-- members. Views and tables that later versions add are covered by rule, what the writer may do is a list.
+--
+--   epochline_owner   plans, begins, seals, commits, aborts: every row of the ledger, and staging. Not its definition.
+--   epochline_writer  what a Spark job does: reads its plan, fills staging, inserts parts, manifests, refused writes.
+--   epochline_reader  the views, but for the bytes of quarantined records, which may be personal data.
+--
+-- Idempotent. Returns the statements that the caller lacks the rights for: a DBA runs them, then this runs again.
+CREATE FUNCTION epochline.arrange_roles() RETURNS SETOF text LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+DECLARE
+    roles     CONSTANT text[] := ARRAY['epochline_owner', 'epochline_writer', 'epochline_reader'];
+    step      integer;
+    statement text;
+    relation  record;
+BEGIN
+    FOR step IN 1..3 LOOP
+        FOR statement IN
+            SELECT format('CREATE ROLE %I NOLOGIN', role) FROM unnest(roles) role
+            WHERE step = 1 AND to_regrole(role) IS NULL
+            UNION ALL
+            -- Also the path on which an owner may end a writer's sessions, where the writer itself is the login.
+            SELECT 'GRANT epochline_writer TO epochline_owner'
+            WHERE step = 2
+              AND pg_has_role(to_regrole('epochline_owner'), to_regrole('epochline_writer'), 'USAGE') IS NOT TRUE
+            UNION ALL
+            SELECT format('GRANT epochline_owner TO %I', current_user)
+            WHERE step = 2 AND pg_has_role(to_regrole('epochline_owner'), 'USAGE') IS NOT TRUE
+            UNION ALL
+            SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), role) FROM unnest(roles) role
+            WHERE step = 3
+              AND has_database_privilege(to_regrole(role), current_database(), 'CONNECT') IS NOT TRUE
+        LOOP
+            BEGIN
+                EXECUTE statement;
+            EXCEPTION
+                -- The migration of another database was faster.
+                WHEN duplicate_object OR unique_violation THEN NULL;
+                WHEN insufficient_privilege OR undefined_object THEN RETURN NEXT statement || ';';
+            END;
+        END LOOP;
+    END LOOP;
+
+    -- Grants are for the owner of the schema to give; whoever else calls this changes nothing here.
+    IF (SELECT bool_or(to_regrole(role) IS NULL) FROM unnest(roles) role)
+       OR NOT (SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'epochline') THEN
+        RETURN;
+    END IF;
+    GRANT USAGE, CREATE ON SCHEMA epochline, epochline_staging TO epochline_owner;
+    GRANT USAGE ON SCHEMA epochline, epochline_staging TO epochline_writer;
+    GRANT USAGE ON SCHEMA epochline TO epochline_reader;
+    FOR relation IN
+        SELECT c.oid::regclass AS name, c.relkind = 'v' AS is_view,
+               CASE WHEN c.relname = 'quarantine' AND c.relkind = 'v' THEN
+                   (SELECT format('(%s)', string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
+                    FROM pg_attribute a
+                    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                      AND a.attname NOT IN ('key', 'value', 'headers'))
+               ELSE '' END AS columns
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version'
+          AND pg_has_role(c.relowner, 'USAGE')
+    LOOP
+        IF relation.is_view THEN
+            EXECUTE format('GRANT SELECT ON %s TO epochline_owner', relation.name);
+            EXECUTE format('GRANT SELECT %s ON %s TO epochline_reader', relation.columns, relation.name);
+        ELSE
+            EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO epochline_owner', relation.name);
+        END IF;
+    END LOOP;
+    GRANT SELECT ON epochline.alembic_version TO epochline_owner;
+
+    GRANT SELECT ON epochline.epoch, epochline.declaration, epochline.planned_range, epochline.planned_target,
+        epochline.attempt, epochline.part, epochline.requeue_claim, epochline.quarantined_record TO epochline_writer;
+    -- One column that may be updated is what SELECT … FOR KEY SHARE asks for as well.
+    GRANT UPDATE (job_ended_at, error) ON epochline.attempt TO epochline_writer;
+    -- DELETE: the job takes back the counts of its parse tasks when it ends. Without a real part the seal refuses.
+    GRANT INSERT, DELETE ON epochline.part TO epochline_writer;
+    GRANT INSERT ON epochline.manifest TO epochline_writer;
+    GRANT INSERT, SELECT ON epochline.fenced_write TO epochline_writer;
+END $$;
+REVOKE ALL ON FUNCTION epochline.arrange_roles() FROM PUBLIC;
