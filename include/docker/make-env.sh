@@ -21,6 +21,8 @@ case $cluster in -*) cluster="k${cluster#-}" ;; esac
 cat >"$file" <<END
 POSTGRES_PASSWORD=$(secret)
 EPOCHLINE_POSTGRES_PASSWORD=$(secret)
+EPOCHLINE_JOB_PASSWORD=$(secret)
+EPOCHLINE_VIEWER_PASSWORD=$(secret)
 AIRFLOW_POSTGRES_PASSWORD=$(secret)
 AIRFLOW_ADMIN_PASSWORD=$(secret)
 AIRFLOW_FERNET_KEY=$(base64url 32)

@@ -16,6 +16,7 @@ from psycopg2.extensions import parse_dsn
 from access_log_maker import lines
 from epochline.cli.demo.verdict import verdict
 from epochline.kafka.source import KafkaOffsets
+from epochline.local.credentials import JOB
 from epochline.local.home import project_root
 
 LINES = 4_000
@@ -29,8 +30,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(new_database, kafka_bootstrap: str, log: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A database into which `epochline run` has brought the log; its DSN."""
+def target(stack, new_database, kafka_bootstrap: str, log: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database into which `epochline run` has brought the log, Spark with a login that can only stage; its DSN."""
     dsn, folder = new_database(), tmp_path_factory.mktemp("dags")
     # Another test's ledger wrote this mirror; beside a new database it would mean that the ledger went back in time.
     if KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).mirrored("epochline.access_log"):
@@ -44,12 +45,14 @@ def target(new_database, kafka_bootstrap: str, log: Path, tmp_path_factory: pyte
         "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
         "login": parts["user"], "password": parts["password"],
     }  # fmt: skip
+    job = parse_dsn(stack.postgres.dsn(parts["dbname"], login=JOB))
     kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
     environment = {
         **os.environ,
         "EPOCHLINE_HOME": str(folder / "no stack"),
         "EPOCHLINE_DAGS": str(folder),
         "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(postgres),
+        "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps({**postgres, "login": JOB, "password": job["password"]}),
         "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
     }
 

@@ -1,5 +1,6 @@
 """What the home of a stack promises: private files, one command at a time, never a foreign folder deleted."""
 
+import json
 import os
 import stat
 import subprocess
@@ -131,6 +132,19 @@ def test_credentials_are_made_once_and_show_no_secret(tmp_path):
     assert first.epochline not in repr(first)
     passwords = {first.postgres, first.epochline, first.airflow, first.airflow_admin}
     assert len(passwords) == 4
+
+
+def test_a_home_of_an_earlier_version_gets_what_is_new_once(tmp_path):
+    home = Home(tmp_path / "home")
+    home.create()
+    before = json.loads(credentials.ensure(home).model_dump_json())
+    del before["epochline_job"]
+    home.secrets.write_text(json.dumps(before))
+
+    again = credentials.ensure(home)
+
+    assert again == credentials.load(home)
+    assert {name: getattr(again, name) for name in before} == before
 
 
 def test_lost_credentials_are_not_replaced_while_data_needs_them(tmp_path):

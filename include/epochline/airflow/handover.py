@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 _PREFIX = "epochline-job-"
-_SECRETS = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW__")
-"""Beginnings of variables by which Airflow's own processes learn passwords; a pipeline's code has no use for them."""
+_SECRETS = re.compile(
+    r"^AIRFLOW_(CONN|VAR)_|^_?AIRFLOW__.*(SECRET|PASSWORD|TOKEN|FERNET_KEY|SQL_ALCHEMY_CONN|RESULT_BACKEND|BROKER_URL)"
+)
+"""Variables by which Airflow's own processes learn passwords; a pipeline's code has no use for them."""
 
 
 @contextmanager
@@ -48,7 +51,7 @@ def environment_of_job(**variables: str) -> Iterator[None]:
     """For what is started in the block: these variables, and none by which Airflow's processes learn passwords."""
     before = dict(os.environ)
     for name in before:
-        if name.startswith(_SECRETS):
+        if _SECRETS.match(name):
             del os.environ[name]
     os.environ.update(variables)
     try:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -172,12 +169,9 @@ class PreCommitOperator(SparkSubmitOperator):
             self.application_args = [
                 "--pipeline", name, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
             ]  # fmt: skip
-            with (
-                tempfile.TemporaryDirectory(prefix="epochline-") as folder,
-                kept_lease(ledger, ticket, run, self.on_kill),
-            ):
-                self._hand_over_credentials(Path(folder))
-                self._submit(context, ledger, ticket)
+            with kept_lease(ledger, ticket, run, self.on_kill):
+                with self._credentials(ticket):
+                    self._submit(context, ledger, ticket)
                 # Asked after the read: a transaction that began meanwhile has left its marker by now.
                 gaps = offsets_of(self.pipeline).look(self.pipeline.source).invisible_allowed
                 counts = seal(ledger, ticket, run, invisible_allowed=gaps)
@@ -206,27 +200,31 @@ class PreCommitOperator(SparkSubmitOperator):
                     f"{setting}=false: pre_commit must wait until Spark ended. Take it out of spark_conf."
                 )
 
-    def _hand_over_credentials(self, folder: Path) -> None:
+    @contextmanager
+    def _credentials(self, ticket: StagingTicket) -> Iterator[None]:
         """Let the driver read how to reach PostgreSQL and Kafka from a file that only its owner reads (trap 17).
 
         In cluster mode the driver runs elsewhere: there EPOCHLINE_CREDENTIALS names a file that was put in place.
         """
-        if self._hook is None:
-            self._hook = self._get_hook()
+        # Made before the job's environment is: it looks up a connection.
+        self._hook = self._get_hook()
         if self._hook._connection["deploy_mode"] == "cluster":
+            yield
             return
-        path = folder / "credentials.json"
-        path.touch(mode=0o600)
-        path.write_text(
-            json.dumps(
-                {
-                    "postgres": {"dsn": postgres_dsn(self.pipeline.postgres_connection)},
-                    "kafka": kafka_settings(self.pipeline.source.connection),
-                }
-            )
-        )
-        self.env_vars = {"EPOCHLINE_CREDENTIALS": str(path)}
-        self._hook = None  # Made anew by the provider, with what was just set.
+        from epochline.airflow.handover import environment_of_job, handed_over
+
+        writer = postgres_dsn(self.pipeline.postgres_connection)
+        if self.pipeline.writer_connection is not None:
+            from epochline.ledger.writer import check_writer
+
+            ledger, writer = writer, postgres_dsn(self.pipeline.writer_connection)
+            check_writer(ledger, writer, ticket)
+        kafka = kafka_settings(self.pipeline.source.connection)
+        with (
+            handed_over({"postgres": {"dsn": writer}, "kafka": kafka}) as path,
+            environment_of_job(EPOCHLINE_CREDENTIALS=str(path)),
+        ):
+            yield
 
 
 class CommitEpochOperator(BaseOperator):

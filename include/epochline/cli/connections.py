@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from epochline.errors import ConfigurationError
+from epochline.local.credentials import JOB, VIEWER
 from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from epochline.ports import Ledger, OffsetSource
 
 POSTGRES = "epochline_postgres"
+_LOGINS = {POSTGRES: "epochline", "epochline_writer": JOB, "epochline_reader": VIEWER}
+"""Connections to the target database that the embedded stack makes, and their logins."""
 KAFKA = "epochline_kafka"
 _LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding")
 
@@ -100,10 +103,10 @@ def postgres_dsn(connection_id: str = POSTGRES) -> str:
     """
     connection = named(connection_id)
     if connection is None:
-        stack = _stack(connection_id, POSTGRES, "PostgreSQL")
+        stack = _stack(connection_id, _LOGINS, "PostgreSQL")
         if stack.postgres.pid is None:
             raise ConfigurationError(f"no PostgreSQL runs in {stack.home}; start it with `epochline up`.")
-        return stack.postgres.dsn()
+        return stack.postgres.dsn(login=_LOGINS[connection_id])
     if not connection.host or not connection.schema:
         raise ConfigurationError(f"{variable(connection_id)} needs a host and a database (schema).")
     login = quote(connection.login, safe="")
@@ -125,7 +128,7 @@ def kafka_settings(connection_id: str = KAFKA) -> dict[str, str]:
     """
     connection = named(connection_id)
     if connection is None:
-        stack = _stack(connection_id, KAFKA, "Kafka")
+        stack = _stack(connection_id, (KAFKA,), "Kafka")
         if stack.kafka.pid is None:
             raise ConfigurationError(f"no Kafka runs in {stack.home}; start it with `epochline up`.")
         return {"bootstrap.servers": stack.kafka.bootstrap_servers}
@@ -181,11 +184,11 @@ def offsets_of(pipeline: Pipeline) -> OffsetSource:
     return watched_source(KafkaOffsets(kafka_settings(pipeline.source.connection)))
 
 
-def _stack(connection_id: str, known: str, what: str) -> Stack:
-    if connection_id != known:
+def _stack(connection_id: str, known: Iterable[str], what: str) -> Stack:
+    if connection_id not in known:
         raise ConfigurationError(
             f"connection {connection_id!r} is not known here: set {variable(connection_id)} as Airflow has it (the"
-            f" embedded stack has {known} for {what})."
+            f" embedded stack has {', '.join(known)} for {what})."
         )
     from epochline.local.stack import Stack
 

@@ -134,7 +134,7 @@ class Execution:
         from epochline.spark.job import run as run_job
 
         credentials = JobCredentials(
-            dsn=connections.postgres_dsn(self._pipeline.postgres_connection),
+            dsn=self._writer_dsn(ticket),
             kafka=connections.kafka_settings(self._pipeline.source.connection),
         )
         log = _spark_log()
@@ -146,6 +146,16 @@ class Execution:
         except Exception as error:
             first = next(iter(str(error).strip().splitlines()), "")
             raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
+
+    def _writer_dsn(self, ticket: StagingTicket) -> str:
+        from epochline.ledger.writer import check_writer
+
+        dsn = connections.postgres_dsn(self._pipeline.postgres_connection)
+        if self._pipeline.writer_connection is None:
+            return dsn
+        writer = connections.postgres_dsn(self._pipeline.writer_connection)
+        check_writer(dsn, writer, ticket)
+        return writer
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:

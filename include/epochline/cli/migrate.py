@@ -20,8 +20,10 @@ def migrate(
 ) -> None:
     """Bring the ledger to this version, and make the target tables that are declared and missing.
 
-    Safe to run at any time and from several places. No column is ever altered. Exit code 0: ledger and targets are
-    there; 1: refused, the message says why; 2: a declaration is wrong.
+    Safe to run at any time and from several places. No column is ever altered. Roles of least privilege are made and
+    granted to; what this login may not do is printed for a DBA to run, and changes nothing for pipelines without a
+    writer_connection. Exit code 0: ledger and targets are there; 1: refused, the message says why; 2: a declaration is
+    wrong.
     """
     from epochline.cli import connections, pipelines, printing
 
@@ -29,12 +31,21 @@ def migrate(
     # Without a pipeline there may still be a ledger to make, for those to come.
     ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [connections.POSTGRES]
     revisions = {one: _upgrade(connections.postgres_dsn(one)) for one in ids}
+    left = {one: _left_to_a_dba(connections.postgres_dsn(one)) for one in ids}
     tables = create_targets(found)
     if as_json:
-        printing.say(printing.as_json({"ledger": revisions, "pipelines": sorted(found), "created": tables}))
+        printing.say(
+            printing.as_json(
+                {"ledger": revisions, "left_to_a_dba": left, "pipelines": sorted(found), "created": tables}
+            )
+        )
         return
     for one, revision in revisions.items():
         printing.say(f"ledger of {one}: at revision {revision}")
+        if left[one]:
+            printing.say("this login may not arrange the roles of least privilege; a DBA runs, in this database:")
+            printing.say("\n".join(f"  {statement}" for statement in left[one]))
+            printing.say("and then `epochline migrate` is run again")
     _show(tables, printing.say)
 
 
@@ -64,4 +75,14 @@ def _show(tables: dict[str, list[str]], report: Callable[[str], None]) -> None:
 def _upgrade(dsn: str) -> str:
     from epochline.ledger.migrate import upgrade
 
-    return upgrade(dsn.replace("postgresql://", "postgresql+psycopg2://", 1))
+    return upgrade(_url(dsn))
+
+
+def _left_to_a_dba(dsn: str) -> list[str]:
+    from epochline.ledger.migrate import arrange_roles
+
+    return arrange_roles(_url(dsn))
+
+
+def _url(dsn: str) -> str:
+    return dsn.replace("postgresql://", "postgresql+psycopg2://", 1)

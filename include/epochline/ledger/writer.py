@@ -56,13 +56,13 @@ def _session(dsn: str) -> Connection:
 
 
 def _refuse_a_stranger(writer: Connection, ticket: StagingTicket) -> None:
-    login, ledger, may_read = execute(writer, "writer_is_known").one()
-    if not ledger:
+    known = execute(writer, "writer_is_known").one()
+    if not known.ledger:
         raise ConfigurationError(_elsewhere(ticket))
-    if not may_read:
+    if not known.may_read:
         raise ConfigurationError(
-            f"{ticket}: login {login} of the writer's connection may not read the ledger. Run `epochline migrate`;"
-            f" then: GRANT {WRITER} TO {login}; Nothing was written."
+            f"{ticket}: login {known.login} of the writer's connection may not read the ledger. Run `epochline"
+            f" migrate`; then: GRANT {WRITER} TO {known.login}; Nothing was written."
         )
 
 

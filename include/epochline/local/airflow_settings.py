@@ -94,19 +94,18 @@ class AirflowSettings:
         }
 
     def _connections(self) -> dict[str, str]:
-        postgres = {
-            "conn_type": "postgres",
-            "host": LOOPBACK,
-            "port": self.postgres.port,
-            "schema": "epochline",
-            "login": "epochline",
-            "password": self._credentials().epochline,
-        }
+        secret = self._credentials()
+        postgres = {"conn_type": "postgres", "host": LOOPBACK, "port": self.postgres.port, "schema": "epochline"}
+        owner = {**postgres, "login": "epochline", "password": secret.epochline}
+        writer = {**postgres, "login": credentials.JOB, "password": secret.epochline_job}
+        reader = {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer}
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap_servers}}
         # As JSON: `local[2]` is no valid host in a URI.
         spark = {"conn_type": "spark", "host": "local[2]"}
         return {
-            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(postgres),
+            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
+            "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps(writer),
+            "AIRFLOW_CONN_EPOCHLINE_READER": json.dumps(reader),
             "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
         }

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from epochline.errors import StackError
 from epochline.local.home import Home, write_private
 
+JOB, VIEWER = "epochline_job", "epochline_viewer"
+"""Logins of the stack's PostgreSQL with few rights: of Spark jobs (a writer), and of who only looks (a reader)."""
+
 
 def _password() -> str:
     return secrets.token_urlsafe(24)
@@ -37,6 +40,8 @@ class Credentials(BaseModel):
 
     postgres: str = Field(default_factory=_password, repr=False)
     epochline: str = Field(default_factory=_password, repr=False)
+    epochline_job: str = Field(default_factory=_password, repr=False)
+    epochline_viewer: str = Field(default_factory=_password, repr=False)
     airflow: str = Field(default_factory=_password, repr=False)
     airflow_admin: str = Field(default_factory=_password, repr=False)
     airflow_jwt_secret: str = Field(default_factory=_password, repr=False)
@@ -63,6 +68,9 @@ def ensure(home: Home) -> Credentials:
     """Load the credentials, generating them at the first call for this home (under the home's lock)."""
     known = load(home)
     if known is not None:
+        if known.model_fields_set != set(Credentials.model_fields):
+            # Of an earlier version: what is new was generated while reading, and is kept from now on.
+            _keep(home, known)
         return known
     if home.path("postgres", "data").exists():
         raise StackError(
@@ -70,5 +78,9 @@ def ensure(home: Home) -> Credentials:
             "restore the file, or begin anew with `epochline down --wipe`, which deletes this stack's data"
         )
     fresh = Credentials()
-    write_private(home.secrets, json.dumps(fresh.model_dump(), indent=2) + "\n")
+    _keep(home, fresh)
     return fresh
+
+
+def _keep(home: Home, made: Credentials) -> None:
+    write_private(home.secrets, json.dumps(made.model_dump(), indent=2) + "\n")

@@ -16,10 +16,12 @@ from psycopg2 import extensions, sql
 
 from epochline.errors import StackError
 from epochline.local import credentials
+from epochline.local.credentials import JOB, VIEWER
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.process import Daemon
+from epochline.names import OWNER, READER, WRITER
 
 SUPERUSER = "postgres"
 # Each database is owned by the role of its name.
@@ -99,17 +101,17 @@ class Postgres:
 
     @property
     def service_file(self) -> Path:
-        """For `PGSERVICEFILE`: the services `epochline`, `airflow` and `postgres`, without passwords."""
+        """For `PGSERVICEFILE`: a service per login, called like it, without passwords."""
         return self._home.path("pg_service.conf")
 
     @property
     def password_file(self) -> Path:
-        """For `PGPASSFILE`: the passwords of the three roles."""
+        """For `PGPASSFILE`: the passwords of all logins."""
         return self._home.path("pgpass")
 
-    def dsn(self, database: str = "epochline", with_password: bool = True) -> str:
-        """A libpq URL for a database: as its owner, and as `epochline` for databases of others' making."""
-        role = database if database in (*DATABASES, SUPERUSER) else "epochline"
+    def dsn(self, database: str = "epochline", with_password: bool = True, login: str | None = None) -> str:
+        """A libpq URL for a database: as its owner, as `epochline` for databases of others' making, or as `login`."""
+        role = login or (database if database in (*DATABASES, SUPERUSER) else "epochline")
         login = f"{role}:{self._password(role)}" if with_password else role
         return f"postgresql://{login}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
 
@@ -197,28 +199,54 @@ class Postgres:
     def _provision(self) -> None:
         with self._superuser() as connection, connection.cursor() as cursor:
             for name in DATABASES:
-                cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,))
-                if cursor.fetchone() is None:
-                    # Encrypted here: a statement that fails is logged by the server as it was sent.
-                    secret = extensions.encrypt_password(self._password(name), name, connection, "scram-sha-256")
-                    cursor.execute(
-                        sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(secret))
-                    )
-                    # A role's own schema comes first otherwise, and the role of the ledger is called like its schema.
-                    cursor.execute(sql.SQL("ALTER ROLE {} SET search_path = public").format(sql.Identifier(name)))
+                self._make_login(cursor, name)
                 cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,))
                 if cursor.fetchone() is None:
                     role = sql.Identifier(name)
                     cursor.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
-                cursor.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
+                # CONNECT, and TEMPORARY: a login without rights of its own makes no tables of any kind.
+                cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
+
+    def arrange_roles(self) -> None:
+        """Do what the ledger's migration leaves to a DBA, and let in the logins with few rights; idempotent.
+
+        The ledger must be migrated.
+        """
+        from epochline.ledger.migrate import arrange_roles
+
+        url = self.dsn().replace("postgresql://", "postgresql+psycopg2://", 1)
+        with _Closing(self.dsn(login=SUPERUSER)) as connection, connection.cursor() as cursor:
+            for statement in arrange_roles(url):
+                cursor.execute(statement)
+            for login, role in ((JOB, WRITER), (VIEWER, READER)):
+                self._make_login(cursor, login)
+                cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), sql.Identifier(login)))
+            # Or the owner could not end the job's sessions, and a zombie would not be fenced.
+            cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(JOB), sql.Identifier(OWNER)))
+        if left := arrange_roles(url):
+            raise StackError(f"PostgreSQL's roles are not as they should be; still to be run: {' '.join(left)}")
+
+    def _make_login(self, cursor: extensions.cursor, name: str) -> None:
+        cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,))
+        if cursor.fetchone() is not None:
+            return
+        # Encrypted here: a statement that fails is logged by the server as it was sent.
+        secret = extensions.encrypt_password(self._password(name), name, cursor.connection, "scram-sha-256")
+        cursor.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(secret)))
+        # A role's own schema comes first otherwise, and the role of the ledger is called like its schema.
+        cursor.execute(sql.SQL("ALTER ROLE {} SET search_path = public").format(sql.Identifier(name)))
 
     def _write_client_files(self) -> None:
-        roles = (*DATABASES, SUPERUSER)
+        databases = {**{name: name for name in (*DATABASES, SUPERUSER)}, JOB: "epochline", VIEWER: "epochline"}
         write_private(
             self.service_file,
-            "".join(f"[{r}]\nhost={LOOPBACK}\nport={self.port}\ndbname={r}\nuser={r}\n" for r in roles),
+            "".join(
+                f"[{login}]\nhost={LOOPBACK}\nport={self.port}\ndbname={database}\nuser={login}\n"
+                for login, database in databases.items()
+            ),
         )
-        write_private(self.password_file, "".join(f"{LOOPBACK}:{self.port}:*:{r}:{self._password(r)}\n" for r in roles))
+        lines = (f"{LOOPBACK}:{self.port}:*:{login}:{self._password(login)}\n" for login in databases)
+        write_private(self.password_file, "".join(lines))
 
 
 class _Closing:

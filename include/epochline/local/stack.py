@@ -169,6 +169,7 @@ class Stack:
         from epochline.ledger.migrate import upgrade
 
         upgrade(self.postgres.dsn().replace("postgresql://", "postgresql+psycopg2://", 1))
+        self.postgres.arrange_roles()
 
 
 def _with_needs(parts: Sequence[str]) -> set[str]:

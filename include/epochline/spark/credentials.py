@@ -34,7 +34,8 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredenti
     """Read the credentials file that the environment names.
 
     The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; beside the
-    servers, ``kafka`` may hold any property of Kafka's Java consumer.
+    servers, ``kafka`` may hold any property of Kafka's Java consumer. With ``"delete_after_reading": true`` the file
+    is deleted: it was written for this one job.
 
     Raises:
         ConfigurationError: no file is named, others can read it, or it does not hold what is needed. The message
@@ -51,7 +52,10 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredenti
     except ValueError:
         # The decoder's message would show a piece of the file.
         raise ConfigurationError(f"{name}: is not JSON") from None
-    return _checked(name, content)
+    credentials = _checked(name, content)
+    if content.get("delete_after_reading") is True:
+        Path(name).unlink(missing_ok=True)
+    return credentials
 
 
 def _read_private(path: Path) -> str:

@@ -30,6 +30,12 @@ BEGIN
             WHERE step = 3
               AND has_database_privilege(to_regrole(role), current_database(), 'CONNECT') IS NOT TRUE
         LOOP
+            IF step = 3 AND NOT (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database
+                                 WHERE datname = current_database()) THEN
+                -- Run by another than the owner it would only warn, and do nothing.
+                RETURN NEXT statement || ';';
+                CONTINUE;
+            END IF;
             BEGIN
                 EXECUTE statement;
             EXCEPTION

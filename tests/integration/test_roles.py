@@ -1,0 +1,465 @@
+"""Least privilege (S6), on a real server: what each role may do, what it may not, and who makes the roles."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from psycopg2 import errors, sql
+from psycopg2.extensions import parse_dsn
+from sqlalchemy.engine import make_url
+
+from epochline.coordinator import abort
+from epochline.epoch import AbortOutcome
+from epochline.errors import ConfigurationError, LedgerError
+from epochline.layout import StagingTicket
+from epochline.ledger.migrate import arrange_roles, upgrade
+from epochline.ledger.parts import record_error, record_fenced_write
+from epochline.ledger.postgres import PostgresLedger
+from epochline.ledger.writer import check_writer
+from epochline.local import credentials
+from epochline.local.postgres import Postgres, binaries
+from epochline.local.stack import Stack
+from tests.conftest import sqlalchemy_url
+from tests.contract.worlds import PostgresWriter, World, postgres_world, run
+
+REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
+ROLES = ("epochline_owner", "epochline_writer", "epochline_reader")
+
+
+@pytest.fixture
+def as_superuser(stack: Stack, postgres_dsn: str) -> Callable[..., list[Any]]:
+    """Runs statements as the superuser, in the test's own database."""
+    return lambda *statements: execute(superuser(stack, postgres_dsn), *statements)
+
+
+@pytest.fixture
+def login(stack: Stack, postgres_dsn: str) -> Iterator[Callable[..., str]]:
+    """Makes a login with these attributes and memberships, for this test; gives its URL of the test's database."""
+    made: list[str] = []
+    admin = superuser(stack, postgres_dsn)
+
+    def make(*roles: str, attributes: str = "") -> str:
+        name, password = f"login_{secrets.token_hex(4)}", secrets.token_hex(8)
+        execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{password}' {attributes}")
+        made.append(name)
+        execute(admin, *(f"GRANT {role} TO {name}" for role in roles))
+        return as_login(postgres_dsn, name, password)
+
+    yield make
+    for name in made:
+        execute(admin, f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
+
+
+@pytest.fixture
+def owner(login: Callable[..., str]) -> str:
+    return login("epochline_owner")
+
+
+@pytest.fixture
+def writer(login: Callable[..., str], as_superuser: Callable[..., list[Any]]) -> str:
+    dsn = login("epochline_writer")
+    as_superuser(f"GRANT {user(dsn)} TO epochline_owner")
+    return dsn
+
+
+@pytest.fixture
+def reader(login: Callable[..., str]) -> str:
+    return login("epochline_reader")
+
+
+@pytest.fixture
+def world(postgres_dsn: str, owner: str, writer: str) -> World:
+    """Everything by a login that is an owner and nothing else, but for staging, which the writer's login does."""
+    made = postgres_world(postgres_dsn)  # as who migrates: makes the target
+    made.ledger = PostgresLedger(owner, lock_timeout=2)
+    made.writer = PostgresWriter(writer)
+    return made
+
+
+@pytest.fixture
+def ticket(world: World) -> StagingTicket:
+    world.plan()
+    begun = world.begin(1)
+    assert begun is not None
+    return begun
+
+
+def as_login(dsn: str, name: str, password: str) -> str:
+    return make_url(dsn).set(username=name, password=password).render_as_string(hide_password=False)
+
+
+def superuser(stack: Stack, dsn: str) -> str:
+    return make_url(stack.postgres.superuser_dsn).set(database=parse_dsn(dsn)["dbname"]).render_as_string(False)
+
+
+def user(dsn: str) -> str:
+    return parse_dsn(dsn)["user"]
+
+
+def execute(dsn: str, *statements: Any, values: Sequence[Any] | None = None) -> list[Any]:
+    """Run statements one by one, each its own transaction; the rows of the last."""
+    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
+        session.autocommit = True
+        for statement in statements:
+            cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description else []
+
+
+# What the roles can do
+
+
+def test_an_epoch_is_planned_sealed_and_committed_by_an_owner_and_staged_by_a_writer(world: World) -> None:
+    """S6: neither login owns a table of the ledger or the target; nothing needs more than its role has."""
+    world.to_committed()
+    world.kafka.produce("orders", 0, 3)
+    world.to_committed("run-2")
+
+    assert len(world.visible()) == 18
+    assert world.heads() == {0: 13, 1: 5}
+    assert world.left_over() == 0
+
+
+def test_one_owner_drops_the_staging_that_another_one_made(
+    world: World, ticket: StagingTicket, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+) -> None:
+    """S6, INV-7: staging belongs to the role, so any operator's login can end an epoch."""
+    another = PostgresLedger(login("epochline_owner"))
+
+    assert abort(another, "orders", 1, run(), reason="by hand") is AbortOutcome.ABORTED
+    assert as_superuser("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'") == []
+
+
+def test_an_owner_ends_the_sessions_of_a_writer_that_it_fences(
+    world: World, ticket: StagingTicket, writer: str
+) -> None:
+    """INV-4, S6: a zombie that holds its transaction open loses it, and the refused write is recorded."""
+    zombie = psycopg2.connect(writer, application_name=ticket.application_name)
+    with zombie.cursor() as cursor:
+        table = sql.Identifier("epochline_staging", ticket.table("orders").table)
+        cursor.execute(sql.SQL("INSERT INTO {} (value) VALUES ('late')").format(table))
+
+        assert abort(world.ledger, "orders", 1, run(), reason="fenced") is AbortOutcome.ABORTED
+
+        with pytest.raises(psycopg2.OperationalError):
+            cursor.execute("SELECT 1")
+    zombie.close()
+    refused = execute(writer, "SELECT what FROM epochline.fenced_write")
+    assert refused == [("its session was ended",)]
+
+
+def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: StagingTicket, writer: str) -> None:
+    with closing(psycopg2.connect(writer)) as session, session, session.cursor() as cursor:
+        assert record_error(cursor, ticket.attempt_id, "BadRecordError: x")
+        record_fenced_write(cursor, ticket.attempt_id, 1, "here", "copy")
+        record_fenced_write(cursor, ticket.attempt_id, 1, "here", "copy")  # a second time: nothing
+
+    assert execute(writer, "SELECT error FROM epochline.attempt") == [("BadRecordError: x",)]
+    assert execute(writer, "SELECT count(*) FROM epochline.fenced_write") == [(1,)]
+
+
+# What they cannot
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM public.orders",
+        "INSERT INTO public.orders (value) VALUES ('x')",
+        "DELETE FROM public.orders",
+        "SELECT * FROM epochline.committed_range",
+        "INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, until_offset,"
+        " chosen_by) VALUES ('orders', 1, 't', 'i', 9, 0, 'x')",
+        "UPDATE epochline.pipeline SET generation = 2",
+        "UPDATE epochline.epoch SET state = 'PRE_COMMITTED', pre_committed_at = now()",
+        "UPDATE epochline.attempt SET sealed_at = now()",
+        "UPDATE epochline.attempt SET fenced_at = NULL",
+        "UPDATE epochline.part SET rows = 0",
+        "UPDATE epochline.manifest SET rows = 0",
+        "DELETE FROM epochline.manifest",
+        "DELETE FROM epochline.fenced_write",
+        "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
+        " VALUES ('orders', 1, 2, 'd', 'r', 'h')",
+        "INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (1, 'x', 'y')",
+        "DELETE FROM epochline.quarantined_record",
+        "CREATE TABLE public.mine (a int)",
+        "CREATE TABLE epochline.mine (a int)",
+        "CREATE TABLE epochline_staging.mine (a int)",
+        "CREATE SCHEMA mine",
+        "DROP TABLE public.orders",
+        "SELECT epochline.arrange_roles()",
+        "COPY epochline.part TO PROGRAM 'true'",
+        "SET ROLE epochline_owner",
+    ],
+)
+def test_a_writer_can_touch_neither_target_nor_chain_nor_state(
+    ticket: StagingTicket, writer: str, statement: str
+) -> None:
+    """S6: a stolen job's password moves no offset and shows no row."""
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(writer, statement)
+
+
+@pytest.mark.parametrize("statement", ["SELECT * FROM {}", "DELETE FROM {}", "TRUNCATE {}", "DROP TABLE {}"])
+def test_a_writer_fills_staging_and_can_do_nothing_else_to_it(
+    ticket: StagingTicket, writer: str, statement: str
+) -> None:
+    table = sql.Identifier("epochline_staging", ticket.table("orders").table)
+    execute(writer, sql.SQL("INSERT INTO {} (value) VALUES ('x')").format(table))
+
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(writer, sql.SQL(statement).format(table))
+
+
+def test_an_owner_runs_the_ledger_and_cannot_change_what_it_is(world: World, owner: str) -> None:
+    world.to_committed()
+
+    for statement in (
+        "DROP TRIGGER committed_is_written_once ON epochline.committed_range",
+        "ALTER TABLE epochline.epoch DISABLE TRIGGER ALL",
+        "DROP TABLE epochline.part",
+        "UPDATE epochline.alembic_version SET version_num = '9'",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            execute(owner, statement)
+    with pytest.raises(errors.IntegrityError):
+        execute(owner, "UPDATE epochline.committed_range SET until_offset = until_offset + 1")
+
+
+def test_a_reader_sees_every_view_and_nothing_else(
+    world: World, reader: str, as_superuser: Callable[..., list[Any]]
+) -> None:
+    """S6, U7: of the quarantine only what holds no record's bytes, for those may be somebody's personal data."""
+    world.to_committed()
+    relations = as_superuser(
+        "SELECT c.oid::regclass::text, c.relkind FROM pg_class c"
+        " WHERE c.relnamespace = 'epochline'::regnamespace AND c.relkind IN ('r', 'v', 'p') ORDER BY 1"
+    )
+    views = {name for name, kind in relations if kind == "v"}
+    assert {"epochline.epochs", "epochline.heads", "epochline.quarantine", "epochline.actions"} <= views
+
+    for name, kind in [*relations, ("public.orders", "r")]:
+        query = f"SELECT count(*) FROM {name}"  # any one column is enough for that
+        if kind == "v":
+            execute(reader, query)
+        else:
+            with pytest.raises(errors.InsufficientPrivilege):
+                execute(reader, query)
+        for change in (f"DELETE FROM {name}", f"TRUNCATE {name}"):
+            with pytest.raises(REFUSED):
+                execute(reader, change)
+    for view in views - {"epochline.quarantine"}:
+        execute(reader, f"SELECT * FROM {view}")
+    execute(reader, 'SELECT pipeline, epoch_id, topic, partition, "offset", reason FROM epochline.quarantine')
+    for column in ("key", "value", "headers"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            execute(reader, f"SELECT {column} FROM epochline.quarantine")
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(reader, "CREATE TABLE public.mine (a int)")
+
+
+@pytest.mark.parametrize("name", ["epochline_job", "epochline_viewer"])
+def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stack: Stack, name: str) -> None:
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(stack.postgres.dsn(login=name), "CREATE TEMPORARY TABLE mine (a int)")
+    with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
+        execute(make_url(stack.postgres.dsn(login=name)).set(database="airflow").render_as_string(False), "SELECT 1")
+
+
+# Who makes them
+
+
+def test_a_login_that_may_make_no_roles_migrates_and_is_told_what_a_dba_has_to_run(
+    stack: Stack, login: Callable[..., str], new_database: Callable[[], str]
+) -> None:
+    """The roles of the server are hidden behind other names for this one test's function."""
+    plain = login(attributes="NOCREATEROLE")
+    database = f"bare_{secrets.token_hex(4)}"
+    execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(plain)}")
+    dsn = make_url(plain).set(database=database).render_as_string(False)
+    upgrade(sqlalchemy_url(dsn))
+    own_roles(stack, dsn, database)
+
+    left = arrange_roles(sqlalchemy_url(dsn))
+
+    assert left == [
+        f"CREATE ROLE {database}_owner NOLOGIN;",
+        f"CREATE ROLE {database}_writer NOLOGIN;",
+        f"CREATE ROLE {database}_reader NOLOGIN;",
+        f"GRANT {database}_writer TO {database}_owner;",
+        f"GRANT {database}_owner TO {user(plain)};",
+        *(f"GRANT CONNECT ON DATABASE {database} TO {database}_{role};" for role in ("owner", "writer", "reader")),
+    ]
+    execute(superuser(stack, dsn), *left)
+    assert arrange_roles(sqlalchemy_url(dsn)) == []
+    granted = "SELECT has_table_privilege(%s, 'epochline.part', 'INSERT'), has_table_privilege(%s, 'epochline.epochs', 'SELECT')"
+    assert execute(dsn, granted, values=(f"{database}_writer", f"{database}_reader")) == [(True, True)]
+    execute(stack.postgres.superuser_dsn, f"DROP DATABASE {database}")
+    drop_roles(stack, database)
+
+
+def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them(
+    stack: Stack, login: Callable[..., str]
+) -> None:
+    """Roles belong to the server: two databases that migrate at the same moment make them once."""
+    maker = login(attributes="CREATEROLE")
+    prefix = f"two_{secrets.token_hex(4)}"
+    databases = [f"{prefix}_{number}" for number in (1, 2)]
+    urls = []
+    for database in databases:
+        execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(maker)}")
+        dsn = make_url(maker).set(database=database).render_as_string(False)
+        upgrade(sqlalchemy_url(dsn))
+        own_roles(stack, dsn, prefix)
+        urls.append(sqlalchemy_url(dsn))
+    barrier, told = threading.Barrier(2), []
+
+    def arrange(url: str) -> None:
+        barrier.wait()
+        told.append(arrange_roles(url))
+
+    threads = [threading.Thread(target=arrange, args=(url,)) for url in urls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert told == [[], []]
+    roles = f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{prefix}%' AND NOT rolcanlogin"
+    assert execute(stack.postgres.superuser_dsn, roles) == [(3,)]
+    for database in databases:
+        execute(stack.postgres.superuser_dsn, f"DROP DATABASE {database}")
+    drop_roles(stack, prefix)
+
+
+def own_roles(stack: Stack, dsn: str, prefix: str) -> None:
+    """Let a database's function speak of roles of this test's own: those of the server are in use by other tests."""
+    ((body,),) = execute(superuser(stack, dsn), "SELECT pg_get_functiondef('epochline.arrange_roles()'::regprocedure)")
+    for role in ROLES:
+        body = body.replace(role, role.replace("epochline", prefix))
+    execute(superuser(stack, dsn), body)
+
+
+def drop_roles(stack: Stack, prefix: str) -> None:
+    execute(stack.postgres.superuser_dsn, *(f"DROP ROLE {role.replace('epochline', prefix)}" for role in ROLES))
+
+
+def test_a_repeat_grants_what_was_taken_and_what_is_new(
+    postgres_dsn: str, reader: str, as_superuser: Callable[..., list[Any]]
+) -> None:
+    execute(postgres_dsn, "CREATE VIEW epochline.later AS SELECT 1 AS one")
+    as_superuser("REVOKE SELECT ON epochline.epochs FROM epochline_reader")
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(reader, "SELECT * FROM epochline.epochs")
+
+    assert arrange_roles(sqlalchemy_url(postgres_dsn)) == []
+
+    assert execute(reader, "SELECT count(*) FROM epochline.epochs") == [(0,)]
+    assert execute(reader, "SELECT * FROM epochline.later") == [(1,)]
+
+
+# Clear words
+
+
+def test_a_writer_in_order_is_let_through(ticket: StagingTicket, owner: str, writer: str) -> None:
+    check_writer(owner, writer, ticket)
+
+
+def test_a_writer_without_the_role_is_named_before_spark_starts(
+    ticket: StagingTicket, owner: str, login: Callable[..., str]
+) -> None:
+    stranger = login()
+
+    with pytest.raises(ConfigurationError, match=f"GRANT epochline_writer TO {user(stranger)};"):
+        check_writer(owner, stranger, ticket)
+
+
+def test_a_writer_whose_sessions_could_not_be_ended_is_refused(
+    ticket: StagingTicket, owner: str, login: Callable[..., str]
+) -> None:
+    """INV-4: without this a zombie could not be fenced, and nobody would know before there is one."""
+    apart = login("epochline_writer")
+
+    with pytest.raises(ConfigurationError, match=f"GRANT {user(apart)} TO epochline_owner;"):
+        check_writer(owner, apart, ticket)
+
+
+def test_a_writer_of_another_database_is_refused(
+    ticket: StagingTicket, owner: str, writer: str, new_database: Callable[[], str]
+) -> None:
+    elsewhere = make_url(writer).set(database=parse_dsn(new_database())["dbname"]).render_as_string(False)
+    no_ledger = make_url(writer).set(database="template1").render_as_string(False)
+
+    for other in (elsewhere, no_ledger):
+        with pytest.raises(ConfigurationError, match="leads to another database"):
+            check_writer(owner, other, ticket)
+
+
+def test_a_login_without_any_role_is_told_what_it_lacks(world: World, login: Callable[..., str]) -> None:
+    world.ledger = PostgresLedger(login())
+
+    with pytest.raises(LedgerError, match="epochline_owner"):
+        world.plan()
+
+
+def test_an_attempt_begins_where_no_role_was_ever_made(
+    postgres_dsn: str, world: World, as_superuser: Callable[..., list[Any]]
+) -> None:
+    """A ledger whose DBA has not come yet works as before, by one login for everything."""
+    as_superuser(
+        "REVOKE ALL ON SCHEMA epochline_staging FROM epochline_owner",
+        "REVOKE ALL ON SCHEMA epochline_staging FROM epochline_writer",
+    )
+    world.ledger, world.writer = PostgresLedger(postgres_dsn), PostgresWriter(postgres_dsn)
+
+    world.to_committed()
+
+    assert len(world.visible()) == 15
+
+
+# The containers
+
+
+@pytest.fixture
+def bare_server() -> Iterator[Postgres]:
+    """A server that nothing has been made in."""
+    one = Stack(Path(tempfile.mkdtemp(prefix="epochline-tests-")))
+    with one.home.lock():
+        credentials.ensure(one.home)
+        one._ports.settle(set())
+        one.postgres.start()
+        try:
+            one.postgres.daemon.wait_ready(one.postgres.health, 60)
+            yield one.postgres
+        finally:
+            one.postgres.stop()
+            one.home.wipe()
+
+
+def test_the_script_of_the_containers_leaves_nothing_to_a_dba(bare_server: Postgres) -> None:
+    """S6: run as the image's entry point does; then the ledger is migrated by its owner."""
+    passwords = {"EPOCHLINE_POSTGRES_PASSWORD": "a", "EPOCHLINE_JOB_PASSWORD": "b", "EPOCHLINE_VIEWER_PASSWORD": "c",
+                 "AIRFLOW_POSTGRES_PASSWORD": "d"}  # fmt: skip
+    script = Path(__file__).parents[2] / "include" / "docker" / "databases.sql"
+    done = subprocess.run(
+        [binaries() / "psql", "--no-psqlrc", "--file", script, bare_server.superuser_dsn],
+        env=passwords, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    server = f"127.0.0.1:{bare_server.port}/epochline"
+
+    upgrade(f"postgresql+psycopg2://epochline:a@{server}")
+
+    assert arrange_roles(f"postgresql+psycopg2://epochline:a@{server}") == []
+    assert execute(f"postgresql://epochline_viewer:c@{server}", "SELECT count(*) FROM epochline.epochs") == [(0,)]
+    execute(f"postgresql://epochline_job:b@{server}", "SELECT 1 FROM epochline.attempt FOR KEY SHARE")
+    with pytest.raises(errors.InsufficientPrivilege):
+        execute(f"postgresql://epochline_job:b@{server}", "CREATE TEMPORARY TABLE mine (a int)")

@@ -1,0 +1,102 @@
+"""Connection details on their way to a Spark driver: never readable by others, never left lying about (trap 17)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from epochline.airflow.handover import environment_of_job, handed_over
+from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
+
+CONNECTIONS = {"postgres": {"dsn": "postgresql://u:canary@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
+HOLDER = """
+import json, sys, time
+from epochline.airflow.handover import handed_over
+with handed_over(json.loads(sys.argv[1])) as path:
+    print(path, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield tmp_path
+    tempfile.tempdir = None
+
+
+def killed_while_it_held() -> Path:
+    """What a task leaves that was ended by SIGKILL before its driver read the file."""
+    command = [sys.executable, "-c", HOLDER, json.dumps({"postgres": {"dsn": "postgresql://h/d"}})]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as task:
+        path = Path(task.stdout.readline().strip())
+        task.send_signal(signal.SIGKILL)
+    assert path.exists()
+    return path
+
+
+def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder):
+    with handed_over(CONNECTIONS) as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+    assert list(folder.iterdir()) == []
+
+
+def test_the_driver_deletes_it_as_soon_as_it_is_read():
+    """S4: a task that is killed while Spark works leaves no password behind."""
+    with handed_over(CONNECTIONS) as path:
+        credentials = read_credentials({CREDENTIALS_VARIABLE: str(path)})
+
+        assert credentials.dsn == CONNECTIONS["postgres"]["dsn"]
+        assert not path.exists()
+
+
+def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(CONNECTIONS))
+    path.chmod(0o600)
+
+    read_credentials({CREDENTIALS_VARIABLE: str(path)})
+
+    assert path.exists()
+
+
+def test_what_a_killed_task_left_is_deleted_by_the_next_one():
+    left = killed_while_it_held()
+
+    with handed_over(CONNECTIONS):
+        assert not left.parent.exists()
+
+
+def test_what_a_living_task_holds_is_left_alone():
+    with handed_over(CONNECTIONS) as first, handed_over(CONNECTIONS) as second:
+        assert first.exists()
+        assert second.exists()
+
+
+def test_a_job_does_not_inherit_the_passwords_of_airflows_processes(monkeypatch):
+    """S6: what Spark runs is the pipeline's own code; it gets the writer's login and no other."""
+    secret = ("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__FERNET_KEY",
+              "AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW_VAR_KEY")  # fmt: skip
+    for name in secret:
+        monkeypatch.setenv(name, "canary")
+    monkeypatch.setenv("AIRFLOW__CORE__PARALLELISM", "8")
+
+    with environment_of_job(EPOCHLINE_CREDENTIALS="/x"):
+        inherited = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+
+    assert "canary" not in inherited
+    assert "EPOCHLINE_CREDENTIALS=/x" in inherited
+    assert "AIRFLOW__CORE__PARALLELISM=8" in inherited
+    assert os.environ["AIRFLOW_CONN_EPOCHLINE_POSTGRES"] == "canary"
+    assert CREDENTIALS_VARIABLE not in os.environ
