@@ -36,8 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def killed_while_it_held() -> Path:
     """What a task leaves that was ended by SIGKILL before its driver read the file."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "include")}
     command = [sys.executable, "-c", HOLDER, json.dumps({"postgres": {"dsn": "postgresql://h/d"}})]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as task:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as task:
         path = Path(task.stdout.readline().strip())
         task.send_signal(signal.SIGKILL)
     assert path.exists()
