@@ -1,4 +1,4 @@
-"""Least privilege (S6), on a real server: what each role may do, what it may not, and who makes the roles."""
+"""Least privilege (SEC-6), on a real server: what each role may do, what it may not, and who makes the roles."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def execute(dsn: str, *statements: Any, values: Sequence[Any] | None = None) -> 
 
 
 def test_an_epoch_is_planned_sealed_and_committed_by_an_owner_and_staged_by_a_writer(world: World) -> None:
-    """S6: neither login owns a table of the ledger or the target; nothing needs more than its role has."""
+    """SEC-6: neither login owns a table of the ledger or the target; nothing needs more than its role has."""
     world.to_committed()
     world.kafka.produce("orders", 0, 3)
     world.to_committed("run-2")
@@ -131,7 +131,7 @@ def test_an_epoch_is_planned_sealed_and_committed_by_an_owner_and_staged_by_a_wr
 def test_one_owner_drops_the_staging_that_another_one_made(
     world: World, ticket: StagingTicket, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
 ) -> None:
-    """S6, INV-7: staging belongs to the role, so any operator's login can end an epoch."""
+    """SEC-6, INV-7: staging belongs to the role, so any operator's login can end an epoch."""
     another = PostgresLedger(login("epochline_owner"))
 
     assert abort(another, "orders", 1, run(), reason="by hand") is AbortOutcome.ABORTED
@@ -141,7 +141,7 @@ def test_one_owner_drops_the_staging_that_another_one_made(
 def test_an_owner_ends_the_sessions_of_a_writer_that_it_fences(
     world: World, ticket: StagingTicket, writer: str
 ) -> None:
-    """INV-4, S6: a zombie that holds its transaction open loses it, and the refused write is recorded."""
+    """INV-4, SEC-6: a zombie that holds its transaction open loses it, and the refused write is recorded."""
     zombie = psycopg2.connect(writer, application_name=ticket.application_name)
     with zombie.cursor() as cursor:
         table = sql.Identifier("epochline_staging", ticket.table("orders").table)
@@ -203,7 +203,7 @@ def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: S
 def test_a_writer_can_touch_neither_target_nor_chain_nor_state(
     ticket: StagingTicket, writer: str, statement: str
 ) -> None:
-    """S6: a stolen job's password moves no offset and shows no row."""
+    """SEC-6: a stolen job's password moves no offset and shows no row."""
     with pytest.raises(errors.InsufficientPrivilege):
         execute(writer, statement)
 
@@ -237,7 +237,7 @@ def test_an_owner_runs_the_ledger_and_cannot_change_what_it_is(world: World, own
 def test_a_reader_sees_every_view_and_nothing_else(
     world: World, reader: str, as_superuser: Callable[..., list[Any]]
 ) -> None:
-    """S6, U7: of the quarantine only what holds no record's bytes, for those may be somebody's personal data."""
+    """SEC-6, U7: of the quarantine only what holds no record's bytes, for those may be somebody's personal data."""
     world.to_committed()
     relations = as_superuser(
         "SELECT c.oid::regclass::text, c.relkind FROM pg_class c"
@@ -445,7 +445,7 @@ def bare_server() -> Iterator[Postgres]:
 
 
 def test_the_script_of_the_containers_leaves_nothing_to_a_dba(bare_server: Postgres) -> None:
-    """S6: run as the image's entry point does; then the ledger is migrated by its owner."""
+    """SEC-6: run as the image's entry point does; then the ledger is migrated by its owner."""
     passwords = {"EPOCHLINE_POSTGRES_PASSWORD": "a", "EPOCHLINE_JOB_PASSWORD": "b", "EPOCHLINE_VIEWER_PASSWORD": "c",
                  "AIRFLOW_POSTGRES_PASSWORD": "d"}  # fmt: skip
     script = Path(__file__).parents[2] / "include" / "docker" / "databases.sql"

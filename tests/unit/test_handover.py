@@ -54,7 +54,7 @@ def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder):
 
 
 def test_the_driver_deletes_it_as_soon_as_it_is_read():
-    """S4: a task that is killed while Spark works leaves no password behind."""
+    """SEC-4: a task that is killed while Spark works leaves no password behind."""
     with handed_over(CONNECTIONS) as path:
         credentials = read_credentials({CREDENTIALS_VARIABLE: str(path)})
 
@@ -86,7 +86,7 @@ def test_what_a_living_task_holds_is_left_alone():
 
 
 def test_a_job_does_not_inherit_the_passwords_of_airflows_processes(monkeypatch):
-    """S6: what Spark runs is the pipeline's own code; it gets the writer's login and no other."""
+    """SEC-6: what Spark runs is the pipeline's own code; it gets the writer's login and no other."""
     secret = ("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__FERNET_KEY",
               "AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW_VAR_KEY")  # fmt: skip
     for name in secret:

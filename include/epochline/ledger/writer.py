@@ -15,7 +15,7 @@ from epochline.names import OWNER, WRITER
 
 
 def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> None:
-    """Refuse a writer's login that could not stage the attempt, or whose sessions a fence could not end (S6, INV-4).
+    """Refuse a writer's login that could not stage the attempt, or whose sessions a fence could not end (SEC-6, INV-4).
 
     Args:
         ledger_dsn: libpq URL of who begins, seals and commits.
