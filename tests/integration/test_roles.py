@@ -297,6 +297,7 @@ def test_a_login_that_may_make_no_roles_migrates_and_is_told_what_a_dba_has_to_r
         f"GRANT {database}_writer TO {database}_owner;",
         f"GRANT {database}_owner TO {user(plain)};",
         *(f"GRANT CONNECT ON DATABASE {database} TO {database}_{role};" for role in ("owner", "writer", "reader")),
+        f"GRANT TEMPORARY ON DATABASE {database} TO {database}_owner;",
     ]
     execute(superuser(stack, dsn), *left)
     assert arrange_roles(sqlalchemy_url(dsn)) == []

@@ -26,9 +26,11 @@ BEGIN
             SELECT format('GRANT epochline_owner TO %I', current_user)
             WHERE step = 2 AND pg_has_role(to_regrole('epochline_owner'), 'USAGE') IS NOT TRUE
             UNION ALL
-            SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), role) FROM unnest(roles) role
-            WHERE step = 3
-              AND has_database_privilege(to_regrole(role), current_database(), 'CONNECT') IS NOT TRUE
+            -- TEMPORARY: an audit keeps what it read from Kafka in tables of its session.
+            SELECT format('GRANT %s ON DATABASE %I TO %I', wanted, current_database(), role)
+            FROM (SELECT role, 'CONNECT' FROM unnest(roles) role
+                  UNION ALL SELECT 'epochline_owner', 'TEMPORARY') AS rights (role, wanted)
+            WHERE step = 3 AND has_database_privilege(to_regrole(role), current_database(), wanted) IS NOT TRUE
         LOOP
             IF step = 3 AND NOT (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database
                                  WHERE datname = current_database()) THEN
