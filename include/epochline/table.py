@@ -53,13 +53,9 @@ class PostgresTable(Declared):
     def _table_is_a_name(cls, table: str) -> str:
         for part in split_table(table):
             check_identifier(part)
-        if split_table(table)[0] in (
-            "epochline",
-            "epochline_staging",
-            "pg_catalog",
-            "information_schema",
-            "pg_temp",
-        ):
+        schema = split_table(table)[0]
+        # Names that begin with pg_ are PostgreSQL's own: its catalogue, and the temporary tables of other sessions.
+        if schema in ("epochline", "epochline_staging", "information_schema") or schema.startswith("pg_"):
             raise ValueError(f"the schema of {table!r} is not for targets")
         return table
 

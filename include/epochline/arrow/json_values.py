@@ -127,7 +127,7 @@ class _Member:
             self._take = _number
         elif kind.name in ("json", "jsonb"):
             self.at_once = False
-            self._take = write_json
+            self._take = _document
         elif kind.name == "bytea":
             self.at_once = False
             self.carried = self.written = pa.binary()
@@ -146,6 +146,16 @@ class _Member:
 def _shown(value: Any) -> str:
     text = write_json(value).encode("ascii", "backslashreplace").decode()
     return marked(text if len(text) <= 40 else f"{text[:40]}…")
+
+
+def _document(value: Any) -> str:
+    """The member as JSON text. A lone surrogate can be written as an escape alone, never as text of UTF-8."""
+    text = write_json(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DoesNotFitError("half a surrogate pair in a text") from error
+    return text
 
 
 def _text(value: Any) -> str:

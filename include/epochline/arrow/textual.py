@@ -92,7 +92,8 @@ def _checked(texts: pa.Array, check: Callable[[str], None]) -> pa.Array:
         except DoesNotFitError:
             raise
         except (ValueError, RecursionError) as error:
-            raise DoesNotFitError(str(error)[:80]) from error
+            # Python's own message would show the value.
+            raise DoesNotFitError("cannot be read") from error
     return texts
 
 

@@ -29,6 +29,8 @@ from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
 STATEMENT_TIMEOUT_SECONDS = 900
+_DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
+"""What PostgreSQL says of a value that it cannot take begins with the value itself."""
 
 
 class PostgresTransaction:
@@ -93,17 +95,20 @@ class PostgresLedger:
         except EpochlineError:
             raise
         except DBAPIError as error:
-            raise explained(error.orig) from error
+            # Not chained: a driver's error shows the row in question, and a traceback shows the whole chain.
+            raise explained(error.orig) from None
         except psycopg2.Error as error:
-            raise explained(error) from error
+            raise explained(error) from None
 
 
 def explained(error: BaseException | None) -> EpochlineError:
-    """The driver's error as one of ours. Its text may hold values of rows, so only the primary message is kept."""
+    """The driver's error as one of ours, without values of rows: details are left out, and what is said of a value."""
     if not isinstance(error, psycopg2.Error):
         return LedgerError(str(error))
     code = error.pgcode or ""
     message = (error.diag.message_primary or str(error)).strip().splitlines()[0] if (error.diag or error.args) else code
+    if code.startswith(_DATA_EXCEPTION):
+        message = f"{errorcodes.lookup(code).lower().replace('_', ' ')} (the value is not shown)"
     if code in (
         errorcodes.LOCK_NOT_AVAILABLE,
         errorcodes.DEADLOCK_DETECTED,

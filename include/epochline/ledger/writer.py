@@ -34,7 +34,7 @@ def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> Non
         with _session(ledger_dsn) as ledger:
             asked = execute(ledger, "ledger_standing", attempt_id=ticket.attempt_id, login=told.login).one()
     except DBAPIError as error:
-        raise explained(error.orig) from error
+        raise explained(error.orig) from None
     if told.token != asked.token:
         raise ConfigurationError(_elsewhere(ticket))
     if not told.may_stage:

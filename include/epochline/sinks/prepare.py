@@ -160,10 +160,11 @@ def _try_it(connection: Connection, what: Application, epoch: Epoch) -> None:
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
     except (psycopg2.IntegrityError, psycopg2.DataError, psycopg2.errors.RaiseException) as error:
         rule = error.diag.constraint_name or "a rule"
+        # Neither the details nor what is said of a value: both would show a row in logs.
+        said = type(error).__name__ if isinstance(error, psycopg2.DataError) else error.diag.message_primary
         raise SealRefusedError(
-            f"{epoch_of(what)}: {what.sink} refuses the rows: {error.diag.message_primary} ({rule}). Nothing was"
-            " sealed."
-        ) from error
+            f"{epoch_of(what)}: {what.sink} refuses the rows: {said} ({rule}). Nothing was sealed."
+        ) from None
     execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
     staged = _first(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
     if what.sink.mode in ("append", "replace") and staged != (rows,):

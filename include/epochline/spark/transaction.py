@@ -128,11 +128,11 @@ class PartTransaction:
         try:
             yield
         except LOST as error:
-            reason = " ".join(str(error).split())
+            reason = _said(error)
             self.close()
             if not self._live():
                 raise self._refused(what) from None
-            raise LedgerUnavailableError(f"{self._ticket}: {what}: {reason}") from error
+            raise LedgerUnavailableError(f"{self._ticket}: {what}: {reason}") from None
 
     def _live(self) -> bool:
         with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
@@ -157,8 +157,12 @@ def _asked(ticket: StagingTicket) -> Iterator[None]:
     try:
         yield
     except psycopg2.Error as error:
-        reason = " ".join(str(error).split())
-        raise LedgerUnavailableError(f"{ticket}: its standing cannot be asked: {reason}") from error
+        raise LedgerUnavailableError(f"{ticket}: its standing cannot be asked: {_said(error)}") from None
+
+
+def _said(error: psycopg2.Error) -> str:
+    """The server's own words, without the line of COPY that they may come with."""
+    return " ".join((error.diag.message_primary or str(error).partition("CONTEXT:")[0]).split())
 
 
 def _brief(part: Part | None) -> str:
