@@ -1,0 +1,232 @@
+"""What a trigger cannot smuggle in, and a whole epoch's secrets looked for wherever they could show."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from tests.airflow.conftest import Scheduler, eventually
+
+PIPELINE = "canary"
+TASKS = ("plan_epoch", "pre_commit", "commit_epoch", "abort_epoch")
+RECORD = "4111-1111-record-canary"
+RECORDS = {0: [f"{RECORD}-{i}" for i in range(5)], 1: ["sleep 5"], 2: [], 3: [f"{RECORD}-5"]}
+NOTE = "{{ conn.epochline_postgres.password }} {{ var.value.x }} {% raw %} %s '; DROP TABLE epochline.epoch; --"
+
+
+@pytest.fixture(scope="module")
+def ready(scheduler: Scheduler) -> Scheduler:
+    scheduler.prepare(PIPELINE, RECORDS)
+    dags = "/api/v2/dags"
+    eventually("the DAG is there", lambda: PIPELINE in {d["dag_id"] for d in scheduler.call("GET", dags)["dags"]}, 120)
+    scheduler.call("PATCH", f"{dags}/{PIPELINE}", {"is_paused": False})
+    return scheduler
+
+
+@pytest.fixture(scope="module")
+def secrets_of(scheduler: Scheduler) -> dict[str, str]:
+    """Every password and key of the stack: what a canary would be planted for is there already."""
+    known = json.loads(scheduler.stack.home.secrets.read_text())
+    return {name: value for name, value in known.items() if name != "kafka_cluster_id"}
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark_conf": {"spark.jars.packages": "evil:evil:1"}},
+        {"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"},
+        {"jars": "/evil.jar"},
+        {"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}},
+        {"bootstrap.servers": "evil:9092"},
+        {"postgres_connection": "other"},
+        {"{{ var.value.x }}": 1},
+    ],
+    ids=lambda conf: next(iter(conf)),
+)
+def test_a_trigger_with_a_key_that_is_not_on_the_list_plans_nothing(ready: Scheduler, conf: dict[str, Any]) -> None:
+    """SEC-2: Airflow takes any key; the plan refuses, naming it and never its value."""
+    before = ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)
+    run = ready.trigger(PIPELINE, **conf)
+
+    assert ready.wait(PIPELINE, run) == "failed"
+
+    log = ready.log(PIPELINE, run, "plan_epoch")
+    assert "which a trigger cannot set" in log
+    assert ready.instances(PIPELINE, run)["plan_epoch"]["try_number"] == 1
+    assert ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE) == before
+
+
+@pytest.mark.parametrize("conf", [{"record_limit": "{{ 1 }}"}, {"record_limit": "1; DROP TABLE x"}, {"record_limit": 0},
+                                  {"note": "x" * 501}, {"note": {"a": 1}}])  # fmt: skip
+def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler, conf: dict[str, Any]) -> None:
+    """SEC-1, SEC-2."""
+    with pytest.raises(AssertionError, match="400"):
+        ready.trigger(PIPELINE, **conf)
+
+
+def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler, secrets_of: dict[str, str]) -> None:
+    """SEC-4, SEC-5, SEC-8, I12, trap 17: arguments, job's environment, UI, event log, logs, databases, files."""
+    began = time.time()
+    with Watch() as watch:
+        run = ready.trigger(PIPELINE, note=NOTE)
+        driver = ready.driver(PIPELINE, 1)
+        job = eventually("the job reads", lambda: ready.writers(PIPELINE, 1) and family(driver), 120)
+        inherited = "\n".join(environment_of(process) for process in job)
+        ports = eventually("Spark's UI listens", lambda: listening(driver), 60)
+        shown = eventually("Spark's UI answers", lambda: ui_of(ports), 60)
+        assert ready.wait(PIPELINE, run) == "success", ready.log(PIPELINE, run, "pre_commit")
+
+    assert PIPELINE in watch.text
+    assert "spark.app.name" in shown
+    assert "EPOCHLINE_CREDENTIALS" in inherited
+    assert {address for address, _ in ports} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+    xcoms = [entry for task in TASKS for entry in xcoms_of(ready, run, task)]
+    assert xcoms == [("plan_epoch", "return_value", "1")]
+    ((note,),) = ready.query("SELECT note FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED'", PIPELINE)
+    assert note == NOTE
+
+    logs = text_of(path for path in ready.stack.home.logs.rglob("*") if path.is_file())
+    assert "SparkListenerApplicationStart" in logs
+    assert f"pipeline={PIPELINE}" in logs
+    places = {
+        "arguments of processes": watch.text,
+        "environment of Spark's processes": inherited,
+        "Spark's UI": shown,
+        "logs, Spark's event log among them": logs,
+        "rendered fields": json.dumps(ready.instances(PIPELINE, run)),
+        "Airflow's database": dump(ready.stack.postgres.dsn("airflow"), "public"),
+        "the ledger": dump(ready.stack.postgres.dsn(), "epochline"),
+        "files that others may read": text_of(readable_by_others(began)),
+    }
+    # The job's own login came by a file, so not even that is in what it inherited.
+    found = {(name, place) for place, text in places.items() for name, secret in secrets_of.items() if secret in text}
+    assert found == set()
+    # Records are rows and quarantine; nothing else repeats them.
+    assert {place for place, text in places.items() if RECORD in text} == set()
+    assert list(Path(tempfile.gettempdir()).glob("epochline-job-*/credentials.json")) == []
+
+
+class Watch:
+    """Collects the arguments of every process of the machine, again and again."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._seen)
+
+    def _look(self) -> None:
+        while not self._done.wait(0.1):
+            for pid in psutil.pids():
+                with suppress(OSError):
+                    self._seen.add(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def environment_of(process: psutil.Process) -> str:
+    with suppress(OSError):
+        # Others cannot read it: an environment is its owner's. A job is somebody else's code, so it gets no secret.
+        path = Path(f"/proc/{process.pid}/environ")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o400
+        return path.read_bytes().decode(errors="replace")
+    return ""
+
+
+def listening(process: psutil.Process) -> list[tuple[str, int]]:
+    found = process.net_connections(kind="tcp")
+    return [(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN]
+
+
+def ui_of(ports: list[tuple[str, int]]) -> str:
+    """Everything that Spark's REST API says of its application, empty while it does not answer."""
+    for _, port in ports:
+        base = f"http://127.0.0.1:{port}/api/v1/applications"
+        with suppress(OSError, ValueError, IndexError, TypeError, KeyError):
+            name = json.loads(fetched(base))[0]["id"]
+            what = ("environment", "jobs", "stages", "executors", "sql?details=true&planDescription=true")
+            return "\n".join(fetched(f"{base}/{name}/{one}") for one in what)
+    return ""
+
+
+def fetched(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return ""
+
+
+def xcoms_of(scheduler: Scheduler, run: str, task: str) -> Iterator[tuple[str, str, Any]]:
+    base = f"/api/v2/dags/{PIPELINE}/dagRuns/{run}/taskInstances/{task}/xcomEntries"
+    for entry in scheduler.call("GET", base)["xcom_entries"]:
+        yield task, entry["key"], scheduler.call("GET", f"{base}/{entry['key']}")["value"]
+
+
+def dump(dsn: str, schema: str) -> str:
+    """Every row of every table, as text."""
+    with closing(psycopg2.connect(dsn)) as session, session, session.cursor() as cursor:
+        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,))
+        pieces = []
+        for (table,) in cursor.fetchall():
+            cursor.execute(sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(schema, table)))
+            pieces += [row for (row,) in cursor.fetchall()]
+    assert pieces
+    return "\n".join(pieces)
+
+
+def readable_by_others(since: float) -> Iterator[Path]:
+    """Files in the folder for temporary ones that were written meanwhile and that any account could read."""
+    for folder, subfolders, names in os.walk(tempfile.gettempdir()):
+        subfolders[:] = [name for name in subfolders if _mode(Path(folder, name)) & stat.S_IXOTH]
+        for name in names:
+            path = Path(folder, name)
+            with suppress(OSError):
+                known = path.lstat()
+                if stat.S_ISREG(known.st_mode) and known.st_mode & stat.S_IROTH and known.st_mtime >= since:
+                    yield path
+
+
+def _mode(path: Path) -> int:
+    with suppress(OSError):
+        return path.lstat().st_mode
+    return 0
+
+
+def text_of(paths: Any) -> str:
+    pieces = []
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_size < 50_000_000:
+                pieces.append(path.read_bytes().decode(errors="replace"))
+    return "\n".join(pieces)

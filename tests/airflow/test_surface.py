@@ -1,0 +1,111 @@
+"""What the project adds to Airflow's and Spark's surface: no open route, no Connect server, no old Airflow."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.plugins_manager import AirflowPlugin
+from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import Mount, Route
+
+ROOT = Path(__file__).parents[2]
+
+
+def plugins() -> Iterator[type[AirflowPlugin]]:
+    """What Airflow would load from `plugins/`, from the classes themselves."""
+    for path in sorted((ROOT / "plugins").rglob("*.py")):
+        spec = importlib.util.spec_from_file_location(f"_surface_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if issubclass(kind, AirflowPlugin) and kind is not AirflowPlugin:
+                yield kind
+
+
+def open_routes(app: Any) -> Iterator[str]:
+    """Routes that anybody could call: without a dependency of Airflow's own access control."""
+    for route in app.routes:
+        if isinstance(route, Mount):
+            yield from (f"{route.path}{inner}" for inner in open_routes(route))
+        elif not (isinstance(route, APIRoute) and _guarded(route.dependant)):
+            yield route.path
+
+
+def _guarded(dependant: Any) -> bool:
+    return any(
+        (
+            getattr(one.call, "__module__", "") == "airflow.api_fastapi.core_api.security"
+            and getattr(one.call, "__qualname__", "").startswith("requires_access")
+        )
+        or _guarded(one)
+        for one in dependant.dependencies
+    )
+
+
+def test_no_plugin_of_the_project_opens_a_route() -> None:
+    """SEC-3: Airflow does not authenticate the apps of plugins; each route has to ask by itself."""
+    for kind in plugins():
+        for app in kind.fastapi_apps:
+            assert list(open_routes(app["app"])) == [], kind
+        assert not kind.flask_blueprints, kind
+        assert not kind.appbuilder_views, kind
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")  # Airflow's own import
+def test_the_search_finds_an_open_route_wherever_it_hides() -> None:
+    from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+    from airflow.api_fastapi.core_api.security import requires_access_view
+
+    app, inner = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), FastAPI()
+    guard = Depends(requires_access_view(AccessView.PLUGINS))
+    app.add_api_route("/closed", lambda: None, dependencies=[guard])
+    app.add_api_route("/open", lambda: None)
+    app.add_api_route("/other", lambda: None, dependencies=[Depends(lambda: None)])
+    app.routes.append(Route("/plain", lambda request: None))
+    inner.add_api_route("/deep", lambda: None)
+    app.mount("/below", inner)
+
+    found = set(open_routes(app))
+
+    assert found >= {"/open", "/other", "/plain", "/below/deep"}
+    assert "/closed" not in found
+
+
+FLOOR = (3, 3, 0)
+"""CVE-2026-33264, CVE-2026-42359, CVE-2025-68438 and CVE-2025-66388 are closed from here on."""
+
+
+def test_airflow_is_of_a_version_without_the_known_leaks() -> None:
+    """SEC-7: installed, declared and in the image."""
+    declared = re.search(r'"apache-airflow==([\d.]+)"', (ROOT / "pyproject.toml").read_text())[1]
+    pinned = re.search(r"^apache-airflow==([\d.]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)[1]
+
+    assert {version("apache-airflow"), declared, pinned} == {declared}
+    assert tuple(map(int, declared.split("."))) >= FLOOR
+    assert "requirements.txt" in (ROOT / "Dockerfile").read_text()
+
+
+CONNECT = re.compile(r"start-connect-server|SparkConnect(Server|Plugin)|spark\.(remote|connect\.)|\bsc://|SPARK_REMOTE")
+
+
+def test_no_spark_connect_server_is_started_or_declared() -> None:
+    """SEC-8: jobs are submitted; there is no server that would need a token of its own."""
+    files = [ROOT / "docker-compose.yaml", ROOT / "Dockerfile", ROOT / "Makefile"]
+    for folder in ("dags", "include", "plugins", "spark_jobs"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh", ".sql", ".xml", ".conf")]
+
+    assert len(files) > 50
+    assert [path for path in files if CONNECT.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("line", ["spark.remote=sc://h:15002", "sbin/start-connect-server.sh", "SPARK_REMOTE=x"])
+def test_the_search_for_spark_connect_finds_it(line: str) -> None:
+    assert CONNECT.search(line)

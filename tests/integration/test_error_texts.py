@@ -1,0 +1,149 @@
+"""What errors say, chain and all, as a task's log shows it: no password, no value of a row (SEC-4, SEC-5, I12)."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+from sqlalchemy.engine import make_url
+
+from epochline import PostgresTable
+from epochline.cli import database
+from epochline.errors import BadRecordError, EpochlineError, LedgerUnavailableError, SealRefusedError
+from epochline.layout import StagedTable, StagingTicket
+from epochline.ledger.postgres import PostgresLedger
+from epochline.ledger.writer import check_writer
+from epochline.spark.connection import connect
+from epochline.spark.plan import read_plan
+from epochline.spark.transaction import PartTransaction
+from tests.integration.test_sink_modes import Bench
+
+CANARY = "canary-4111-1111"
+
+
+def all_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def asked_of_the_ledger(dsn: str) -> None:
+    with PostgresLedger(dsn).transaction():
+        pass
+
+
+def asked_by_the_command_line(dsn: str) -> None:
+    with database.session(dsn):
+        pass
+
+
+CONNECTING: dict[str, Callable[[str], object]] = {
+    "ledger": asked_of_the_ledger,
+    "command line": asked_by_the_command_line,
+    "job": lambda dsn: connect(dsn, "test"),
+    "job's plan": lambda dsn: read_plan(dsn, "p", 1, 1),
+    "writer's check": lambda dsn: check_writer(dsn, dsn, ticket("t")),
+}
+
+
+def ticket(table: str) -> StagingTicket:
+    staged = StagedTable(sink="t", table=table, columns={"k": "text", "n": "integer"})
+    return StagingTicket(
+        pipeline="p", epoch_id=1, attempt=1, attempt_id=1, application_name="epochline:1:x", tables=(staged,)
+    )
+
+
+@pytest.mark.parametrize("what", CONNECTING.values(), ids=CONNECTING.keys())
+@pytest.mark.parametrize(
+    "wrong", [{}, {"port": 1}, {"host": "nowhere.invalid"}, {"database": "nothing"}],
+    ids=["password", "port", "host", "database"],
+)  # fmt: skip
+def test_a_connection_that_fails_shows_no_password(
+    postgres_dsn: str, what: Callable[[str], object], wrong: dict[str, object]
+) -> None:
+    """SEC-4: a wrong password is a secret too, most often an old one or one of another system."""
+    dsn = make_url(postgres_dsn).set(password=CANARY, **wrong).render_as_string(hide_password=False)
+
+    with pytest.raises(LedgerUnavailableError) as told:
+        what(dsn)
+
+    assert CANARY not in all_of(told.value)
+
+
+RULES = {
+    "check": "CREATE TABLE t (k text CHECK (length(k) < 3), v integer{lineage})",
+    "unique": "CREATE TABLE t (k text, v integer{lineage}, UNIQUE (k))",
+    "foreign key": "CREATE TABLE o (k text PRIMARY KEY); CREATE TABLE t (k text REFERENCES o, v integer{lineage})",
+    "bad cast in a trigger": "CREATE TABLE t (k text, v integer{lineage}); CREATE FUNCTION f() RETURNS trigger"
+    " LANGUAGE plpgsql AS $$ BEGIN NEW.v = NEW.k::integer; RETURN NEW; END $$;"
+    " CREATE TRIGGER f BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f()",
+}
+LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_a_target_that_refuses_rows_is_named_and_the_rows_are_not_shown(postgres_dsn: str, rule: str) -> None:
+    """SEC-5: PostgreSQL's details say `Failing row contains (…)`; a task's log shows every link of the chain."""
+    with psycopg2.connect(postgres_dsn, options="-c search_path=public") as session, session.cursor() as cursor:
+        cursor.execute(rule.replace("{lineage}", LINEAGE))
+    session.close()
+    bench = Bench(postgres_dsn, PostgresTable(table="t", columns={"k": "text", "v": "integer"}),
+                  {"k": "text", "v": "integer"}, create=False)  # fmt: skip
+
+    with pytest.raises(SealRefusedError, match="refuses the rows") as told:
+        bench.sealed({"k": CANARY, "v": 1}, {"k": CANARY, "v": 2})
+
+    assert CANARY not in all_of(told.value)
+
+
+def test_a_statement_that_fails_on_a_value_does_not_show_it(postgres_dsn: str) -> None:
+    ledger = PostgresLedger(postgres_dsn)
+
+    with pytest.raises(EpochlineError, match="invalid text representation") as told, ledger.transaction() as tx:
+        tx.epochs._connection.connection.cursor().execute("SELECT %s::integer", (CANARY,))
+
+    assert CANARY not in all_of(told.value)
+
+
+def test_a_value_that_copy_refuses_is_not_shown(postgres_dsn: str) -> None:
+    with psycopg2.connect(postgres_dsn) as session, session.cursor() as cursor:
+        cursor.execute(sql.SQL("CREATE TABLE epochline_staging.s (k text, n integer)"))
+    session.close()
+    here = ticket("s")
+    part = PartTransaction(here, postgres_dsn, "0198a8f0-0000-7000-8000-000000000001", 0)
+
+    with pytest.raises(BadRecordError, match="column n") as told:
+        part.copy(here.tables[0], "FORMAT csv", f"{CANARY},{CANARY}\n".encode())
+    part.close()
+
+    assert CANARY not in all_of(told.value)
+
+
+def test_a_session_that_breaks_off_in_the_middle_of_a_row_does_not_show_it(postgres_dsn: str) -> None:
+    """The server says at which line of a COPY it was, and what was in it."""
+    with psycopg2.connect(postgres_dsn) as session, session.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE epochline_staging.s (k text, n integer);"
+            "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " PERFORM set_config('statement_timeout', '0', true); RAISE query_canceled USING MESSAGE = 'ended'; END $$;"
+            "CREATE TRIGGER slow BEFORE INSERT ON epochline_staging.s FOR EACH ROW EXECUTE FUNCTION public.slow()"
+        )
+        cursor.execute("INSERT INTO epochline.pipeline (pipeline) VALUES ('p')")
+        cursor.execute("INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('h', 'p', '{}')")
+        cursor.execute(
+            "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, dag_id, run_id, host, declaration_hash,"
+            " lease_until) VALUES ('p', 1, 1, 'PLANNED', 'd', 'r', 'h', 'h', now())"
+        )
+        cursor.execute(
+            "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
+            " VALUES ('p', 1, 1, 'd', 'r', 'h')"
+        )
+    session.close()
+    here = ticket("s")
+    part = PartTransaction(here, postgres_dsn, "0198a8f0-0000-7000-8000-000000000001", 0)
+
+    with pytest.raises(LedgerUnavailableError, match="ended") as told:
+        part.copy(here.tables[0], "FORMAT csv", f"{CANARY},1\n".encode())
+
+    assert CANARY not in all_of(told.value)
