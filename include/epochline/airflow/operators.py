@@ -26,7 +26,6 @@ from epochline.airflow.connections import (
     run_of,
     writers_of,
 )
-from epochline.airflow.run_conf import refuse_unknown
 from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
 from epochline.declarations import project_folder
 from epochline.errors import EpochTimeoutError, PipelinePausedError, error_of
@@ -67,8 +66,6 @@ class PlanEpochOperator(BaseOperator):
         """Plan the run's epoch."""
         from epochline.coordinator import PlanOutcome, plan
 
-        with epochline_errors():
-            refuse_unknown(context["dag_run"].conf, self.dag.params, self.pipeline.name)
         settings = settings_of_run(self.pipeline, context)
         for note in settings.notes:
             self.log.info(note)

@@ -3,7 +3,8 @@
 --
 --   epochline_owner   plans, begins, seals, commits, aborts: every row of the ledger, and staging. Not its definition.
 --   epochline_writer  what a Spark job does: reads its plan, fills staging, inserts parts, manifests, refused writes.
---   epochline_reader  the views, but for the bytes of quarantined records, which may be personal data.
+--   epochline_reader  the views, but for what quarantined records hold (their bytes, and the reason, which shows
+--                     the value in question): that may be personal data.
 --
 -- Idempotent. Returns the statements that the caller lacks the rights for: a DBA runs them, then this runs again.
 CREATE FUNCTION epochline.arrange_roles() RETURNS SETOF text LANGUAGE plpgsql SET search_path = pg_catalog AS $$
@@ -62,7 +63,7 @@ BEGIN
                    (SELECT format('(%s)', string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum))
                     FROM pg_attribute a
                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                      AND a.attname NOT IN ('key', 'value', 'headers'))
+                      AND a.attname NOT IN ('key', 'value', 'headers', 'reason'))
                ELSE '' END AS columns
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version'
