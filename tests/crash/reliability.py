@@ -76,7 +76,7 @@ def exists(test: str) -> bool:
     return file.is_file() and re.search(rf"^def {re.escape(name)}\(", file.read_text(), re.MULTILINE) is not None
 
 
-@dataclass
+@dataclass(eq=False)  # pytest puts plugins into sets
 class Reliability:
     """Gathers results while tests run, and writes the page at the end."""
 
