@@ -169,6 +169,7 @@ def test_only_the_epochs_that_are_named_are_looked_at(committed: Audited) -> Non
     assert committed.audit("--epochs", "1..2")[0] == 1
     assert committed.call("audit", committed.topic, "--epochs", "one")[0] == 2
     assert committed.call("audit", committed.topic, "--epochs", "7..9")[0] == 1
+    assert committed.call("audit", committed.topic, "--epochs", "0")[0] == 1
     assert committed.call("audit", "nobody")[0] == 1
 
 

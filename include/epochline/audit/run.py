@@ -110,7 +110,7 @@ class _Audit:
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.begin():
-            epochs = self._recorded.epochs(first or 0, last or _NEWEST)
+            epochs = self._recorded.epochs(first or 0, _NEWEST if last is None else last)
             notes = self._recorded.declared_losses()
         if not epochs:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
