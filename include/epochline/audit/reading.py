@@ -82,7 +82,11 @@ class RangeReader:
             seen += self._expect(epoch_id, batch) or _only_counted(batch)
         return seen
 
-    def _expect(self, epoch_id: int, batch: pa.RecordBatch) -> PartitionCounts | None:
+    def claims(self, epoch: RecordedEpoch, batch: pa.RecordBatch) -> None:
+        """Take the rows that claimed records should have given; those that were bad again stay in the quarantine."""
+        self._expect(epoch.epoch_id, batch, claimed=True)
+
+    def _expect(self, epoch_id: int, batch: pa.RecordBatch, *, claimed: bool = False) -> PartitionCounts | None:
         """Put the rows of a batch where they are compared; what its records became, or None where no one can say."""
         if self._flow is None or epoch_id in self.broken:
             return None
@@ -98,7 +102,8 @@ class RangeReader:
             return None
         for sink in self._expected.sinks & set(rows):
             self._expected.add(sink, epoch_id, rows[sink])
-        self._expected.set_aside(epoch_id, quarantine)
+        if not claimed:
+            self._expected.set_aside(epoch_id, quarantine)
         return next(iter(counts.values()))
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from epochline.ledger.statements import run as execute
 from epochline.offsets import OffsetRange, PartitionCounts
 from epochline.pipeline import Pipeline
 
 _AT_ONCE = 1_000_000
+_FEW = 100  # one record may have many megabytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,20 @@ class Recorded:
         """How many quarantined records a requeue epoch claimed."""
         row = execute(self._connection, "audited_claims", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
         return int(row.scalar_one())
+
+    def claimed(self, epoch: RecordedEpoch) -> Iterator[list[Row[Any]]]:
+        """The records that a requeue epoch claimed, a few at a time, each time in a transaction of its own."""
+        after: tuple[str, int, int] = ("", -1, -1)
+        while True:
+            with self._connection.begin():
+                page = execute(
+                    self._connection, "audited_claimed_records", pipeline=self._pipeline, epoch_id=epoch.epoch_id,
+                    topic_id=after[0], partition=after[1], offset=after[2], at_most=_FEW,
+                ).all()  # fmt: skip
+            if not page:
+                return
+            yield list(page)
+            after = (page[-1].topic_id, page[-1].partition, page[-1].offset)
 
     def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:
         """By sink, how many rows were sealed."""

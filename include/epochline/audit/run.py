@@ -17,6 +17,7 @@ from epochline.audit.findings import Difference, EpochResult, PartitionResult, R
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
+from epochline.audit.source import claimed_batch
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader, TopicLog
 from epochline.layout import StagedTable, staged_tables
@@ -140,6 +141,9 @@ class _Audit:
             for epoch_id, state in states.items():
                 for one in ranges[epoch_id]:
                     state.partitions.append(self._read(state, one, reader, logs.get(one.topic)))
+                if state.recorded.kind == "requeue":
+                    for rows in self._recorded.claimed(state.recorded):
+                        reader.claims(state.recorded, claimed_batch(rows))
                 state.broken = why_not or reader.broken.get(epoch_id)
             self._compare(states, compared, expected)
         self._count_rows(states, declared)
@@ -155,9 +159,7 @@ class _Audit:
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
         """Whether the rows of a target can be compared by value; ``said`` is None where they can."""
         said, judged = None, True
-        if epoch.kind == "requeue":
-            said = "its records came from the quarantine"
-        elif declared.transform is not None:
+        if declared.transform is not None:
             said = "a transform made the rows"
         elif sink.mode != "append":
             said = f"mode {sink.mode} keeps no row per record"

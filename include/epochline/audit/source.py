@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 
 from epochline.arrow.source import SOURCE_SCHEMA
@@ -31,3 +35,26 @@ def record_batch(topic: str, partition: int, columns: Columns) -> pa.RecordBatch
     for name in ("offset", "timestamp_type", "key", "value"):
         given[name] = pa.array(columns[name], SOURCE_SCHEMA.field(name).type)
     return pa.RecordBatch.from_arrays([given[name] for name in SOURCE_SCHEMA.names], schema=SOURCE_SCHEMA)
+
+
+def claimed_batch(rows: Sequence[Any]) -> pa.RecordBatch:
+    """A batch of `SOURCE_SCHEMA` of quarantined records, as a requeue reads them: without a type of their time."""
+    return pa.RecordBatch.from_pylist([_claimed(row) for row in rows], schema=SOURCE_SCHEMA)
+
+
+def _claimed(row: Any) -> dict[str, Any]:
+    headers = None
+    if row.headers is not None:
+        headers = [
+            {"key": name, "value": None if text is None else base64.b64decode(text)} for name, text in row.headers
+        ]
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "offset": row.offset,
+        "timestamp": row.record_timestamp,
+        "timestamp_type": None,
+        "key": None if row.key is None else bytes(row.key),
+        "value": None if row.value is None else bytes(row.value),
+        "headers": headers,
+    }

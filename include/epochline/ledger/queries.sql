@@ -224,6 +224,14 @@ WHERE a.pipeline = :pipeline AND a.epoch_id = :epoch_id AND a.fenced_at IS NULL
 -- name: audited_claims
 SELECT count(*) FROM epochline.requeue_claim WHERE pipeline = :pipeline AND epoch_id = :epoch_id
 
+-- name: audited_claimed_records
+SELECT q.topic, q.topic_id, q.partition, q."offset", q.record_timestamp, q.key, q.value, q.headers
+FROM epochline.requeue_claim c
+JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
+WHERE c.pipeline = :pipeline AND c.epoch_id = :epoch_id
+  AND (q.topic_id, q.partition, q."offset") > (:topic_id, :partition, :offset)
+ORDER BY q.topic_id, q.partition, q."offset" LIMIT :at_most
+
 -- name: declared_losses
 SELECT topic, partition, start_offset, until_offset, generation FROM epochline.committed_range
 WHERE pipeline = :pipeline AND chosen_by = 'declared loss' ORDER BY generation, topic, partition, start_offset
