@@ -19,6 +19,7 @@ from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from epochline.errors import SourceError, SourceUnavailableError
+from epochline.kafka.versions import check_versions
 from epochline.offsets import Head, TopicPartition
 from epochline.pipeline import KafkaSource
 from epochline.planning import PartitionView, SourceView
@@ -61,6 +62,7 @@ class KafkaOffsets:
             return _patient()(getattr(admin, method), *args, **options)
 
         try:
+            check_versions(servers, admin.api_versions())
             yield call
         except KafkaError as error:
             kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
