@@ -46,6 +46,11 @@ def stack() -> Iterator[Stack]:
         postgres_settings={"fsync": "off", "full_page_writes": "off"},
         # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.
         airflow_config={
+            "AIRFLOW_CONN_SPARK_NOWHERE": '{"conn_type": "spark", "host": "nowhere"}',
+            # Nothing listens there: every attempt to reach it fails at once.
+            "AIRFLOW_CONN_POSTGRES_NOWHERE": (
+                '{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "none", "login": "nobody"}'
+            ),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
         },

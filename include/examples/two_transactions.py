@@ -1,0 +1,92 @@
+"""What the three programs share: a topic with one partition, a table of rows, a table with the next offset, a crash."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+CrashPoint = Literal["begin", "middle", "end", "never"]
+CRASH_POINTS: tuple[CrashPoint, ...] = ("begin", "middle", "end", "never")
+
+KILLED = 137
+
+
+class Step:
+    """One step of a program: read what follows the noted offset, write the rows, note the next offset.
+
+    Args:
+        connection: where rows and offset are kept.
+        bootstrap_servers: Kafka.
+        topic: with one partition.
+        crash_at: where this process ends at once, as if killed; ``never`` for nowhere.
+    """
+
+    def __init__(self, connection: Connection, bootstrap_servers: str, topic: str, crash_at: CrashPoint) -> None:
+        self._connection = connection
+        self._crash_at = crash_at
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS example_row (value text NOT NULL)")
+            cursor.execute("CREATE TABLE IF NOT EXISTS example_offset (next_offset bigint NOT NULL)")
+            cursor.execute("SELECT max(next_offset) FROM example_offset")
+            [(noted,)] = cursor.fetchall()
+        self.values, self._next = _read(bootstrap_servers, topic, noted or 0)
+
+    def write_rows(self) -> None:
+        """In the open transaction."""
+        with self._connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO example_row (value) VALUES (%s)", [(value,) for value in self.values])
+
+    def note_offset(self) -> None:
+        """In the open transaction."""
+        with self._connection.cursor() as cursor:
+            cursor.execute("DELETE FROM example_offset")
+            cursor.execute("INSERT INTO example_offset (next_offset) VALUES (%s)", (self._next,))
+
+    def commit(self) -> None:
+        """End the open transaction."""
+        self._connection.commit()
+
+    def maybe_crash(self, point: CrashPoint) -> None:
+        """End this process here, if it was told to."""
+        if point == self._crash_at:
+            os._exit(KILLED)
+
+
+def _read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int]:
+    from kafka import KafkaConsumer, TopicPartition
+
+    partition = TopicPartition(topic, 0)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+    )
+    try:
+        consumer.assign([partition])
+        until = consumer.end_offsets([partition])[partition]
+        consumer.seek(partition, start)
+        values: list[str] = []
+        while consumer.position(partition) < until:
+            for records in consumer.poll(timeout_ms=1000).values():
+                values += [record.value.decode() for record in records if record.offset < until]
+        return values, until
+    finally:
+        consumer.close()
+
+
+def run(program: Callable[[Step], None], description: str | None, arguments: Sequence[str] | None = None) -> None:
+    """Read the command line and run one step. The database is that of the variables PGHOST, PGUSER and so on."""
+    import psycopg2
+
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
+    parser.add_argument("--topic", required=True, help="a topic with one partition")
+    parser.add_argument("--crash-at", choices=CRASH_POINTS, default="never", help="where this process ends at once")
+    given = parser.parse_args(arguments)
+    connection = psycopg2.connect("")
+    try:
+        program(Step(connection, given.bootstrap_servers, given.topic, given.crash_at))
+    finally:
+        connection.close()

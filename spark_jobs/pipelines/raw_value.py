@@ -1,0 +1,47 @@
+"""One number per record, in the shapes that the documents' programs give it: ``15``, ``"15"`` or ``{"value":"15"}``."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pyarrow as pa
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The number as text; anything else is the record's error (X2)."""
+    return _parsed(batch, frozenset())
+
+
+def parse_all_but_15(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """As `parse`, and 15 is an error: how the bad record is handled without touching the topic."""
+    return _parsed(batch, frozenset({"15"}))
+
+
+def _parsed(batch: pa.RecordBatch, refused: frozenset[str]) -> pa.RecordBatch:
+    values, errors = [], []
+    for one in batch.column("value"):
+        number = _number(one.as_py())
+        error = 'is no number, neither bare nor quoted nor as {"value": …}' if number is None else None
+        if number in refused:
+            error = f"{number} is set aside"
+        values.append(None if error else number)
+        errors.append(error)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, pa.string()), pa.array(errors, pa.string())], names=["value", "_error"]
+    )
+
+
+def _number(value: bytes | None) -> str | None:
+    try:
+        found = json.loads(value or b"")
+    except ValueError:
+        return None
+    if isinstance(found, dict):
+        found = found.get("value")
+    if isinstance(found, bool) or not isinstance(found, int | str):
+        return None
+    text = str(found).strip()
+    return str(int(text)) if _NUMBER.fullmatch(text) else None

@@ -1,0 +1,145 @@
+"""The raw-value program (E2): a fault after the write rolls back what was written with it, and the head stays."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochline import KafkaSource, Settings
+from epochline.coordinator import LEASE, PlanOutcome, abort, begin, commit, plan, seal
+from epochline.declarations import find
+from epochline.epoch import Run
+from epochline.errors import SealRefusedError
+from epochline.kafka.source import KafkaOffsets
+from epochline.ledger.postgres import PostgresLedger
+from epochline.names import QUARANTINE
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run as run_job
+from examples.raw_value import produce
+
+ROOT = Path(__file__).parents[3]
+TEN = [str(number) for number in range(1, 11)]
+TWENTY = [str(number) for number in range(1, 21)]
+
+
+class Program:
+    """The declared pipeline on a topic of its own, ten records to an epoch, as Airflow's tasks would run it."""
+
+    def __init__(self, spark: Any, database: Any, bootstrap: str, topic: str) -> None:
+        declared = find("raw_value", ROOT / "dags")
+        source = KafkaSource(topics=topic, records_per_epoch=10)
+        settings = Settings(minimum_pause=0, fail_on_epoch_error=False)
+        self.pipeline = declared.model_copy(update={"source": source, "settings": settings})
+        self._spark, self._database = spark, database
+        self._ledger = PostgresLedger(database.dsn)
+        self._source = KafkaOffsets({"bootstrap.servers": bootstrap})
+        self._credentials = JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": bootstrap})
+        self._epoch = 0
+        database.query((ROOT / "include" / "examples" / "raw_value.sql").read_text())
+
+    def change(self, **fields: Any) -> None:
+        self.pipeline = self.pipeline.model_copy(update=fields)
+
+    def plan(self, run: Run) -> str:
+        planned = plan(self._ledger, self._source, self.pipeline, run)
+        assert planned.outcome is PlanOutcome.PLANNED
+        assert planned.epoch is not None
+        self._epoch = planned.epoch.epoch_id
+        return ", ".join(str(one.range) for one in planned.ranges)
+
+    def pre_commit(self, run: Run) -> None:
+        ticket = begin(self._ledger, "raw_value", self._epoch, run, lease=LEASE)
+        assert ticket is not None
+        run_job(self._spark, "raw_value", self._epoch, ticket.attempt, self._credentials)
+        gaps = self._source.look(self.pipeline.source).invisible_allowed
+        seal(self._ledger, ticket, run, invisible_allowed=gaps)
+
+    def commit(self) -> None:
+        commit(self._ledger, self._source, "raw_value", self._epoch)
+
+    def abort(self, run: Run) -> None:
+        abort(self._ledger, "raw_value", self._epoch, run, reason="test")
+
+    def values(self) -> list[str]:
+        found = self._database.query("SELECT value FROM t_test ORDER BY value::int, id")
+        return [value for (value,) in found]
+
+    def head(self) -> int:
+        return self._database.query("SELECT next_offset FROM epochline.heads")[0][0]
+
+    def staged(self) -> list[tuple[object, ...]]:
+        return self._database.query(
+            "SELECT attempt, rows_staged FROM epochline.attempts WHERE epoch_id = 2 ORDER BY attempt"
+        )
+
+
+@pytest.fixture
+def program(spark: Any, database: Any, kafka_bootstrap: str, topic_name: str) -> Program:
+    from kafka import KafkaAdminClient
+
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    produce(kafka_bootstrap, pause=0, topic=topic_name)
+    one = Program(spark, database, kafka_bootstrap, topic_name)
+    first = Run(dag_id="raw_value", run_id="first", host="here")
+    assert one.plan(first) == "[0, 10)"
+    one.pre_commit(first)
+    one.commit()
+    assert (one.values(), one.head()) == (TEN, 10)
+    return one
+
+
+SECOND = Run(dag_id="raw_value", run_id="second", host="here")
+
+
+def test_a_fault_at_fifteen_rolls_back_what_was_written_with_it_until_it_is_gone(program: Program, database) -> None:
+    """E2, X2, X5, K3: 1..10 stay; 11..14 go with 15 at every retry; with the fault off 1..20 are there once each."""
+    database.query((ROOT / "include" / "examples" / "raw_value_fault.sql").read_text())
+    assert program.plan(SECOND) == "[10, 20)"
+
+    for attempt in (1, 2, 3):
+        with pytest.raises(SealRefusedError, match="t_test refuses the rows: division by zero"):
+            program.pre_commit(SECOND)
+        assert program.staged() == [(number, 10) for number in range(1, attempt + 1)]
+        assert (program.values(), program.head()) == (TEN, 10)
+
+    database.query("DROP TRIGGER fault_at_15 ON t_test")
+    program.pre_commit(SECOND)
+    program.commit()
+
+    assert (program.values(), program.head()) == (TWENTY, 20)
+    assert database.query("SELECT count(DISTINCT id), count(insert_time), count(DISTINCT insert_time) FROM t_test") == [
+        (20, 20, 2)
+    ]
+
+
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_fifteen_set_aside_is_quarantined_and_the_other_nineteen_are_there(
+    program: Program, database, parallelism: int
+) -> None:
+    """E2, K22: after an aborted epoch the declaration handles the bad record; the same with one Spark task and four."""
+    database.query((ROOT / "include" / "examples" / "raw_value_fault.sql").read_text())
+    program.plan(SECOND)
+    with pytest.raises(SealRefusedError):
+        program.pre_commit(SECOND)
+    program.abort(SECOND)
+    program.change(
+        parse="pipelines.raw_value:parse_all_but_15",
+        bad_records="quarantine",
+        settings=Settings(parallelism=parallelism, minimum_pause=0, fail_on_epoch_error=False),
+    )
+
+    third = Run(dag_id="raw_value", run_id="third", host="here")
+    assert program.plan(third) == "[10, 20)"
+    program.pre_commit(third)
+    program.commit()
+
+    assert program.values() == [value for value in TWENTY if value != "15"]
+    assert database.query('SELECT "offset", reason FROM epochline.quarantine') == [(14, "15 is set aside")]
+    tasks = (
+        "SELECT count(*) FROM epochline.part JOIN epochline.attempt USING (attempt_id) WHERE epoch_id = 3 AND sink = %s"
+    )
+    assert database.query(tasks, (QUARANTINE,)) == [(parallelism,)]
