@@ -1,0 +1,104 @@
+"""What becomes of settings when Airflow reads a DAG file: schedule, retries, time-outs, when Airflow stops making runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+READ = """
+import json, warnings
+warnings.simplefilter("ignore")
+from datetime import timedelta
+from epochline import FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
+
+def dag(name, **fields):
+    return epoch_dag(Pipeline(
+        name=name, source=KafkaSource(topics="t"), parse=Text(),
+        sinks=PostgresTable(table="t", columns={"value": "text"}), **fields,
+    ))
+
+second = timedelta(seconds=1)
+found = {}
+for one in [
+    dag("by_hand"),
+    dag("scheduled", schedule=10 * second),
+    dag("word_count", profile="word_count"),
+    dag("kafka_to_db", profile="kafka_to_db"),
+    dag("checkpoint_demo", profile="checkpoint_demo"),
+    dag("rate", schedule=10 * second, settings=Settings(restart=FailureRate(max_failures=3, interval=300, delay=7))),
+    dag("none", schedule=10 * second, settings=Settings(restart=NoRestart(), minimum_pause=60)),
+    dag("weaker", schedule=10 * second, settings=Settings(restart=FixedDelay(attempts=2, delay=5), timeout=30)),
+]:
+    found[one.dag_id] = {
+        "interval": delta.total_seconds() if (delta := getattr(one.timetable, "delta", None)) else None,
+        "failed_runs": one.max_consecutive_failed_dag_runs, "active_runs": one.max_active_runs,
+        **{task.task_id: [task.retries, task.retry_delay.total_seconds(), task.execution_timeout.total_seconds()]
+           for task in one.tasks},
+    }
+print("ANSWER" + json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a fresh interpreter makes of the declarations, with a settings file beside them."""
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "settings.toml").write_text('[settings]\ntimeout = 120\nrestart = {kind = "fixed_delay", attempts = 9}\n')
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "EPOCHLINE_SETTINGS": str(home / "settings.toml"),
+        "PYTHONPATH": str(ROOT / "include"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", READ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=home,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+    return json.loads(line.removeprefix("ANSWER"))
+
+
+@pytest.mark.parametrize(
+    ("name", "interval", "failed_runs", "pre_commit"),
+    [
+        ("by_hand", None, 0, [9, 10, 120]),
+        ("scheduled", 10, 0, [9, 10, 120]),
+        ("word_count", 1, 11, [3, 10, 60]),
+        ("kafka_to_db", 10, 1, [9, 10, 600]),
+        ("checkpoint_demo", 1, 0, [9, 10, 60]),
+        ("rate", 10, 0, [1_000_000, 7, 120]),
+        ("none", 10, 0, [0, 0, 120]),
+        ("weaker", 10, 0, [2, 5, 30]),
+    ],
+)
+def test_settings_become_what_airflow_calls_them(
+    dags: dict[str, Any], name: str, interval: float | None, failed_runs: int, pre_commit: list[float]
+) -> None:
+    """K8, K10, K11, K14, C10, R1 to R3, R5: Airflow pauses at tolerance + 1, where its 0 means never."""
+    dag = dags[name]
+
+    assert (dag["interval"], dag["failed_runs"], dag["active_runs"]) == (interval, failed_runs, 1)
+    assert dag["pre_commit"] == pre_commit
+    assert dag["plan_epoch"][:2] == dag["commit_epoch"][:2] == pre_commit[:2]
+
+
+def test_the_teardown_has_retries_of_its_own_and_a_plan_time_for_its_pause(dags: dict[str, Any]) -> None:
+    """R3, K9: what a strategy gave up on is cleaned up all the same."""
+    assert {tuple(dag["abort_epoch"]) for dag in dags.values()} == {(2, 10.0, 300.0)}
+    assert (dags["none"]["plan_epoch"][2], dags["rate"]["plan_epoch"][2]) == (360, 300)
