@@ -186,3 +186,21 @@ def unbalanced(
     expected = {(one.tp.topic, one.tp.partition) for one in planned}
     problems += [f"{topic}-{p}: read, but not planned" for topic, p in sorted(set(seen) - expected)]
     return problems
+
+
+def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, int], PartitionCounts]) -> list[str]:
+    """Say which partitions of a requeue epoch do not balance at the seal (INV-9): every claimed record is read.
+
+    Args:
+        claims: how many quarantined records the epoch claimed, keyed by (topic, partition).
+        seen: what the parts received, keyed alike.
+    """
+    problems = []
+    for topic, partition in sorted({*claims, *seen}):
+        claimed, got = claims.get((topic, partition), 0), seen.get((topic, partition), NOTHING_SEEN)
+        if got.received != claimed or got.received != got.passed + got.skipped + got.quarantined:
+            problems.append(
+                f"{topic}-{partition}: {claimed} quarantined records were claimed and {got.received} read; passed"
+                f" {got.passed} + skipped {got.skipped} + quarantined {got.quarantined}"
+            )
+    return problems

@@ -101,6 +101,12 @@ class EpochRows(Protocol):
     ) -> Epoch:
         """Make an ABORTED epoch PLANNED again, with the same ranges and today's declaration."""
 
+    def pipelines(self) -> Sequence[str]:
+        """Every pipeline that the ledger knows, sorted."""
+
+    def stale(self, after: timedelta) -> Sequence[Epoch]:
+        """PLANNED epochs of any pipeline whose lease ended longer ago than this."""
+
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
         """What the epoch reads, sorted by topic and partition."""
 
@@ -187,6 +193,46 @@ class Operators(Protocol):
         """What was done to the pipeline, the newest last."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which quarantined records: those of a generation that were not requeued and fit everything that is given."""
+
+    generation: int
+    epoch_id: int | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    reason: str | None = None
+    """A pattern of SQL's LIKE."""
+
+
+Claims = Mapping[tuple[str, int], int]
+"""How many quarantined records, per topic and partition."""
+
+
+class Quarantine(Protocol):
+    """Quarantined records that a requeue epoch reads again, each once."""
+
+    def selected(self, pipeline: str, selection: Selection) -> Claims:
+        """How many records fit the selection now."""
+
+    def claim_records(self, epoch: Epoch, selection: Selection) -> int:
+        """Note that the epoch reads the selected records; how many. Written with the epoch, never changed (INV-3)."""
+
+    def claims(self, epoch: Epoch) -> Claims:
+        """How many records the epoch reads."""
+
+    def claims_are_free(self, epoch: Epoch) -> bool:
+        """Whether none of the epoch's records was requeued by another epoch meanwhile."""
+
+    def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
+        """In the commit: mark the epoch's records requeued, but those that failed again, which get the new reason.
+
+        Returns:
+            How many were requeued, and how many stay.
+        """
+
+
 class Chain(Protocol):
     """The committed ranges (INV-1)."""
 
@@ -201,6 +247,12 @@ class Chain(Protocol):
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
         """Compare-and-swap: append the range if it starts at the head; False where it does not."""
+
+    def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        """Compare-and-swap: put the range before the origin, which moves back; False where it does not end there."""
+
+    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+        """How far earlier generations committed this very log; 0 where they never read it."""
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
         """Move the head over a range that no epoch will ever read (INV-9); False where it does not start there."""
@@ -247,6 +299,9 @@ class Attempts(Protocol):
     def left_over(self, pipeline: str) -> Sequence[Attempt]:
         """Attempts whose staging is no longer needed: fenced, or of an epoch that is COMMITTED or ABORTED."""
 
+    def unexplained(self) -> Sequence[str]:
+        """Tables beside the staging tables that no attempt explains, of any pipeline, sorted."""
+
     def drop_staging(self, attempt: Attempt) -> None:
         """Drop the attempt's staging tables."""
 
@@ -270,6 +325,9 @@ class Targets(Protocol):
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         """The tables that the pipeline writes, as ``schema.table``, sorted."""
+
+    def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
+        """Per upsert sink, whether its table keeps what its rows were ordered by, so that an older record is known."""
 
     def restart_order(self, pipeline: Pipeline) -> None:
         """Let rows of the pipeline's next generation come after all that is there: its offsets begin anew."""
@@ -350,6 +408,10 @@ class Transaction(Protocol):
     @property
     def targets(self) -> Targets:
         """Target tables."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Quarantined records."""
 
     @property
     def operators(self) -> Operators:

@@ -6,8 +6,10 @@ They let planning, sealing and committing be tried in milliseconds, also by a pi
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +29,7 @@ from epochline.ports import (
     ActionRow,
     Attempts,
     Chain,
+    Claims,
     Decision,
     EpochRows,
     History,
@@ -35,6 +38,8 @@ from epochline.ports import (
     Operators,
     PartSum,
     PipelineRow,
+    Quarantine,
+    Selection,
     Standing,
     Targets,
 )
@@ -104,6 +109,10 @@ class FakeKafka:
         self.groups.pop(group, None)
 
 
+def _quarantine_key(row: Mapping[str, Any]) -> tuple[int, str, int, int]:
+    return row["_generation"], row["topic"], row["partition"], row["offset"]
+
+
 @dataclass
 class _AttemptRow:
     attempt: Attempt
@@ -130,6 +139,7 @@ class _Rows:
     targets: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
+    requeue_claims: dict[tuple[str, int], list[tuple[int, str, int, int]]] = field(default_factory=dict)
     standing: dict[str, Standing] = field(default_factory=dict)
     actions: list[ActionRow] = field(default_factory=list)
     settings: dict[tuple[str, int], Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
@@ -168,6 +178,7 @@ class FakeTransaction:
         self.chain: Chain = self
         self.attempts: Attempts = self
         self.targets: Targets = self
+        self.quarantine: Quarantine = self
         self.operators: Operators = self
         self.history: History = self
 
@@ -205,6 +216,13 @@ class FakeTransaction:
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
         epoch = self.rows.epochs.get((pipeline, epoch_id))
         return None if epoch is None else self._read(epoch)
+
+    def pipelines(self) -> Sequence[str]:
+        return sorted(self.rows.pipelines)
+
+    def stale(self, after: timedelta) -> Sequence[Epoch]:
+        left = [key for key, lease in sorted(self.rows.leases.items()) if lease < self._now() - after]
+        return [self._read(self.rows.epochs[key]) for key in left if self.rows.epochs[key].state is EpochState.PLANNED]
 
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         return [e for e in self._of(pipeline) if e.epoch_id > epoch_id and e.state is not EpochState.ABORTED]
@@ -324,12 +342,76 @@ class FakeTransaction:
         links.append((planned.range.start, planned.range.until, epoch.epoch_id))
         return True
 
+    def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        links = self.rows.chains[epoch.pipeline, epoch.generation, planned.tp]
+        if links[0][1] != planned.range.until:
+            return False
+        links[0] = (None, planned.range.start, None)
+        links.append((planned.range.start, planned.range.until, epoch.epoch_id))
+        return True
+
+    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+        earlier = [
+            until
+            for (name, number, of), links in self.rows.chains.items()
+            if (name, of) == (pipeline, tp) and number < generation
+            for _, until, _ in links
+        ]
+        return max(earlier, default=0)
+
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
         links = self.rows.chains[pipeline, generation, lost.tp]
         if max(until for _, until, _ in links) != lost.range.start:
             return False
         links.append((lost.range.start, lost.range.until, None))
         return True
+
+    # Quarantined records.
+
+    def _selected(self, pipeline: str, selection: Selection) -> list[dict[str, Any]]:
+        wanted = {
+            "_pipeline": pipeline, "_generation": selection.generation, "_epoch": selection.epoch_id,
+            "topic": selection.topic, "partition": selection.partition, "offset": selection.offset,
+        }  # fmt: skip
+        like = None if selection.reason is None else re.escape(selection.reason).replace("%", ".*").replace("_", ".")
+        return [
+            row
+            for row in self.rows.quarantine
+            if row.get("requeued_by") is None
+            and all(value is None or row.get(name) == value for name, value in wanted.items())
+            and (like is None or re.fullmatch(like, row["reason"], re.DOTALL))
+        ]
+
+    def _claimed(self, epoch: Epoch) -> list[dict[str, Any]]:
+        keys = set(self.rows.requeue_claims.get((epoch.pipeline, epoch.epoch_id), ()))
+        return [row for row in self.rows.quarantine if _quarantine_key(row) in keys]
+
+    def selected(self, pipeline: str, selection: Selection) -> Claims:
+        return Counter((row["topic"], row["partition"]) for row in self._selected(pipeline, selection))
+
+    def claim_records(self, epoch: Epoch, selection: Selection) -> int:
+        keys = [_quarantine_key(row) for row in self._selected(epoch.pipeline, selection)]
+        self.rows.requeue_claims[epoch.pipeline, epoch.epoch_id] = keys
+        return len(keys)
+
+    def claims(self, epoch: Epoch) -> Claims:
+        return Counter((row["topic"], row["partition"]) for row in self._claimed(epoch))
+
+    def claims_are_free(self, epoch: Epoch) -> bool:
+        return all(row.get("requeued_by") is None for row in self._claimed(epoch))
+
+    def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
+        failed = {(row["topic"], row["partition"], row["offset"]): row for row in self.rows.staging[staged.table]}
+        done = stay = 0
+        for row in self._claimed(epoch):
+            again = failed.get((row["topic"], row["partition"], row["offset"]))
+            if row.get("requeued_by") is not None:
+                continue
+            if again is not None:
+                row["reason"], stay = again["reason"], stay + 1
+            else:
+                row["requeued_by"], done = epoch.epoch_id, done + 1
+        return done, stay
 
     # Operators.
 
@@ -439,6 +521,10 @@ class FakeTransaction:
             and (row.attempt.fenced or self.rows.epochs[pipeline, row.attempt.epoch_id].state in over)
         ]
 
+    def unexplained(self) -> Sequence[str]:
+        known = {staged.table for row in self.rows.attempts.values() if not row.dropped for staged in row.tables}
+        return sorted(set(self.rows.staging) - known)
+
     def drop_staging(self, attempt: Attempt) -> None:
         row = self.rows.attempts[attempt.attempt_id]
         row.dropped = True
@@ -461,6 +547,9 @@ class FakeTransaction:
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         return sorted(f"public.{table}" for table, owner in self.rows.claims.items() if owner == pipeline)
+
+    def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
+        return {}
 
     def restart_order(self, pipeline: Pipeline) -> None:
         pass
@@ -486,7 +575,8 @@ class FakeTransaction:
         return len(rows)
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
-        self.rows.quarantine += self.rows.staging[staged.table]
+        where = {"_pipeline": epoch.pipeline, "_generation": epoch.generation, "_epoch": epoch.epoch_id}
+        self.rows.quarantine += [{**row, **where} for row in self.rows.staging[staged.table]]
         return len(self.rows.staging[staged.table])
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:

@@ -23,10 +23,13 @@ COMMANDS = (
     "abort",
     "declare-loss",
     "adopt-topic",
+    "requeue",
+    "extend-back",
     "drop",
     "pause",
     "resume",
     "actions",
+    "janitor",
     "trigger",
     "demo",
 )

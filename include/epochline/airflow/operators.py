@@ -26,6 +26,7 @@ from epochline.airflow.connections import (
     run_of,
     writers_of,
 )
+from epochline.airflow.operations import planned_by_action
 from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
 from epochline.declarations import project_folder
 from epochline.errors import EpochTimeoutError, PipelinePausedError, error_of
@@ -70,7 +71,7 @@ class PlanEpochOperator(BaseOperator):
         for note in settings.notes:
             self.log.info(note)
         with epochline_errors(), skipped_while_paused():
-            planned = plan(
+            planned = planned_by_action(context, self.pipeline) or plan(
                 ledger_of(self.pipeline),
                 offsets_of(self.pipeline),
                 self.pipeline,

@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,15 +36,23 @@ class Execution:
         master: Spark's master.
         note: kept with each epoch.
         interval: read up to its end only, as a backfill run of Airflow does.
+        planned_by: plans the epochs of an operator's action; the next ranges are planned where it is not given.
     """
 
     def __init__(
-        self, pipeline: Pipeline, master: str, *, note: str | None = None, interval: Interval | None = None
+        self,
+        pipeline: Pipeline,
+        master: str,
+        *,
+        note: str | None = None,
+        interval: Interval | None = None,
+        planned_by: Callable[[Run], Plan] | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._master = master
         self._note = note
         self._interval = interval
+        self._planned_by = planned_by
         self.found: PlanOutcome | None = None
         """What the last plan found."""
         self._ledger = connections.ledger_of(pipeline)
@@ -78,7 +87,7 @@ class Execution:
         epoch, self.found = planned.epoch, planned.outcome
         if epoch is None:
             return None
-        ranges = ", ".join(str(one) for one in planned.ranges)
+        ranges = ", ".join(str(one) for one in planned.ranges) or "records of the quarantine"
         printing.progress(f"{epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
         try:
             self._stage(epoch, run)
@@ -94,6 +103,8 @@ class Execution:
         return Run(dag_id="cli", run_id=run_id, host=socket.gethostname())
 
     def _plan(self, run: Run, limit: int | None) -> Plan:
+        if self._planned_by is not None:
+            return self._planned_by(run)
         return plan(
             self._ledger,
             self._offsets,

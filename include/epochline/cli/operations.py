@@ -9,13 +9,15 @@ import getpass
 import inspect
 import os
 import socket
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
-from epochline.operations import ACTIONS, Action, Preview, Subject
+from epochline.epoch import Run
+from epochline.operations import ACTIONS, STALE_AFTER, Action, DirectAction, EpochAction, Order, Preview, Subject, tidy
 from epochline.ports import Ledger
 
 _EXIT_CODES = (
@@ -28,6 +30,7 @@ def register(app: typer.Typer) -> None:
     for action in ACTIONS.values():
         app.command(action.name, help=f"{action.help}\n\n{_EXIT_CODES}")(_command(action))
     app.command("actions")(actions)
+    app.command("janitor")(janitor)
 
 
 def actions(
@@ -57,6 +60,43 @@ def actions(
         ("action", "epoch", "who", "when", "why", "before", "after"),
         [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
     )
+
+
+def janitor(
+    stale_after: Annotated[
+        int, typer.Option(min=1, help="End planned epochs this many minutes after their lease ended.")
+    ] = int(STALE_AFTER.total_seconds() // 60),
+    connection: Annotated[
+        str | None, typer.Option(help="Connection id of one database; those of all declared pipelines if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Drop staging that nobody needs, end epochs that nobody stages, report tables that nobody explains.
+
+    Safe at any time: epochs that are staged or sealed are left alone. Exit code 0: done, be it nothing; 1: a database
+    cannot be reached; 2: wrong use.
+    """
+    from dataclasses import asdict
+
+    from epochline.cli import connections, pipelines, printing
+    from epochline.ledger.postgres import PostgresLedger
+
+    declared = {one.postgres_connection for one in pipelines.find_all().values()} if connection is None else set()
+    found = {}
+    for one in sorted({connection} if connection else declared or {connections.POSTGRES}):
+        ledger = PostgresLedger(connections.postgres_dsn(one), application_name="epochline cli")
+        found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
+    if as_json:
+        printing.say(printing.as_json({one: asdict(tidied) for one, tidied in found.items()}))
+        return
+    for one, tidied in found.items():
+        for line in tidied.lines():
+            printing.say(f"{one}: {line}")
+
+
+def run_of_terminal() -> Run:
+    """This terminal, where a run is to be named."""
+    return Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
 
 
 def subject_of(pipeline: str, connection: str | None) -> Subject:
@@ -137,7 +177,6 @@ def _run(
     from dataclasses import asdict
 
     from epochline.cli import printing
-    from epochline.operations import Order
 
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
@@ -146,12 +185,39 @@ def _run(
     if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
         printing.say("nothing was changed")
         raise typer.Exit(1)
-    done = action.act(subject, asked, Order(actor=actor(), reason=reason))
+    order = Order(actor=actor(), reason=reason)
+    if isinstance(action, EpochAction):
+        _run_epochs(action, subject, asked, order, as_json=as_json)
+    elif isinstance(action, DirectAction):
+        done = action.act(subject, asked, order)
+        if as_json:
+            printing.say(printing.as_json(asdict(done.row)))
+            return
+        for line in done.lines:
+            printing.say(line)
+
+
+def _run_epochs(action: EpochAction[Any, Any], subject: Subject, asked: Any, order: Order, *, as_json: bool) -> None:
+    """Plan, stage and commit here, until nothing is left of what was asked for."""
+    from epochline.cli import connections, printing
+    from epochline.cli.execution import Execution
+    from epochline.cli.run import as_dict
+
+    declared, _ = subject.declaration()
+    master = connections.spark_master(declared.spark_connection)
+    writers = connections.writers_of(declared, master)
+    receipts = []
+    with Execution(
+        declared, master, planned_by=lambda run: action.plan(subject, asked, order, run, writers=writers)
+    ) as execution:
+        while (receipt := execution.next_epoch()) is not None:
+            receipts.append(receipt)
+            if not as_json:
+                printing.say(str(receipt))
+            if not action.repeats or action.preview(subject, asked).refusal is not None:
+                break
     if as_json:
-        printing.say(printing.as_json(asdict(done.row)))
-        return
-    for line in done.lines:
-        printing.say(line)
+        printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
 
 
 def _show(preview: Preview, *, quiet: bool) -> None:

@@ -62,7 +62,7 @@ def run(
             if not until_caught_up:
                 break
     if as_json:
-        printing.say(printing.as_json([_as_dict(declared, receipt.epoch) for receipt in receipts]))
+        printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
     elif execution.found is PlanOutcome.COVERED:
         printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
     elif not receipts:
@@ -88,7 +88,8 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _as_dict(declared: Pipeline, epoch: Any) -> dict[str, Any]:
+def as_dict(declared: Pipeline, epoch: Any) -> dict[str, Any]:
+    """A committed epoch, for programs."""
     counts = epoch.counts
     return {
         "pipeline": declared.name,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epochline.coordinator.discard import discard
-from epochline.epoch import CommitOutcome, Epoch, EpochState
+from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState
 from epochline.errors import (
     EpochAwaitsApprovalError,
     EpochStateError,
@@ -115,9 +115,12 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     tx.targets.claim(pipeline)
     _refuse_changed_targets(tx, epoch)
     for planned in tx.epochs.ranges(epoch):
-        if not tx.chain.advance(epoch, planned):
+        back = epoch.kind is EpochKind.EXTEND_BACK
+        moved = tx.chain.extend_back(epoch, planned) if back else tx.chain.advance(epoch, planned)
+        if not moved:
             raise HeadMovedError(
-                f"{epoch}: {planned} does not start at the head of its partition; another epoch moved it. Nothing was"
+                f"{epoch}: {planned} does not {'end at the origin' if back else 'start at the head'} of its partition;"
+                " another epoch moved it. Nothing was"
                 " changed. Abort the epoch, then clear its run from plan_epoch."
             )
     written = 0
@@ -130,13 +133,27 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
                 " table swallows rows. Nothing was changed. Take it off, or abort the epoch."
             )
         written += rows
-    kept = tx.targets.keep_quarantine(ticket.table(QUARANTINE), epoch)
+    staged = ticket.table(QUARANTINE)
+    if epoch.kind is EpochKind.REQUEUE:
+        done, kept = tx.quarantine.requeue(staged, epoch)
+        _refuse_requeued_twice(epoch, done + kept)
+    else:
+        kept = tx.targets.keep_quarantine(staged, epoch)
     if kept != epoch.counts.quarantined:
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
     tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)
     return Receipt(epoch=committed, outcome=CommitOutcome.COMMITTED)
+
+
+def _refuse_requeued_twice(epoch: Epoch, free: int) -> None:
+    """The compare-and-swap of a requeue: each claimed record is still in the quarantine."""
+    if free != epoch.counts.read:
+        raise HeadMovedError(
+            f"{epoch}: claimed {epoch.counts.read} quarantined records, but only {free} are still there to be requeued."
+            " Nothing was changed. Abort the epoch and select again."
+        )
 
 
 def _refuse_changed_targets(tx: Transaction, epoch: Epoch) -> None:

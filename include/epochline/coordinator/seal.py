@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from epochline.epoch import Counts, EpochState, Run
+from epochline.epoch import Counts, EpochKind, EpochState, Run
 from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError
 from epochline.layout import StagingTicket
 from epochline.names import QUARANTINE
-from epochline.offsets import unbalanced
+from epochline.offsets import unbalanced, unclaimed
 from epochline.pipeline import Pipeline
 from epochline.ports import Ledger, Manifest, PartSum, Transaction
 
@@ -52,7 +52,10 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
         problems = _manifest_problems(pipeline, manifests, tx.attempts.part_sums(attempt))
         problems += _row_problems(tx, ticket, manifests)
         seen = tx.attempts.seen(attempt)
-        problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
+        if epoch.kind is EpochKind.REQUEUE:
+            problems += unclaimed(tx.quarantine.claims(epoch), seen)
+        else:
+            problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
         for sink in pipeline.sinks:

@@ -138,6 +138,9 @@ class PostgresAttempts:
     def left_over(self, pipeline: str) -> Sequence[Attempt]:
         return [_attempt(row) for row in execute(self._connection, "left_over_attempts", pipeline=pipeline)]
 
+    def unexplained(self) -> Sequence[str]:
+        return [row.relname for row in execute(self._connection, "unexplained_staging")]
+
     def drop_staging(self, attempt: Attempt) -> None:
         for (table,) in execute(self._connection, "staging_tables", attempt_id=attempt.attempt_id).all():
             execute_sql(

@@ -63,3 +63,27 @@ class PostgresChain:
             leader_epoch=lost.leader_epoch,
         )  # fmt: skip
         return moved.rowcount == 1
+
+    def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        where = {
+            "pipeline": epoch.pipeline, "generation": epoch.generation, "topic_id": planned.tp.topic_id,
+            "partition": planned.tp.partition, "start_offset": planned.range.start,
+            "until_offset": planned.range.until,
+        }  # fmt: skip
+        # Between the two statements the oldest range starts where none ends; the key is checked after both.
+        execute(self._connection, "defer_chain")
+        if execute(self._connection, "move_origin_back", **where).rowcount != 1:
+            return False
+        execute(
+            self._connection, "insert_before_origin", **where,
+            topic=planned.tp.topic, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
+        )  # fmt: skip
+        execute(self._connection, "check_chain")
+        return True
+
+    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+        found = execute(
+            self._connection, "superseded_until",
+            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
+        )  # fmt: skip
+        return int(found.scalar_one())

@@ -87,6 +87,12 @@ class PostgresEpochs:
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
         return self._one("epoch", pipeline=pipeline, epoch_id=epoch_id)
 
+    def pipelines(self) -> Sequence[str]:
+        return [row.pipeline for row in execute(self._connection, "known_pipelines")]
+
+    def stale(self, after: timedelta) -> Sequence[Epoch]:
+        return [_epoch(row) for row in execute(self._connection, "stale_epochs", after=after.total_seconds())]
+
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         rows = execute(self._connection, "later_epochs", pipeline=pipeline, epoch_id=epoch_id)
         return [_epoch(row) for row in rows]

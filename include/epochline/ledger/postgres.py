@@ -25,6 +25,7 @@ from epochline.ledger.chain import PostgresChain
 from epochline.ledger.epochs import PostgresEpochs
 from epochline.ledger.history import PostgresHistory
 from epochline.ledger.operators import PostgresOperators
+from epochline.ledger.quarantine import PostgresQuarantine
 from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
@@ -41,6 +42,7 @@ class PostgresTransaction:
         self.chain = PostgresChain(connection)
         self.attempts = PostgresAttempts(connection)
         self.targets = PostgresTargets(connection)
+        self.quarantine = PostgresQuarantine(connection)
         self.operators = PostgresOperators(connection)
         self.history = PostgresHistory(connection)
 

@@ -361,3 +361,61 @@ SELECT token::text AS token,
        coalesce(pg_has_role(to_regrole(quote_ident(:login)), 'USAGE'), false)
            OR pg_has_role('pg_signal_backend', 'USAGE') AS may_end_sessions
 FROM epochline.attempt WHERE attempt_id = :attempt_id
+
+-- name: quarantine_selected
+SELECT topic, partition, count(*) AS records FROM epochline.quarantined_record
+WHERE pipeline = :pipeline AND generation = :generation AND requeued_by IS NULL
+  AND (CAST(:epoch_id AS bigint) IS NULL OR epoch_id = :epoch_id) AND (CAST(:topic AS text) IS NULL OR topic = :topic)
+  AND (CAST(:partition AS integer) IS NULL OR partition = :partition)
+  AND (CAST(:offset AS bigint) IS NULL OR "offset" = :offset) AND (CAST(:reason AS text) IS NULL OR reason LIKE :reason)
+GROUP BY topic, partition ORDER BY topic, partition
+
+-- name: claim_quarantined
+INSERT INTO epochline.requeue_claim (pipeline, epoch_id, generation, topic_id, partition, "offset")
+SELECT pipeline, :claiming, generation, topic_id, partition, "offset" FROM epochline.quarantined_record
+WHERE pipeline = :pipeline AND generation = :generation AND requeued_by IS NULL
+  AND (CAST(:epoch_id AS bigint) IS NULL OR epoch_id = :epoch_id) AND (CAST(:topic AS text) IS NULL OR topic = :topic)
+  AND (CAST(:partition AS integer) IS NULL OR partition = :partition)
+  AND (CAST(:offset AS bigint) IS NULL OR "offset" = :offset) AND (CAST(:reason AS text) IS NULL OR reason LIKE :reason)
+
+-- name: requeue_claims
+SELECT q.topic, q.partition, count(*) AS records, count(q.requeued_by) AS requeued
+FROM epochline.requeue_claim c
+JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
+WHERE c.pipeline = :pipeline AND c.epoch_id = :epoch_id GROUP BY q.topic, q.partition ORDER BY q.topic, q.partition
+
+-- name: move_origin_back
+-- Compare-and-swap: the range ends at the origin, which moves to where it starts.
+UPDATE epochline.committed_range SET until_offset = :start_offset
+WHERE pipeline = :pipeline AND generation = :generation AND topic_id = :topic_id AND partition = :partition
+  AND start_offset IS NULL AND until_offset = :until_offset
+
+-- name: insert_before_origin
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       epoch_id, chosen_by, leader_epoch)
+VALUES (:pipeline, :generation, :topic, :topic_id, :partition, :start_offset, :until_offset, :epoch_id, 'extend back',
+        :leader_epoch)
+
+-- name: defer_chain
+SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED
+
+-- name: check_chain
+SET CONSTRAINTS epochline.starts_where_one_ended IMMEDIATE
+
+-- name: superseded_until
+SELECT coalesce(max(until_offset), 0) FROM epochline.committed_range
+WHERE pipeline = :pipeline AND generation < :generation AND topic_id = :topic_id AND partition = :partition
+
+-- name: known_pipelines
+SELECT pipeline FROM epochline.pipeline ORDER BY pipeline
+
+-- name: stale_epochs
+SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
+WHERE state = 'PLANNED' AND lease_until < clock_timestamp() - make_interval(secs => :after)
+ORDER BY pipeline, epoch_id
+
+-- name: unexplained_staging
+SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'epochline_staging' AND c.relkind IN ('r', 'p')
+  AND NOT EXISTS (SELECT FROM epochline.staging s WHERE s.table_name = c.relname AND s.dropped_at IS NULL)
+ORDER BY c.relname

@@ -3,15 +3,42 @@
 from typing import Any
 
 from epochline.operations.abort import Abort
-from epochline.operations.action import Action, Done, Order, Parameters, Preview, Subject
+from epochline.operations.action import Action, DirectAction, Done, Order, Parameters, Preview, Subject
 from epochline.operations.adopt_topic import AdoptTopic
 from epochline.operations.declare_loss import DeclareLoss
 from epochline.operations.drop import Drop
+from epochline.operations.extend_back import ExtendBack
+from epochline.operations.janitor import STALE_AFTER, Tidied, tidy
+from epochline.operations.ordered import EpochAction
 from epochline.operations.pause import Pause, Resume
+from epochline.operations.requeue import Requeue
 
 ACTIONS: dict[str, Action[Any, Any]] = {
-    action.name: action for action in (Abort(), DeclareLoss(), AdoptTopic(), Drop(), Pause(), Resume())
+    action.name: action
+    for action in (
+        Abort(),
+        DeclareLoss(),
+        AdoptTopic(),
+        Requeue(),
+        ExtendBack(),
+        Drop(),
+        Pause(),
+        Resume(),
+    )
 }
 """Every action by its name, as commands and DAGs spell it."""
 
-__all__ = ["ACTIONS", "Action", "Done", "Order", "Parameters", "Preview", "Subject"]
+__all__ = [
+    "ACTIONS",
+    "STALE_AFTER",
+    "Action",
+    "DirectAction",
+    "Done",
+    "EpochAction",
+    "Order",
+    "Parameters",
+    "Preview",
+    "Subject",
+    "Tidied",
+    "tidy",
+]

@@ -8,7 +8,7 @@ from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.epoch import EpochState
 from epochline.errors import EpochNotFoundError
-from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject
+from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject
 from epochline.ports import Transaction
 
 _EFFECT = {
@@ -24,7 +24,7 @@ class AbortParameters(Parameters):
     epoch: int = Field(ge=1, description="The epoch's id.", json_schema_extra={"argument": True})
 
 
-class Abort(Action[AbortParameters, None]):
+class Abort(DirectAction[AbortParameters, None]):
     """End an epoch: its staging is discarded, no offset moves, its range is read again by a later run."""
 
     name = "abort"

@@ -51,6 +51,8 @@ class Preview:
     before: Mapping[str, Any]
     after: Mapping[str, Any]
     epoch_id: int | None = None
+    epochs: int = 0
+    """How many epochs of its own it would be; 0 for an action that is none."""
     refusal: str | None = None
     """Why it would be refused, with what may be done instead."""
 
@@ -102,10 +104,6 @@ class Action(ABC, Generic[P, Seen]):
     def foresee(self, tx: Transaction, subject: Subject, asked: P, seen: Seen) -> Preview:
         """Say what would happen, from what ``tx`` shows; changes and locks nothing."""
 
-    @abstractmethod
-    def change(self, tx: Transaction, subject: Subject, asked: P, seen: Seen, order: Order) -> Afterwards:
-        """Do it, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
-
     def preview(self, subject: Subject, asked: P) -> Preview:
         """What `act` would do now.
 
@@ -117,6 +115,14 @@ class Action(ABC, Generic[P, Seen]):
         with subject.ledger.transaction() as tx:
             known(tx, subject.name)
             return self.foresee(tx, subject, asked, seen)
+
+
+class DirectAction(Action[P, Seen]):
+    """An action that is done as soon as its transaction is committed."""
+
+    @abstractmethod
+    def change(self, tx: Transaction, subject: Subject, asked: P, seen: Seen, order: Order) -> Afterwards:
+        """Do it, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
 
     def act(self, subject: Subject, asked: P, order: Order) -> Done:
         """Do it. What is foreseen under the pipeline's row lock is what is done and written down.
@@ -133,13 +139,23 @@ class Action(ABC, Generic[P, Seen]):
             if foreseen.refusal is not None:
                 raise ActionRefusedError(f"{foreseen.refusal} Nothing was changed.")
             afterwards = self.change(tx, subject, asked, seen, order)
-            row = tx.operators.record(
-                ActionRow(
-                    pipeline=subject.name, action=self.name, epoch_id=foreseen.epoch_id, actor=order.actor.strip(),
-                    reason=order.reason.strip(), before=foreseen.before, after=foreseen.after,
-                )
-            )  # fmt: skip
+            row = record(tx, subject, self.name, foreseen, order)
         return Done(row=row, lines=afterwards())
+
+
+def record(tx: Transaction, subject: Subject, action: str, done: Preview, order: Order) -> ActionRow:
+    """Write down what was foreseen and done in the same transaction."""
+    return tx.operators.record(
+        ActionRow(
+            pipeline=subject.name,
+            action=action,
+            epoch_id=done.epoch_id,
+            actor=order.actor.strip(),
+            reason=order.reason.strip(),
+            before=done.before,
+            after=done.after,
+        )
+    )
 
 
 def known(tx: Transaction, pipeline: str) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from epochline.coordinator.commit import mirror
 from epochline.offsets import Head, Origin
-from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject, refused
+from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
 from epochline.planning import SourceView
 from epochline.ports import Transaction
 
@@ -24,7 +24,7 @@ class AdoptTopicParameters(Parameters):
     at: Literal["earliest", "latest"] = Field("earliest", description="Where the new log is begun.")
 
 
-class AdoptTopic(Action[AdoptTopicParameters, SourceView]):
+class AdoptTopic(DirectAction[AdoptTopicParameters, SourceView]):
     """Begin a new generation whose origins lie in the topic as it is now."""
 
     name = "adopt-topic"

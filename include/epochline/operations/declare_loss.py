@@ -8,12 +8,12 @@ from epochline.coordinator.checks import is_read
 from epochline.coordinator.commit import mirror
 from epochline.errors import ActionRefusedError
 from epochline.offsets import Head, OffsetRange, PlannedRange
-from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject, refused
+from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
 from epochline.planning import SourceView
 from epochline.ports import Transaction
 
 
-class DeclareLoss(Action[Parameters, SourceView]):
+class DeclareLoss(DirectAction[Parameters, SourceView]):
     """Write what is gone as a link of the chain that no epoch read."""
 
     name = "declare-loss"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from epochline.coordinator.discard import sweep
 from epochline.errors import SourceError
 from epochline.names import consumer_group
-from epochline.operations.action import Action, Afterwards, Order, Parameters, Preview, Subject, refused
+from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
 from epochline.ports import Transaction
 
 
-class Drop(Action[Parameters, None]):
+class Drop(DirectAction[Parameters, None]):
     """Mark a pipeline dropped and release its targets."""
 
     name = "drop"

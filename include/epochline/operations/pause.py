@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from epochline.operations.action import (
-    Action,
     Afterwards,
+    DirectAction,
     Order,
     Parameters,
     Preview,
@@ -15,7 +15,7 @@ from epochline.operations.action import (
 from epochline.ports import Transaction
 
 
-class Pause(Action[Parameters, None]):
+class Pause(DirectAction[Parameters, None]):
     """Plan no epoch until `Resume`."""
 
     name = "pause"
@@ -42,7 +42,7 @@ class Pause(Action[Parameters, None]):
         return nothing_else(f"{subject.name} is paused; `epochline resume {subject.name}` lets it go on")
 
 
-class Resume(Action[Parameters, None]):
+class Resume(DirectAction[Parameters, None]):
     """Undo `Pause`."""
 
     name = "resume"

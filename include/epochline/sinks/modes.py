@@ -52,18 +52,23 @@ class Application:
 
         After an adopted topic a position means something only where the row says which epoch wrote it.
         """
-        declared = [order_column(name) for name in self.sink.order_by]
-        positions_compare = not self.superseded or "_epoch" in self.sink.carried_lineage
-        for kept in (self.order, declared) if positions_compare else (declared,):
-            if all(name in self.target.columns for name in kept):
-                return kept
-        return []
+        return kept_order(self.sink, self.target, self.superseded)
 
     @property
     def carried(self) -> list[str]:
         """Columns that go from staging to target under the same name."""
         names = [name for name in self.staged.columns if name != DELETED]
         return [name for name in names if not name.startswith("_") or name in self.target.columns]
+
+
+def kept_order(sink: PostgresTable, target: Target, superseded: int) -> list[str]:
+    """`Application.kept_order`, also for a sink that nothing is staged for."""
+    whole, declared = order_of(sink), [order_column(name) for name in sink.order_by]
+    positions_compare = not superseded or "_epoch" in sink.carried_lineage
+    for kept in (whole, declared) if positions_compare else (declared,):
+        if all(name in target.columns for name in kept):
+            return kept
+    return []
 
 
 def names(columns: Sequence[str], prefix: str | None = None) -> sql.Composed:

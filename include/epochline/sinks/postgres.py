@@ -57,6 +57,20 @@ class PostgresTargets:
             f"{row.schema_name}.{row.table_name}" for row in run(self._connection, "claimed_targets", pipeline=pipeline)
         ]
 
+    def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
+        superseded = 0
+        generation = run(self._connection, "pipeline", pipeline=pipeline.name).one_or_none()
+        if generation is not None:
+            superseded = run(
+                self._connection, "superseded_epochs", pipeline=pipeline.name, generation=generation.generation
+            ).scalar_one()
+        kept = {}
+        for sink in pipeline.sinks:
+            target = find_target(self._connection, sink.table)
+            if sink.mode == "upsert" and target is not None:
+                kept[sink.table] = bool(modes.kept_order(sink, target, superseded))
+        return kept
+
     def restart_order(self, pipeline: Pipeline) -> None:
         for sink in pipeline.sinks:
             name = deleted_keys_table(pipeline.name, sink.table)

@@ -11,11 +11,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from epochline.declared import load_function
+from epochline.epoch import EpochKind
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
 from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job, record_error, standing
 from epochline.names import QUARANTINE
+from epochline.spark.claims import read_claims
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import one_line, told
@@ -71,12 +73,15 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
 
 
 def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) -> None:
-    if not plan.ranges:
+    if not plan.ranges and plan.kind is not EpochKind.REQUEUE:
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
-    records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
+    if plan.kind is EpochKind.REQUEUE:
+        records = read_claims(spark, plan.ticket, credentials.dsn)
+    else:
+        records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
     if plan.pipeline.transform is None:
         flow = OnePass(pipeline=plan.pipeline, tables=plan.ticket.tables, functions=ship_functions(plan.pipeline))
         stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn))

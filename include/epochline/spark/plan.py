@@ -8,7 +8,7 @@ import psycopg2
 from psycopg2.extensions import cursor as Cursor  # noqa: N812
 
 from epochline.effective import recorded_value
-from epochline.epoch import Attempt, AttemptState, EpochState
+from epochline.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket, staged_tables
@@ -21,7 +21,7 @@ _READER = "epochline:plan"
 
 _ATTEMPT = """
 SELECT a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL, a.job_ended_at IS NOT NULL,
-       e.state, e.attempt, d.body::text, e.settings
+       e.state, e.attempt, e.kind, d.body::text, e.settings
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
@@ -43,6 +43,7 @@ class AttemptPlan:
     pipeline: Pipeline
     ticket: StagingTicket
     ranges: tuple[PlannedRange, ...]
+    kind: EpochKind
     parallelism: int | None = None
     """Spark tasks that read and stage at once, where the settings in force say how many (K22)."""
 
@@ -73,7 +74,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: the ledger has none")
-    attempt_id, token, fenced, sealed, ended, state, newest, body, settings = row
+    attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
         state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
@@ -99,8 +100,9 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
         application_name=attempt.application_name, tables=tables,
     )  # fmt: skip
     return AttemptPlan(
-        pipeline=declaration, ticket=ticket, ranges=ranges, parallelism=recorded_value(settings, "parallelism")
-    )
+        pipeline=declaration, ticket=ticket, ranges=ranges, kind=EpochKind(kind),
+        parallelism=recorded_value(settings, "parallelism"),
+    )  # fmt: skip
 
 
 def _check_live(attempt: Attempt, state: str, newest: int) -> None:

@@ -1,0 +1,172 @@
+"""What operators may do, as DAGs: one for each row of `epochline.operations.ACTIONS`, and the janitor's.
+
+A run without *confirm* logs the preview and is skipped. An action that is an epoch of its own is planned, staged and
+committed by runs of the pipeline's own DAG, which are started here and told by their conf what to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from epochline.airflow.connections import epochline_errors, ledger_of, offsets_of, postgres_dsn, run_of, writers_of
+from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, Subject, tidy
+from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from epochline.coordinator import Plan
+
+CONF = "action"
+"""Key of a run's conf that says which action the run is an epoch of."""
+
+_TAGS = ["epochline", "operations"]
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_MOST_STEPS = 1000
+
+
+def operation_dags() -> dict[str, DAG]:
+    """The manual DAGs, by their ids: ``epochline_abort``, ``epochline_requeue`` and so on."""
+    return {dag.dag_id: dag for dag in map(_dag_of, ACTIONS.values())}
+
+
+def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
+    """The scheduled DAG that tidies every database that a declared pipeline names."""
+    with DAG(
+        dag_id="epochline_janitor", schedule=schedule, start_date=_BEGIN, catchup=False, max_active_runs=1, tags=_TAGS,
+        doc_md="Drops staging that nobody needs, ends epochs that nobody stages, reports tables that nobody explains.",
+    ) as dag:  # fmt: skip
+        JanitorOperator(task_id="tidy", execution_timeout=timedelta(minutes=30))
+    return dag
+
+
+class ActionOperator(BaseOperator):
+    """Show what an action would do; with *confirm*, do it.
+
+    :param action: its name in `epochline.operations.ACTIONS`.
+    :return: for an action that is epochs of its own, the conf of each run that is to be started.
+    """
+
+    def __init__(self, *, action: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.action = action
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Preview, then act."""
+        from epochline.declarations import find
+
+        params, action = dict(context["params"]), ACTIONS[self.action]
+        pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
+        with epochline_errors():
+            order = Order(actor=actor_of(context), reason=reason)
+            asked = action.parameters(**params)
+            subject = subject_of(find(pipeline))
+            foreseen = action.preview(subject, asked)
+            for line in foreseen.lines:
+                self.log.info(line)
+            if foreseen.refusal is not None:
+                raise AirflowFailException(f"{foreseen.refusal} Nothing was changed.")
+            if not confirmed:
+                raise AirflowSkipException("Not confirmed: nothing was changed. Trigger again with confirm to do it.")
+            if isinstance(action, EpochAction):
+                told = {
+                    "name": action.name, "parameters": asked.model_dump(exclude_none=True), "actor": order.actor,
+                    "reason": order.reason,
+                }  # fmt: skip
+                return [{CONF: told}] * min(foreseen.epochs, _MOST_STEPS)
+            if isinstance(action, DirectAction):
+                for line in action.act(subject, asked, order).lines:
+                    self.log.info(line)
+        return []
+
+
+class JanitorOperator(BaseOperator):
+    """Tidy each database that a declared pipeline names."""
+
+    def execute(self, context: Context) -> None:
+        """Tidy, and log what was found."""
+        from epochline.declarations import find_all
+        from epochline.ledger.postgres import PostgresLedger
+
+        with epochline_errors():
+            for connection in sorted({one.postgres_connection for one in find_all().values()}):
+                tidied = tidy(PostgresLedger(postgres_dsn(connection)), run_of(context))
+                for line in tidied.lines():
+                    self.log.info("%s: %s", connection, line)
+
+
+def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | None:
+    """The plan of a run whose conf names an action; None for every other run.
+
+    Raises:
+        ActionRefusedError: the conf names no such action, or the action is refused.
+    """
+    from epochline.errors import ActionRefusedError
+
+    told = (context["dag_run"].conf or {}).get(CONF)
+    if told is None:
+        return None
+    action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
+    if not isinstance(action, EpochAction):
+        raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch: {told!r}.")
+    order = Order(actor=told.get("actor") or actor_of(context), reason=str(told.get("reason") or ""))
+    try:
+        asked = action.parameters(**told.get("parameters") or {})
+    except (TypeError, ValueError) as error:
+        raise ActionRefusedError(f"{pipeline.name}: {action.name} cannot be told this: {error}") from error
+    return action.plan(subject_of(pipeline), asked, order, run_of(context), writers=writers_of(pipeline))
+
+
+def subject_of(pipeline: Pipeline) -> Subject:
+    """A declared pipeline with the ledger and the Kafka behind its connections."""
+    return Subject(name=pipeline.name, ledger=ledger_of(pipeline), declared=pipeline, source=offsets_of(pipeline))
+
+
+def actor_of(context: Mapping[str, Any]) -> str:
+    """Who triggered the run, as far as Airflow says; else the run itself."""
+    run = context["dag_run"]
+    return str(getattr(run, "triggering_user_name", None) or f"run {run.run_id} of {run.dag_id}")
+
+
+def _dag_of(action: Action[Any, Any]) -> DAG:
+    with DAG(
+        dag_id=f"epochline_{action.name.replace('-', '_')}", schedule=None, start_date=_BEGIN, catchup=False,
+        max_active_runs=1, tags=_TAGS, doc_md=f"{action.help}\n\nWithout *confirm* only the preview is logged.",
+        params=_params(action),
+    ) as dag:  # fmt: skip
+        act = ActionOperator(task_id="act", action=action.name, execution_timeout=timedelta(minutes=15), retries=0)
+        if isinstance(action, EpochAction):
+            # Values that are mapped are not rendered again: a reason with braces in it stays text.
+            TriggerDagRunOperator.partial(task_id="run", trigger_dag_id="{{ params.pipeline }}").expand(conf=act.output)
+    return dag
+
+
+def _params(action: Action[Any, Any]) -> dict[str, Param]:
+    params = {
+        "pipeline": Param(type="string", minLength=1, title="Pipeline"),
+        "reason": Param(type="string", minLength=1, title="Reason", description="Why; kept in the ledger."),
+        "confirm": Param(False, type="boolean", title="Confirm", description="Without it only the preview is logged."),
+    }
+    for name, schema in action.parameters.model_json_schema().get("properties", {}).items():
+        kinds = [one["type"] for one in schema.get("anyOf", [schema])]
+        limits = {
+            key: value
+            for one in schema.get("anyOf", [schema])
+            for key, value in one.items()
+            if key in ("minimum", "enum")
+        }
+        default = {"default": schema["default"]} if "default" in schema else {}
+        params[name] = Param(
+            **default,
+            type=kinds[0] if len(kinds) == 1 else kinds,
+            title=name.capitalize(),
+            description=schema.get("description"),
+            **limits,
+        )
+    return params

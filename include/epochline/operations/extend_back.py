@@ -1,0 +1,177 @@
+"""Extend back: commit what lies before a pipeline's origin, in contiguous steps towards the past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from pydantic import Field, field_validator
+
+from epochline.coordinator.checks import is_read
+from epochline.epoch import Epoch, EpochKind, Run
+from epochline.offsets import Head, OffsetRange, PlannedRange, TopicPartition
+from epochline.operations.action import Parameters, Preview, Subject, refused
+from epochline.operations.ordered import EpochAction, Targets
+from epochline.planning import SourceView, share_limit
+from epochline.ports import PipelineRow, Transaction
+
+EARLIEST = "earliest"
+
+
+class ExtendBackParameters(Parameters):
+    """Back to where, and in which steps."""
+
+    to: str = Field(
+        description="earliest, an offset (of every partition), or a time in ISO 8601 (UTC without a zone).",
+        json_schema_extra={"argument": True},
+    )
+    step: int | None = Field(None, ge=1, description="Most offsets in an epoch; the declared limit if not given.")
+
+    @field_validator("to")
+    @classmethod
+    def _is_a_place(cls, to: str) -> str:
+        if to != EARLIEST and not to.isdigit():
+            try:
+                datetime.fromisoformat(to)
+            except ValueError:
+                raise ValueError(f"give earliest, an offset or a time in ISO 8601, not {to!r}") from None
+        return to
+
+    @property
+    def moment(self) -> datetime | None:
+        """The time, where one is given."""
+        if self.to == EARLIEST or self.to.isdigit():
+            return None
+        moment = datetime.fromisoformat(self.to)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What Kafka says of the past: its logs, and where the wished-for time lies in each (None: nowhere)."""
+
+    view: SourceView
+    at: Mapping[TopicPartition, int | None]
+
+
+class ExtendBack(EpochAction[ExtendBackParameters, Past]):
+    """Commit ``[x, origin)``, each epoch ending where the origin is."""
+
+    name = "extend-back"
+    help = (
+        "Commit what lies before the origin of PIPELINE, back to TO, in epochs that each end at the origin and move it"
+        " back. Heads do not move. Only for targets of mode append and add."
+    )
+    parameters = ExtendBackParameters
+    repeats = True
+
+    def look(self, subject: Subject, asked: ExtendBackParameters) -> Past:
+        declared, source = subject.declaration()
+        view = source.look(declared.source)
+        moment = asked.moment
+        at = {} if moment is None else source.offsets_at([one.tp for one in view.partitions], moment)
+        return Past(view=view, at=at)
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past) -> Preview:
+        declared, _ = subject.declaration()
+        ordered = [str(sink) for sink in declared.sinks if sink.mode not in ("append", "add")]
+        if ordered:
+            return refused(
+                f"{', '.join(ordered)}: only rows of mode append and add do not depend on the order in which epochs are"
+                " committed. Read the past with a pipeline of its own."
+            )
+        row = tx.epochs.pipeline(subject.name)
+        if row is None or row.cluster_id not in (None, seen.view.cluster_id):
+            return refused(f"{subject.name}: its connection leads to another Kafka cluster.")
+        begins = self._begins(tx, subject, asked, seen, row)
+        gone = [
+            f"{head.tp} begins at {log_start}" for head, x, log_start in begins if x < log_start and asked.to.isdigit()
+        ]
+        if gone:
+            return refused(f"{subject.name}: Kafka no longer holds offset {asked.to}: {', '.join(gone)}.")
+        back = [(head, max(x, log_start)) for head, x, log_start in begins if max(x, log_start) < head.origin]
+        if not back:
+            return refused(f"{subject.name}: nothing lies between {asked.to} and its origins; they are back there.")
+        total = sum(head.origin - x for head, x in back)
+        epochs = -(-total // (asked.step or declared.source.records_per_epoch))
+        return Preview(
+            epochs=epochs,
+            lines=(
+                *(f"{head.tp}: offsets [{x}, {head.origin}) are committed, the newest first" for head, x in back),
+                f"{total} offsets in {epochs} epoch{'' if epochs == 1 else 's'}; heads do not move",
+            ),
+            before={"origins": {str(head.tp): head.origin for head, _ in back}},
+            after={"origins": {str(head.tp): x for head, x in back}},
+        )
+
+    def insert(
+        self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past, run: Run, row: PipelineRow,
+        targets: Targets, lease: timedelta, note: str,
+    ) -> Epoch | None:  # fmt: skip
+        declared, _ = subject.declaration()
+        step = asked.step or declared.source.records_per_epoch
+        begins = self._begins(tx, subject, asked, seen, row)
+        ranges = last_ranges([(head, max(x, log_start)) for head, x, log_start in begins], step)
+        return tx.epochs.insert(
+            declared, row, run, ranges, targets,
+            kind=EpochKind.EXTEND_BACK, lease=lease, record_limit=step, note=note,
+        )  # fmt: skip
+
+    def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Past) -> str | None:
+        if own.kind is not EpochKind.EXTEND_BACK:
+            return f"it extends nothing back, it is {own.kind}"
+        origins = {head.tp: head.origin for head in tx.chain.heads(own.pipeline, own.generation)}
+        views = {one.tp: one for one in seen.view.partitions}
+        for planned in tx.epochs.ranges(own):
+            now = views.get(planned.tp)
+            if origins.get(planned.tp) != planned.range.until:
+                return f"the origin of {planned.tp} is {origins.get(planned.tp)}, not {planned.range.until}"
+            if now is None or now.leader_epoch != planned.leader_epoch or now.log_start > planned.range.start:
+                return f"Kafka no longer holds {planned}, or its leader changed"
+        return None
+
+    def _begins(
+        self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past, row: PipelineRow
+    ) -> list[tuple[Head, int, int]]:
+        """Per partition its head, where it is to begin, and the first offset that may be committed."""
+        declared, _ = subject.declaration()
+        views = {one.tp: one for one in seen.view.partitions}
+        begins = []
+        for head in tx.chain.heads(subject.name, row.generation):
+            view = views.get(head.tp)
+            if view is None or not is_read(declared, head, seen.view):
+                continue
+            # What an earlier generation committed of the same log is not committed a second time.
+            first = max(view.log_start, tx.chain.superseded_until(subject.name, row.generation, head.tp))
+            if asked.to == EARLIEST:
+                x = first
+            elif asked.moment is None:
+                x = int(asked.to)
+            else:
+                found = seen.at.get(head.tp)
+                x = head.origin if found is None else found
+            begins.append((replace(head, leader_epoch=view.leader_epoch), x, first))
+        return begins
+
+
+def last_ranges(back: Sequence[tuple[Head, int]], step: int) -> list[PlannedRange]:
+    """The next epoch on the way back: from each origin towards ``x``, ``step`` offsets in all.
+
+    Args:
+        back: heads, each with the offset that its partition is to begin at in the end.
+        step: most offsets, > 0, shared in proportion to what is left.
+    """
+    left = {head.tp: head.origin - x for head, x in back if x < head.origin}
+    if not left:
+        return []
+    shares = share_limit(left, step, sorted(left))
+    return [
+        PlannedRange(
+            tp=head.tp,
+            range=OffsetRange(start=head.origin - shares[head.tp], until=head.origin),
+            leader_epoch=head.leader_epoch,
+        )
+        for head, _ in sorted(back, key=lambda one: one[0].tp)
+        if shares.get(head.tp, 0) > 0
+    ]

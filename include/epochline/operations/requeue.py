@@ -1,0 +1,103 @@
+"""Requeue: chosen quarantined records are read again, as an epoch of their own, exactly once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic import Field
+
+from epochline.epoch import Epoch, EpochKind, Run
+from epochline.operations.action import Parameters, Preview, Subject, refused
+from epochline.operations.ordered import EpochAction, Targets
+from epochline.pipeline import Pipeline
+from epochline.ports import PipelineRow, Selection, Transaction
+
+
+class RequeueParameters(Parameters):
+    """Which records: all that fit everything that is given."""
+
+    everything: bool = Field(False, description="All that are in the quarantine.")
+    epoch: int | None = Field(None, ge=1, description="Those that this epoch set aside.")
+    topic: str | None = Field(None, description="Those of this topic.")
+    partition: int | None = Field(None, ge=0, description="Those of this partition.")
+    offset: int | None = Field(None, ge=0, description="The one with this offset (name topic and partition too).")
+    like: str | None = Field(None, description="Those whose reason is LIKE this, as in SQL: '%%not JSON%%'.")
+    generation: int | None = Field(None, ge=1, description="Of an earlier generation; the present one if not given.")
+
+
+class Requeue(EpochAction[RequeueParameters, None]):
+    """Read quarantined records again, with today's parse, in an epoch that claims them."""
+
+    name = "requeue"
+    help = (
+        "Read chosen records of PIPELINE's quarantine again, with today's parse, as an epoch of their own. Each is"
+        " written once; one that fails again stays, with the new reason."
+    )
+    parameters = RequeueParameters
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: RequeueParameters, seen: None) -> Preview:
+        declared, _ = subject.declaration()
+        row = tx.epochs.pipeline(subject.name)
+        if row is None or asked == RequeueParameters():
+            return refused("say which records: by epoch, topic, partition, offset or reason, or --everything.")
+        selection = _selection(asked, row)
+        obstacle = _refusing_sink(tx, declared, selection.generation < row.generation)
+        if obstacle is not None:
+            return refused(obstacle)
+        found = tx.quarantine.selected(subject.name, selection)
+        if not found:
+            return refused(f"{subject.name}: no record in the quarantine fits, or each was requeued before.")
+        total = sum(found.values())
+        counts = {f"{topic}-{partition}": records for (topic, partition), records in found.items()}
+        return Preview(
+            lines=(
+                *(f"{name}: {records} quarantined records are read again" for name, records in counts.items()),
+                f"{total} records of {subject.name} go through today's parse in an epoch of their own; no offset moves",
+            ),
+            epochs=1,
+            before={"quarantined": counts},
+            after={"requeued": asked.model_dump(exclude_none=True) | {"records": total}},
+        )
+
+    def insert(
+        self, tx: Transaction, subject: Subject, asked: RequeueParameters, seen: None, run: Run, row: PipelineRow,
+        targets: Targets, lease: timedelta, note: str,
+    ) -> Epoch | None:  # fmt: skip
+        declared, _ = subject.declaration()
+        epoch = tx.epochs.insert(
+            declared, row, run, (), targets, kind=EpochKind.REQUEUE, lease=lease, record_limit=None, note=note
+        )
+        tx.quarantine.claim_records(epoch, _selection(asked, row))
+        return epoch
+
+    def cannot_reopen(self, tx: Transaction, own: Epoch, seen: None) -> str | None:
+        if own.kind is not EpochKind.REQUEUE:
+            return f"it is no requeue, but {own.kind}"
+        return None if tx.quarantine.claims_are_free(own) else "another epoch requeued some of its records"
+
+
+def _selection(asked: RequeueParameters, row: PipelineRow) -> Selection:
+    return Selection(
+        generation=asked.generation or row.generation,
+        epoch_id=asked.epoch,
+        topic=asked.topic,
+        partition=asked.partition,
+        offset=asked.offset,
+        reason=asked.like,
+    )
+
+
+def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool) -> str | None:
+    """A requeued record is older than rows that are there: a sink must know that, or not care."""
+    keeps = tx.targets.keeps_order(pipeline)
+    for sink in pipeline.sinks:
+        if sink.mode == "replace":
+            return f"{sink} has mode replace: the requeued records would take the place of all its rows."
+        if sink.mode == "upsert" and not keeps.get(sink.table, False):
+            return (
+                f"{sink} keeps no order columns: an old record would replace a newer row. Give it its _ columns, or"
+                " declare order_by and keep that."
+            )
+        if sink.mode == "upsert" and superseded:
+            return f"{sink} has mode upsert: records of an earlier generation come before every row of this one."
+    return None

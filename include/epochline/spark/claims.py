@@ -1,0 +1,129 @@
+"""Reading what a requeue epoch claimed: records of the quarantine, in the shape in which Kafka gave them.
+
+A Spark data source of our own, so that the database's password is in the pickled reader and not in an option (trap 17).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.failpoints import failpoint
+from epochline.layout import StagingTicket
+from epochline.spark.connection import transaction
+
+SOURCE_NAME = "epochline_claims"
+
+_PARTITIONS = """
+SELECT DISTINCT q.topic, q.topic_id, q.partition
+FROM epochline.requeue_claim c
+JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
+WHERE c.pipeline = %s AND c.epoch_id = %s ORDER BY 1, 3
+"""
+
+_RECORDS = """
+SELECT q.topic, q.partition, q."offset", q.record_timestamp, q.key, q.value, q.headers
+FROM epochline.requeue_claim c
+JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
+WHERE c.pipeline = %s AND c.epoch_id = %s AND c.topic_id = %s AND c.partition = %s ORDER BY q."offset"
+"""
+
+_FETCHED = 100
+"""Records that come from the server at once: few, because one may have many megabytes."""
+
+_BATCH_RECORDS, _BATCH_BYTES = 10_000, 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ClaimedPartition(InputPartition):  # type: ignore[misc]
+    """The claimed records of one Kafka partition."""
+
+    topic_id: str
+    partition: int
+
+
+class ClaimReader(DataSourceReader):  # type: ignore[misc]
+    """Reads the records that an epoch claimed, each Kafka partition as one Spark partition, in their order.
+
+    Claims are written with the epoch and never changed, so a task that is tried again reads the same.
+    """
+
+    def __init__(self, ticket: StagingTicket, dsn: str) -> None:
+        self._ticket = ticket
+        self._dsn = dsn
+
+    def partitions(self) -> Sequence[ClaimedPartition]:
+        """One for each Kafka partition with a claimed record."""
+        failpoint("claims.connect")
+        with transaction(self._dsn, self._ticket.application_name) as session, session.cursor() as cursor:
+            failpoint("claims.partitions")
+            cursor.execute(_PARTITIONS, (self._ticket.pipeline, self._ticket.epoch_id))
+            return [ClaimedPartition(None, topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
+
+    def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one partition."""
+        ticket = self._ticket
+        with transaction(self._dsn, ticket.application_name) as session, session.cursor("claims") as cursor:
+            cursor.itersize = _FETCHED
+            failpoint("claims.records")
+            cursor.execute(_RECORDS, (ticket.pipeline, ticket.epoch_id, partition.topic_id, partition.partition))
+            rows: list[dict[str, Any]] = []
+            held = 0
+            for row in cursor:
+                rows.append(_record(row))
+                held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
+                if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
+                    yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+                    rows, held = [], 0
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+
+
+def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFrame:
+    """A DataFrame of the records that the epoch of an attempt claimed, in the columns of `read_ranges`.
+
+    ``timestamp_type`` is NULL and a NUL in a header's name is shown as a symbol: the quarantine keeps neither.
+    """
+    source = _source(ticket, dsn)
+    spark.dataSource.register(source)
+    return spark.read.format(SOURCE_NAME).load()
+
+
+def _source(ticket: StagingTicket, dsn: str) -> type[DataSource]:
+    # A local class is pickled by value, with the DSN in its closure: no option, no plan and no log shows it.
+    class ClaimSource(DataSource):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return SOURCE_NAME
+
+        def schema(self) -> Any:
+            return from_arrow_schema(SOURCE_SCHEMA)
+
+        def reader(self, schema: object) -> ClaimReader:
+            return ClaimReader(ticket, dsn)
+
+    return ClaimSource
+
+
+def _record(row: tuple[Any, ...]) -> dict[str, Any]:
+    topic, partition, offset, timestamp, key, value, headers = row
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp,
+        "timestamp_type": None,
+        "key": None if key is None else bytes(key),
+        "value": None if value is None else bytes(value),
+        "headers": None
+        if headers is None
+        else [{"key": name, "value": None if text is None else base64.b64decode(text)} for name, text in headers],
+    }

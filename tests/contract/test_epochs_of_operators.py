@@ -1,0 +1,354 @@
+"""Requeue and extend-back over both ledgers: epochs that an operator asks for, by the same states as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from epochline import KafkaSource, PostgresTable
+from epochline.coordinator import Plan, PlanOutcome, abort
+from epochline.epoch import EpochKind, EpochState
+from epochline.errors import ActionRefusedError, HeadMovedError, PipelinePausedError, SealRefusedError
+from epochline.names import QUARANTINE
+from epochline.offsets import PartitionCounts, chain_breaks
+from epochline.operations import ACTIONS, EpochAction
+from tests.contract.test_operations import ORDER, act, foresee, heads, made_again, subject, written
+from tests.contract.worlds import World, fake_world, orders, postgres_world, rows_of, run, seen_in
+
+
+@pytest.fixture(params=["fake", "postgres"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "fake":
+        return fake_world()
+    return postgres_world(request.getfixturevalue("postgres_dsn"))
+
+
+def ordered(world: World, name: str, who: str, **parameters: Any) -> Plan:
+    action = ACTIONS[name]
+    assert isinstance(action, EpochAction)
+    return action.plan(subject(world), action.parameters(**parameters), ORDER, run(who))
+
+
+def quarantined(world: World) -> None:
+    """Epoch 1 with offsets 2 and 3 of partition 0 in the quarantine, the other 13 records in the target."""
+    planned = world.plan()
+    ticket = world.begin(1)
+    assert ticket is not None
+    for number, one in enumerate(planned.ranges):
+        bad = [2, 3] if one.tp.partition == 0 else []
+        rows = {"orders": [row for row in rows_of(one) if row["_offset"] not in bad]}
+        rows[QUARANTINE] = [record(offset, f"not JSON at {offset}") for offset in bad]
+        seen = seen_in(one, passed=len(one.range) - len(bad), quarantined=len(bad))
+        assert world.writer.part(ticket, number, rows, {("orders", one.tp.partition): seen})
+    assert world.writer.end(ticket)
+    world.seal(ticket)
+    world.commit(1)
+    assert world.quarantined() == 2
+
+
+def record(offset: int, reason: str) -> dict[str, Any]:
+    return {"topic": "orders", "partition": 0, "offset": offset, "value": b"x", "reason": reason}
+
+
+def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]) -> Any:
+    """Stage a requeue epoch as Spark would: the claimed records, under their own positions."""
+    assert planned.epoch is not None
+    ticket = world.begin(planned.epoch.epoch_id, who)
+    assert ticket is not None
+    offsets = sorted(good + bad)
+    rows = {
+        "orders": [
+            {"value": f"again {at}", "_topic": "orders", "_partition": 0, "_offset": at, "_row": 0} for at in good
+        ],
+        QUARANTINE: [record(at, f"still bad at {at}") for at in bad],
+    }
+    seen = PartitionCounts(
+        received=len(offsets), passed=len(good), skipped=0, quarantined=len(bad),
+        first_offset=offsets[0], last_offset=offsets[-1], digest=1,
+    )  # fmt: skip
+    assert world.writer.part(ticket, 0, rows, {("orders", 0): seen})
+    assert world.writer.end(ticket)
+    return ticket
+
+
+def requeued(world: World, who: str, good: list[int], bad: list[int], **parameters: Any) -> int:
+    planned = ordered(world, "requeue", who, **parameters)
+    ticket = stage(world, planned, who, good, bad)
+    world.seal(ticket, who)
+    world.commit(ticket.epoch_id)
+    return ticket.epoch_id
+
+
+def at(world: World, offset: int) -> list[int]:
+    """Epochs whose rows of this offset of partition 0 are in the target."""
+    return [epoch for _, partition, where, epoch in world.visible() if (partition, where) == (0, offset)]
+
+
+# Requeue
+
+
+def test_a_requeued_record_is_written_once_with_its_own_position_and_moves_no_head(world: World) -> None:
+    """INV-2, INV-9."""
+    quarantined(world)
+
+    epoch_id = requeued(world, "run-2", [2, 3], [], everything=True)
+
+    assert (at(world, 2), at(world, 3), len(world.visible())) == ([epoch_id], [epoch_id], 15)
+    assert heads(world, 1) == {"orders-0": 10, "orders-1": 5}
+    assert world.epoch(epoch_id).kind is EpochKind.REQUEUE
+    assert written(world) == [("requeue", ORDER.actor, ORDER.reason, epoch_id)]
+    with pytest.raises(ActionRefusedError, match="no record in the quarantine fits, or each was requeued before"):
+        ordered(world, "requeue", "run-3", everything=True)
+
+
+def test_a_record_that_fails_again_stays_with_the_new_reason_and_may_be_requeued_once_more(world: World) -> None:
+    quarantined(world)
+
+    requeued(world, "run-2", [2], [3], everything=True)
+
+    assert (at(world, 2), at(world, 3)) == ([2], [])
+    assert foresee(world, "requeue", like="still bad%").before == {"quarantined": {"orders-0": 1}}
+    requeued(world, "run-3", [3], [], offset=3)
+    assert (at(world, 2), at(world, 3), world.quarantined()) == ([2], [3], 2)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "records"),
+    [
+        ({"everything": True}, 2),
+        ({"epoch": 1}, 2),
+        ({"epoch": 2}, 0),
+        ({"topic": "orders", "partition": 0, "offset": 3}, 1),
+        ({"partition": 1}, 0),
+        ({"like": "%at 2"}, 1),
+        ({"like": "not JSON%"}, 2),
+        ({"topic": "refunds"}, 0),
+    ],
+)
+def test_records_are_chosen_by_what_is_given(world: World, parameters: dict[str, Any], records: int) -> None:
+    quarantined(world)
+
+    foreseen = foresee(world, "requeue", **parameters)
+
+    if records:
+        assert foreseen.before == {"quarantined": {"orders-0": records}}
+    else:
+        assert "no record in the quarantine fits" in (foreseen.refusal or "")
+
+
+def test_without_a_choice_nothing_is_requeued(world: World) -> None:
+    quarantined(world)
+
+    with pytest.raises(ActionRefusedError, match="say which records"):
+        ordered(world, "requeue", "run-2")
+
+
+def test_a_requeue_that_lost_a_record_is_not_sealed(world: World) -> None:
+    """INV-9: every claimed record is read."""
+    quarantined(world)
+    planned = ordered(world, "requeue", "run-2", everything=True)
+    ticket = stage(world, planned, "run-2", [2], [])
+
+    with pytest.raises(SealRefusedError, match="orders-0: 2 quarantined records were claimed and 1 read"):
+        world.seal(ticket, "run-2")
+
+
+def test_an_aborted_requeue_gives_its_records_back_and_its_own_run_tries_it_again(world: World) -> None:
+    quarantined(world)
+    ordered(world, "requeue", "run-2", offset=2)
+    abort(world.ledger, "orders", 2, run("run-2"), reason="a test says so")
+
+    again = ordered(world, "requeue", "run-2", offset=2)
+
+    assert again.outcome is PlanOutcome.REOPENED
+    assert again.epoch is not None
+    assert again.epoch.epoch_id == 2
+    ticket = stage(world, again, "run-2", [2], [])
+    world.seal(ticket, "run-2")
+    world.commit(2)
+    assert at(world, 2) == [2]
+    assert ordered(world, "requeue", "run-2", offset=2).outcome is PlanOutcome.ALREADY_COMMITTED
+
+
+def test_an_aborted_requeue_whose_record_another_run_requeued_is_not_tried_again(world: World) -> None:
+    quarantined(world)
+    ordered(world, "requeue", "run-2", offset=2)
+    abort(world.ledger, "orders", 2, run("run-2"), reason="a test says so")
+    requeued(world, "run-3", [2], [], offset=2)
+
+    with pytest.raises(ActionRefusedError, match="each was requeued before"):
+        ordered(world, "requeue", "run-2", offset=2)
+    assert at(world, 2) == [3]
+
+
+def test_a_sealed_requeue_of_a_dead_run_is_committed_by_the_next_run(world: World) -> None:
+    """INV-6."""
+    quarantined(world)
+    planned = ordered(world, "requeue", "run-2", everything=True)
+    world.seal(stage(world, planned, "run-2", [2, 3], []), "run-2")
+
+    world.plan("run-3")
+
+    assert (at(world, 2), at(world, 3)) == ([2], [2])
+    assert world.epoch(2).state is EpochState.COMMITTED
+
+
+def test_a_paused_pipeline_requeues_nothing(world: World) -> None:
+    quarantined(world)
+    act(world, "pause")
+
+    with pytest.raises(PipelinePausedError):
+        ordered(world, "requeue", "run-2", everything=True)
+
+
+def test_records_of_an_earlier_generation_are_requeued_when_it_is_named(world: World) -> None:
+    quarantined(world)
+    made_again(world)
+    act(world, "adopt-topic", topic="orders", at="latest")
+
+    assert "no record in the quarantine fits" in (foresee(world, "requeue", everything=True).refusal or "")
+    requeued(world, "run-2", [2, 3], [], everything=True, generation=1)
+
+    assert (at(world, 2), at(world, 3)) == ([2], [2])
+
+
+def test_a_replaced_table_takes_no_requeued_records(world: World) -> None:
+    quarantined(world)
+    world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
+
+    assert "the requeued records would take the place of all" in (
+        foresee(world, "requeue", everything=True).refusal or ""
+    )
+
+
+# Extend back
+
+
+def late(world: World) -> None:
+    """A pipeline that began at the end: origins 10 and 5, then three records more, committed."""
+    world.pipeline = orders(source=KafkaSource(topics="orders", startup="latest"))
+    world.plan()
+    world.kafka.produce("orders", 0, 3)
+    world.to_committed("run-2")
+    assert heads(world, 1) == {"orders-0": 13, "orders-1": 5}
+
+
+def extended(world: World, who: str, **parameters: Any) -> list[str]:
+    planned = ordered(world, "extend-back", who, **parameters)
+    assert planned.epoch is not None
+    ticket = world.begin(planned.epoch.epoch_id, who)
+    assert ticket is not None
+    world.stage(planned, ticket)
+    world.seal(ticket, who)
+    world.commit(planned.epoch.epoch_id)
+    return [str(one) for one in planned.ranges]
+
+
+def origins(world: World) -> dict[str, int]:
+    with world.ledger.transaction() as tx:
+        return {str(head.tp): head.origin for head in tx.chain.heads("orders", 1)}
+
+
+def test_what_lies_before_the_origin_is_committed_in_steps_and_the_head_stays(world: World) -> None:
+    """S9, INV-1."""
+    late(world)
+
+    first = extended(world, "run-3", to="earliest", step=6)
+    second = extended(world, "run-4", to="earliest", step=9)
+
+    assert first == ["orders-0[6, 10)", "orders-1[3, 5)"]
+    assert second == ["orders-0[0, 6)", "orders-1[0, 3)"]
+    assert origins(world) == {"orders-0": 0, "orders-1": 0}
+    assert heads(world, 1) == {"orders-0": 13, "orders-1": 5}
+    assert len(world.visible()) == 18
+    assert len({row[:3] for row in world.visible()}) == 18
+    with pytest.raises(ActionRefusedError, match="they are back there"):
+        ordered(world, "extend-back", "run-5", to="earliest")
+    assert [one[0] for one in written(world)] == ["extend-back", "extend-back"]
+    world.kafka.produce("orders", 0, 2)
+    assert [str(one) for one in world.to_committed("run-6").ranges] == ["orders-0[13, 15)"]
+
+
+def test_a_pipeline_is_extended_back_to_an_offset_and_no_further(world: World) -> None:
+    late(world)
+
+    assert extended(world, "run-3", to="7") == ["orders-0[7, 10)"]
+    assert origins(world) == {"orders-0": 7, "orders-1": 5}
+
+
+def test_an_offset_that_kafka_no_longer_holds_is_refused_and_earliest_is_what_it_holds(world: World) -> None:
+    late(world)
+    world.kafka.change("orders", 0, log_start=8)
+
+    with pytest.raises(ActionRefusedError, match="Kafka no longer holds offset 2: orders-0 begins at 8"):
+        ordered(world, "extend-back", "run-3", to="2")
+    assert extended(world, "run-3", to="earliest") == ["orders-0[8, 10)", "orders-1[0, 5)"]
+
+
+def test_two_epochs_cannot_both_end_at_the_origin(world: World) -> None:
+    """INV-1: the compare-and-swap of an extend-back epoch."""
+    late(world)
+    planned = ordered(world, "extend-back", "run-3", to="7")
+    assert planned.epoch is not None
+    ticket = world.begin(planned.epoch.epoch_id, "run-3")
+    assert ticket is not None
+    world.stage(planned, ticket)
+    world.seal(ticket, "run-3")
+    with world.ledger.transaction() as tx:
+        assert tx.chain.extend_back(planned.epoch, planned.ranges[0])
+
+    with pytest.raises(HeadMovedError, match="does not end at the origin"):
+        world.commit(planned.epoch.epoch_id)
+    assert len(world.visible()) == 3
+
+
+def test_an_aborted_step_back_is_tried_again_by_its_own_run(world: World) -> None:
+    late(world)
+    first = ordered(world, "extend-back", "run-3", to="7")
+    assert first.epoch is not None
+    abort(world.ledger, "orders", first.epoch.epoch_id, run("run-3"), reason="a test says so")
+
+    again = ordered(world, "extend-back", "run-3", to="7")
+
+    assert (again.outcome, again.ranges) == (PlanOutcome.REOPENED, first.ranges)
+
+
+def test_what_was_committed_in_an_earlier_generation_is_not_committed_again(world: World) -> None:
+    world.to_committed()
+    world.kafka.produce("orders", 0, 2)
+    world.kafka.change("orders", 1, last_stable=4, high_watermark=4)
+    act(world, "adopt-topic", topic="orders", at="latest")
+
+    foreseen = foresee(world, "extend-back", to="earliest")
+
+    assert foreseen.before == {"origins": {"orders-0": 12}}
+    assert foreseen.after == {"origins": {"orders-0": 10}}
+
+
+@pytest.mark.parametrize("mode", ["replace"])
+def test_a_target_that_depends_on_the_order_of_epochs_is_refused(world: World, mode: Any) -> None:
+    late(world)
+    world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode=mode)])
+
+    assert "only rows of mode append and add" in (foresee(world, "extend-back", to="earliest").refusal or "")
+
+
+@pytest.mark.parametrize("to", ["yesterday", "", "-3"])
+def test_a_place_that_is_none_is_refused(to: str) -> None:
+    with pytest.raises(ValueError, match="earliest, an offset or a time"):
+        ACTIONS["extend-back"].parameters(to=to)
+
+
+def test_the_chain_is_whole_after_steps_back(world: World) -> None:
+    """INV-1."""
+    late(world)
+    extended(world, "run-3", to="earliest", step=4)
+    extended(world, "run-4", to="earliest", step=4)
+
+    links: dict[int, list[tuple[int | None, int]]] = {0: [], 1: []}
+    for _, partition, offset, _ in world.visible():
+        links[partition].append((offset, offset + 1))
+    for partition, origin in ((0, origins(world)["orders-0"]), (1, origins(world)["orders-1"])):
+        assert chain_breaks([(None, origin), *links[partition]]) == []

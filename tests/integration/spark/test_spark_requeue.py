@@ -1,0 +1,105 @@
+"""Requeue with real Spark, PostgreSQL and Kafka: quarantined records through a parse that was mended."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline.coordinator import LEASE, begin, commit, plan, seal
+from epochline.epoch import EpochKind, Run
+from epochline.kafka.source import KafkaOffsets
+from epochline.ledger.postgres import PostgresLedger
+from epochline.operations import ACTIONS, Order, Subject
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run as run_job
+
+PARSE = """
+import pyarrow as pa
+
+REFUSED = {refused!r}
+
+def parse(batch):
+    values = [None if value is None else value.decode("latin-1") for value in batch.column("value").to_pylist()]
+    headers = batch.column("headers").to_pylist()
+    texts = [f"{{value}} {{[(h['key'], h['value'].decode()) for h in (hs or [])]}}" for value, hs in zip(values, headers)]
+    errors = [f"{{value}} is refused" if value in REFUSED else None for value in values]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(texts, pa.string()), batch.column("timestamp"), pa.array(errors, pa.string())],
+        names=["value", "at", "_error"],
+    )
+"""
+
+
+@pytest.fixture
+def parsers(tmp_path, monkeypatch):
+    """Modules strict, half and mended, of which each refuses less."""
+    for name, refused in (("rq_strict", ["bad", "worse"]), ("rq_half", ["worse"]), ("rq_mended", [])):
+        (tmp_path / f"{name}.py").write_text(PARSE.format(refused=refused))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in ("rq_strict", "rq_half", "rq_mended"):
+        sys.modules.pop(name, None)
+
+
+def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes_times_and_headers(
+    spark, database, topic, name, kafka_bootstrap, parsers
+):
+    """Trap 15, INV-9: three epochs, the second of which mends one of two records only."""
+    records = topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]})
+    ledger, kafka = PostgresLedger(database.dsn), KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
+    columns = {"value": "text", "at": "timestamptz"}
+
+    def declared(parse: str) -> Pipeline:
+        return Pipeline(
+            name=name, source=KafkaSource(topics=records), parse=f"{parse}:parse", record=columns,
+            sinks=[PostgresTable(table="again", columns=columns)], bad_records="quarantine",
+        )  # fmt: skip
+
+    def staged_and_committed(planned, who: Run):
+        assert planned.epoch is not None
+        epoch_id = planned.epoch.epoch_id
+        ticket = begin(ledger, name, epoch_id, who, lease=LEASE)
+        assert ticket is not None
+        credentials = JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap})
+        run_job(spark, name, epoch_id, ticket.attempt, credentials)
+        seal(ledger, ticket, who, invisible_allowed=frozenset())
+        return commit(ledger, kafka, name, epoch_id).epoch
+
+    def requeue(parse: str, who: Run):
+        action = ACTIONS["requeue"]
+        subject = Subject(name=name, ledger=ledger, declared=declared(parse), source=kafka)
+        order = Order(actor="ada", reason="the parse was mended")
+        return staged_and_committed(
+            action.plan(subject, action.parameters(everything=True), order, who),  # type: ignore[attr-defined]
+            who,
+        )
+
+    first, second, third = (Run(dag_id=name, run_id=f"run-{n}", host="here") for n in (1, 2, 3))
+    with ledger.transaction() as tx:
+        tx.targets.create(declared("rq_strict"))
+    committed = staged_and_committed(plan(ledger, kafka, declared("rq_strict"), first), first)
+    times = dict(database.query("SELECT value, record_timestamp FROM epochline.quarantine"))
+    assert (committed.counts.passed, committed.counts.quarantined) == (2, 2)
+
+    half = requeue("rq_half", second)
+    kept = database.query("SELECT value, reason, requeued_by FROM epochline.quarantine ORDER BY requeued_by")
+    whole = requeue("rq_mended", third)
+
+    assert (half.kind, half.counts.read, half.counts.passed, half.counts.quarantined) == (EpochKind.REQUEUE, 2, 1, 1)
+    assert [(bytes(value), reason, by) for value, reason, by in kept] == [  # type: ignore[arg-type]
+        (b"bad", "bad is refused", half.epoch_id),
+        (b"worse", "worse is refused", None),
+    ]
+    assert (whole.counts.read, whole.counts.passed) == (1, 1)
+    header = "[('h', '1')]"
+    rows = database.query("SELECT value, _partition, _offset, _epoch, at FROM again ORDER BY _partition, _offset")
+    assert [row[:4] for row in rows] == [
+        (f"good {header}", 0, 0, 1),
+        (f"bad {header}", 0, 1, half.epoch_id),
+        (f"good too {header}", 0, 2, 1),
+        (f"worse {header}", 1, 0, whole.epoch_id),
+    ]
+    at = {bytes(value): moment for value, moment in times.items()}  # type: ignore[arg-type]
+    assert (rows[1][4], rows[3][4]) == (at[b"bad"], at[b"worse"])
