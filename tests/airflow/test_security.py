@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.airflow.conftest import Scheduler, eventually
 
 PIPELINE = "canary"
 TASKS = ("plan_epoch", "pre_commit", "commit_epoch", "abort_epoch")
-RECORD = "4111-1111-record-canary"
+RECORD = f"record-canary-{uuid.uuid4()}"  # not in any source or log of another run
 RECORDS = {0: [f"{RECORD}-{i}" for i in range(5)], 1: ["sleep 5"], 2: [], 3: [f"{RECORD}-5"]}
 NOTE = "{{ conn.epochline_postgres.password }} {{ var.value.x }} {% raw %} %s '; DROP TABLE epochline.epoch; --"
 
