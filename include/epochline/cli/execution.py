@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -218,9 +219,14 @@ def _jars() -> list[Path]:
     return spark_jars(printing.progress)
 
 
+@cache
 def _spark_log() -> Path:
+    """Where Spark's noise of this process goes: a file that nobody else can read, or have put there beforehand."""
     from epochline.local.home import Home
 
     home = Home()
-    folder = home.logs if home.logs.is_dir() else Path(tempfile.gettempdir())
-    return folder / ("spark-cli.log" if folder == home.logs else f"epochline-spark-{os.getpid()}.log")
+    if home.logs.is_dir():
+        return home.logs / "spark-cli.log"
+    handle, name = tempfile.mkstemp(prefix="epochline-spark-", suffix=".log")
+    os.close(handle)
+    return Path(name)

@@ -1,0 +1,22 @@
+"""Spark's log of an epoch that the command line runs, where there is no stack to keep it."""
+
+from __future__ import annotations
+
+import stat
+import tempfile
+
+from epochline.cli import execution
+
+
+def test_it_is_one_file_that_nobody_else_can_read(tmp_path, monkeypatch):
+    """SEC-4: what a pipeline's own code says in a traceback stands in it."""
+    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "no stack"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    execution._spark_log.cache_clear()
+
+    log = execution._spark_log()
+
+    assert log.parent == tmp_path
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    assert execution._spark_log() == log
+    execution._spark_log.cache_clear()
