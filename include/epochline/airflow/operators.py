@@ -61,13 +61,13 @@ class PlanEpochOperator(BaseOperator):
 
     def pre_execute(self, context: Any) -> None:
         """Give the task time for the minimum pause that holds for this run."""
-        self.execution_timeout = PLAN_PATIENCE + settings_of_run(self.pipeline, context).minimum_pause
+        self.execution_timeout = PLAN_PATIENCE + settings_of_run(self.pipeline, self.dag, context).minimum_pause
 
     def execute(self, context: Context) -> str:
         """Plan the run's epoch."""
         from epochline.coordinator import PlanOutcome, plan
 
-        settings = settings_of_run(self.pipeline, context)
+        settings = settings_of_run(self.pipeline, self.dag, context)
         for note in settings.notes:
             self.log.info(note)
         with epochline_errors(), skipped_while_paused():
@@ -132,7 +132,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def pre_execute(self, context: Any) -> None:
         """Give the task the time-out that holds for this run."""
-        self.execution_timeout = settings_of_run(self.pipeline, context).timeout
+        self.execution_timeout = settings_of_run(self.pipeline, self.dag, context).timeout
 
     def execute(self, context: Context) -> None:
         """Stage and seal the epoch; succeed without Spark where it is sealed already.

@@ -22,14 +22,14 @@ def settings_of_dag(pipeline: Pipeline) -> InForce:
     return in_force(pipeline, file=file_settings())
 
 
-def settings_of_run(pipeline: Pipeline, context: Mapping[str, Any]) -> InForce:
+def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) -> InForce:
     """What holds for the run of a task, its conf included.
 
     Raises:
         AirflowFailException: the conf holds what no run may set.
     """
     with epochline_errors():
-        conf = run_settings(context["dag_run"].conf or {}, context["dag"].params)
+        conf = run_settings(context["dag_run"].conf or {}, dag.params)
         return in_force(pipeline, file=file_settings(), run=conf)
 
 
