@@ -109,3 +109,38 @@ def test_no_spark_connect_server_is_started_or_declared() -> None:
 @pytest.mark.parametrize("line", ["spark.remote=sc://h:15002", "sbin/start-connect-server.sh", "SPARK_REMOTE=x"])
 def test_the_search_for_spark_connect_finds_it(line: str) -> None:
     assert CONNECT.search(line)
+
+
+@pytest.mark.parametrize(
+    "said", ["{{ 7 * 7 }}", "{{ conn.x.password }} {{ var.value.y }}", "{% raw %}{{ 1 }}", "{# c #}"]
+)
+def test_a_template_in_what_a_trigger_says_is_not_rendered(said: str) -> None:
+    """SEC-2: params fill templates, and what they hold is text from then on."""
+    from epochline.airflow.dag import epoch_dag
+    from tests.contract.worlds import orders
+
+    task = epoch_dag(orders()).get_task("plan_epoch")
+
+    task.render_template_fields({"params": {"note": said, "record_limit": 5}})
+
+    assert (task.note, task.record_limit) == (said, "5")
+
+
+def test_only_the_epochs_id_passes_between_tasks() -> None:
+    """SEC-5, B4: every template of the DAG reads the params or the id that `plan_epoch` left."""
+    from epochline.airflow.dag import epoch_dag
+    from tests.contract.worlds import orders
+
+    dag = epoch_dag(orders())
+    templates = {
+        value
+        for task in dag.tasks
+        for name in task.template_fields
+        if "{{" in str(value := getattr(task, name)) and isinstance(value, str)
+    }
+
+    assert templates == {
+        "{{ params.record_limit or '' }}",
+        "{{ params.note or '' }}",
+        "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}",
+    }
