@@ -6,6 +6,7 @@ and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -32,6 +33,18 @@ class ConfigurationError(EpochlineError):
 
 class SourceError(EpochlineError):
     """Kafka answered with something that no epoch may be planned on."""
+
+
+class TopicMissingError(SourceError):
+    """Kafka has no topic of a name that the declaration reads.
+
+    ``topics`` are the names, ``cluster_id`` is the cluster that was asked.
+    """
+
+    def __init__(self, message: str, topics: Iterable[str] = (), cluster_id: str | None = None) -> None:
+        super().__init__(message)
+        self.topics = frozenset(topics)
+        self.cluster_id = cluster_id
 
 
 class SourceUnavailableError(SourceError):

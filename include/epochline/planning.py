@@ -1,15 +1,28 @@
-"""Which ranges come next, and whether the log is still the one that the heads belong to.
-
-Pure: given heads and what Kafka said, it computes and never asks.
-"""
+"""Which ranges come next. Pure: given heads and what Kafka said, it computes and never asks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from epochline.errors import DataLossError
 from epochline.offsets import Head, OffsetRange, PlannedRange, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that has written to a partition and not ended, as far as the broker tells.
+
+    ``transactional_id``, ``begun_at`` and ``timeout`` are None where its coordinator does not know it (any more) or may
+    not be asked; then nobody but an operator will end it.
+    """
+
+    start_offset: int
+    producer_id: int
+    last_write_at: datetime | None = None
+    transactional_id: str | None = None
+    begun_at: datetime | None = None
+    timeout: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +38,8 @@ class PartitionView:
     last_stable: int
     high_watermark: int
     leader_epoch: int | None = None
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    """Where one holds the last stable offset back: those that the broker names, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,45 +50,6 @@ class SourceView:
     partitions: Sequence[PartitionView]
     invisible_allowed: frozenset[str] = frozenset()
     """Topics that are compacted or have (had) transactional producers (INV-9)."""
-
-
-def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
-    """Stop where what follows the heads is no longer the log they were read from.
-
-    Raises:
-        DataLossError: a topic was made again (trap 10), partitions are gone, retention passed a head (trap 9), or
-            the log ends before a head (trap 11). The message says which, how many offsets, and what can be done.
-    """
-    views = {(view.tp.topic, view.tp.partition): view for view in partitions}
-    for head in heads:
-        view = views.get((head.tp.topic, head.tp.partition))
-        if view is None:
-            raise DataLossError(
-                f"{pipeline}: {head.tp} is committed up to offset {head.next_offset}, but Kafka no longer has the"
-                " partition or its topic. Nothing was planned. Bring the topic back, or take it out of the"
-                " declaration if it is meant to be gone."
-            )
-        if view.tp.topic_id != head.tp.topic_id:
-            raise DataLossError(
-                f"{pipeline}: topic {head.tp.topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
-                f" {view.tp.topic_id}); offset {head.next_offset} of partition {head.tp.partition} now means another"
-                " record. Nothing was planned. Bring the old topic back, or say"
-                f" `epochline adopt-topic {pipeline} {head.tp.topic}` to go on with the new one."
-            )
-        if head.next_offset < view.log_start:
-            raise DataLossError(
-                f"{pipeline}: retention passed the head of {head.tp}: offsets [{head.next_offset}, {view.log_start}),"
-                f" {view.log_start - head.next_offset} of them, are gone before they were read. Nothing was planned"
-                f" and no offset was reset. `epochline declare-loss {pipeline}` writes the loss down and goes on"
-                " behind it."
-            )
-        if head.next_offset > view.high_watermark:
-            raise DataLossError(
-                f"{pipeline}: {head.tp} is committed up to offset {head.next_offset}, but its log ends at"
-                f" {view.high_watermark}: {head.next_offset - view.high_watermark} offsets that were read have been"
-                " truncated. Nothing was planned. Find out which broker lost its log;"
-                f" `epochline adopt-topic {pipeline} {head.tp.topic}` goes on with the log as it is."
-            )
 
 
 def share_limit(

@@ -460,6 +460,13 @@ class OffsetSource(Protocol):
         what is finer than a millisecond is rounded up, so that no earlier record is taken in.
         """
 
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """Per partition the offset up to which its log goes back to leaders of this epoch or an earlier one.
+
+        None where the log knows no leader of this epoch or a later one, so that it cannot be the log in which the epoch
+        was seen. A head beyond the answer means that the log was truncated below it (trap 11).
+        """
+
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """What the consumer group holds, per topic and partition."""
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
-from epochline.errors import EpochNotFoundError, PlanChangedError, SourceError, TargetError
+from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, TopicMissingError
 from epochline.layout import StagedTable, StagingTicket, staged_tables
 from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
@@ -58,6 +58,8 @@ class FakeKafka:
     views: dict[Key, PartitionView] = field(default_factory=dict)
     times: dict[Key, list[datetime]] = field(default_factory=dict)
     """When the record at each offset was made."""
+    leader_epochs: dict[Key, dict[int, int]] = field(default_factory=dict)
+    """Where the log of each leader epoch begins, for partitions whose leader changed: {epoch: start offset}."""
     gaps: set[str] = field(default_factory=set)
     groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
 
@@ -71,8 +73,9 @@ class FakeKafka:
         end = (old.high_watermark if old and old.tp == tp else 0) + records
         start = old.log_start if old and old.tp == tp else 0
         self.times[topic, partition] = [*self.times.get((topic, partition), ())][: end - records] + [at] * records
+        epoch = old.leader_epoch if old and old.tp == tp else 0
         self.views[topic, partition] = PartitionView(
-            tp=tp, log_start=start, last_stable=end, high_watermark=end, leader_epoch=0
+            tp=tp, log_start=start, last_stable=end, high_watermark=end, leader_epoch=epoch
         )
 
     def change(self, topic: str, partition: int, **facts: Any) -> None:
@@ -82,7 +85,7 @@ class FakeKafka:
     def look(self, source: KafkaSource) -> SourceView:  # described by the port, here and below
         missing = [topic for topic in source.topics if topic not in {name for name, _ in self.views}]
         if missing:
-            raise SourceError(f"Kafka has no topic {', '.join(missing)}")
+            raise TopicMissingError(f"Kafka has no topic {', '.join(missing)}", missing, self.cluster_id)
         found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
         return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
 
@@ -92,6 +95,30 @@ class FakeKafka:
             view, times = self.views[tp.topic, tp.partition], self.times[tp.topic, tp.partition]
             readable = range(view.log_start, min(view.last_stable, len(times)))
             found[tp] = next((offset for offset in readable if times[offset] >= moment), None)
+        return found
+
+    def change_leader(self, topic: str, partition: int, *, truncate_to: int | None = None) -> None:
+        """Elect another leader; an unclean election loses what lies at or above ``truncate_to``."""
+        view = self.views[topic, partition]
+        end = view.high_watermark if truncate_to is None else truncate_to
+        epoch = (view.leader_epoch or 0) + 1
+        starts = {
+            old: start
+            for old, start in self.leader_epochs.get((topic, partition), {0: 0}).items()
+            if start < end or old == 0
+        }
+        self.leader_epochs[topic, partition] = {**starts, epoch: end}
+        self.times[topic, partition] = self.times[topic, partition][:end]
+        self.change(topic, partition, leader_epoch=epoch, high_watermark=end, last_stable=min(view.last_stable, end))
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for tp, epoch in epochs.items():
+            view = self.views[tp.topic, tp.partition]
+            starts = self.leader_epochs.get((tp.topic, tp.partition), {0: 0})
+            later = [start for known, start in starts.items() if known > epoch]
+            newest = max(starts)
+            found[tp] = min(later) if later else view.high_watermark if epoch == newest else None
         return found
 
     def mirrored(self, group: str) -> Mapping[Key, MirroredOffset]:
@@ -131,6 +158,7 @@ class _Rows:
     ranges: dict[tuple[str, int], tuple[PlannedRange, ...]] = field(default_factory=dict)
     planned_targets: dict[tuple[str, int], dict[str, dict[str, str]]] = field(default_factory=dict)
     declarations: dict[tuple[str, int], Pipeline] = field(default_factory=dict)
+    leader_epochs: dict[tuple[str, int, TopicPartition], int | None] = field(default_factory=dict)
     chains: dict[tuple[str, int, TopicPartition], list[tuple[int | None, int, int | None]]] = field(
         default_factory=dict
     )
@@ -322,11 +350,17 @@ class FakeTransaction:
         for (name, number, tp), links in self.rows.chains.items():
             if (name, number) == (pipeline, generation):
                 _, until, epoch_id = max(links, key=lambda link: link[1])
-                found.append(Head(tp=tp, origin=links[0][1], next_offset=until, epoch_id=epoch_id))
+                leader_epoch = self.rows.leader_epochs.get((name, number, tp))
+                found.append(
+                    Head(tp=tp, origin=links[0][1], next_offset=until, epoch_id=epoch_id, leader_epoch=leader_epoch)
+                )
         return sorted(found, key=lambda head: head.tp)
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
-        self.rows.chains.setdefault((pipeline, generation, origin.tp), [(None, origin.offset, None)])
+        key = (pipeline, generation, origin.tp)
+        if key not in self.rows.chains:
+            self.rows.chains[key] = [(None, origin.offset, None)]
+            self.rows.leader_epochs[key] = origin.leader_epoch
 
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
         return [
@@ -340,6 +374,7 @@ class FakeTransaction:
         if max(until for _, until, _ in links) != planned.range.start:
             return False
         links.append((planned.range.start, planned.range.until, epoch.epoch_id))
+        self.rows.leader_epochs[epoch.pipeline, epoch.generation, planned.tp] = planned.leader_epoch
         return True
 
     def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:

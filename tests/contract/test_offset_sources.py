@@ -72,6 +72,21 @@ def test_the_offset_of_a_moment_is_that_of_the_first_record_at_or_after_it(sourc
     assert source.at(NOON + timedelta(minutes=4)) == [None, None]
 
 
+def test_the_log_of_todays_leader_ends_where_the_log_ends_and_that_of_no_leader_nowhere(source: Source) -> None:
+    """Trap 11."""
+    for _ in range(3):
+        source.produce(0, NOON)
+    leaders = {
+        one.tp: one.leader_epoch or 0 for one in source.offsets.look(KafkaSource(topics=source.topic)).partitions
+    }
+
+    assert list(source.offsets.leader_epoch_ends(leaders).values()) == [3, 0]
+    assert list(source.offsets.leader_epoch_ends({tp: epoch + 5 for tp, epoch in leaders.items()}).values()) == [
+        None,
+        None,
+    ]
+
+
 def test_a_moment_between_two_milliseconds_takes_in_no_earlier_record(source: Source) -> None:
     source.produce(0, NOON)
     source.produce(0, NOON + timedelta(milliseconds=1))

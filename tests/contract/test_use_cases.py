@@ -82,7 +82,9 @@ def test_a_plan_stops_at_the_last_stable_offset_and_says_what_holds_records_back
     planned = world.plan()
 
     assert [str(one) for one in planned.ranges] == ["orders-0[0, 7)", "orders-1[0, 5)"]
-    assert planned.notes == ("orders-0: an open transaction holds back offsets [7, 10)",)
+    assert planned.notes == (
+        "orders-0: an open transaction holds back offsets [7, 10); the broker does not say whose it is",
+    )
 
 
 def test_a_second_plan_of_the_same_run_gives_the_same_epoch_though_more_was_produced(world: World) -> None:

@@ -1,16 +1,14 @@
-"""Which ranges come next, by properties: limits, the same log (traps 9, 10, 11)."""
+"""Which ranges come next, by properties: limits, order, bounds."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.errors import DataLossError
 from epochline.offsets import Head, TopicPartition
-from epochline.planning import PartitionView, check_same_log, next_ranges, share_limit
+from epochline.planning import PartitionView, next_ranges, share_limit
 
 partitions = st.integers(0, 30)
 
@@ -137,40 +135,3 @@ def test_a_backfill_bound_ends_a_range_and_a_partition_without_one_is_not_read()
 
 def test_a_head_whose_partition_kafka_does_not_show_is_not_read() -> None:
     assert next_ranges([head(tp(0))], []) == []
-
-
-@given(first=st.integers(0, 1000), origin=st.integers(0, 1000), end=st.integers(0, 1000))
-def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, origin: int, end: int) -> None:
-    """Traps 9 and 11: a head at the end of the log is inside, one beyond it is not."""
-    start, end = min(first, end), max(first, end)
-    inside = start <= origin <= end
-
-    if inside:
-        check_same_log("p", [head(tp(), origin)], [view(tp(), start, end)])
-        return
-    with pytest.raises(DataLossError, match="Nothing was planned"):
-        check_same_log("p", [head(tp(), origin)], [view(tp(), start, end)])
-
-
-@pytest.mark.parametrize(
-    ("seen", "said"),
-    [
-        pytest.param([], "no longer has the partition", id="partition gone"),
-        pytest.param(
-            [view(tp(topic_id="other"))], "deleted and made again .its id was id, is now other", id="made again"
-        ),
-        pytest.param(
-            [view(tp(), 7, 10)], r"retention passed the head of orders-0: offsets \[5, 7\), 2 of", id="retention"
-        ),
-        pytest.param([view(tp(), 0, 3)], "ends at 3: 2 offsets that were read have been truncated", id="truncated"),
-    ],
-)
-def test_another_log_is_refused_with_what_is_gone_and_what_to_do(seen: list[PartitionView], said: str) -> None:
-    """Traps 9, 10, 11: never a silent reset."""
-    with pytest.raises(DataLossError, match=said):
-        check_same_log("p", [head(tp(), 5)], seen)
-
-
-def test_a_head_above_the_last_stable_offset_but_within_the_log_is_no_loss() -> None:
-    """Trap 13: an open transaction may hold the last stable offset below a head that was read before it."""
-    check_same_log("p", [head(tp(), 8)], [view(tp(), 0, 5, high_watermark=10)])

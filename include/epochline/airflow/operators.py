@@ -90,9 +90,9 @@ class PlanEpochOperator(BaseOperator):
                 f" {'; '.join(planned.notes)}."
             )
         if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
-            recovered = f" Recovered: {'; '.join(planned.notes)}." if planned.notes else ""
+            noted = f" {'; '.join(planned.notes)}." if planned.notes else ""
             raise AirflowSkipException(
-                f"{self.pipeline.name}: nothing to read; no epoch was written and every origin is kept.{recovered}"
+                f"{self.pipeline.name}: nothing to read; no epoch was written and every origin is kept.{noted}"
             )
         self.log.info(
             "%s is %s (%s): %s",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from epochline.changes import Effect, changes
+from epochline.continuity import check_same_log
 from epochline.epoch import Epoch, EpochState
 from epochline.errors import (
     ConfigurationError,
@@ -17,7 +18,7 @@ from epochline.errors import (
 )
 from epochline.offsets import Head, PlannedRange
 from epochline.pipeline import Pipeline
-from epochline.planning import SourceView, check_same_log
+from epochline.planning import PartitionView, SourceView
 from epochline.ports import MirroredOffset, PipelineRow, Transaction
 
 
@@ -65,25 +66,33 @@ def is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
     return True
 
 
-def check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: SourceView) -> None:
-    """Offsets belong to one cluster; it is noted by the first plan.
+def check_same_cluster(pipeline: Pipeline, row: PipelineRow, cluster_id: str | None) -> None:
+    """Offsets belong to the cluster that the first plan noted.
 
     Raises:
-        DataLossError: the connection now leads to another one.
+        DataLossError: the connection leads to another one.
     """
-    if view.cluster_id is None:
+    if None in (row.cluster_id, cluster_id) or row.cluster_id == cluster_id:
         return
-    if row.cluster_id is None:
+    raise DataLossError(
+        f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection} now"
+        f" leads to cluster {cluster_id}, where they mean other records. Nothing was planned. Correct the connection;"
+        f" where the topics have moved for good, `epochline adopt-topic {pipeline.name} --cluster` goes on there."
+    )
+
+
+def check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: SourceView) -> None:
+    """Note the cluster in the first plan, and hold every later one against it.
+
+    Raises:
+        DataLossError: the connection leads to another one.
+    """
+    check_same_cluster(pipeline, row, view.cluster_id)
+    if row.cluster_id is None and view.cluster_id is not None:
         tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
-    elif row.cluster_id != view.cluster_id:
-        raise DataLossError(
-            f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection}"
-            " now"
-            f" leads to cluster {view.cluster_id}. Nothing was planned. Correct the connection."
-        )
 
 
-def check_topics(pipeline: Pipeline, heads: tuple[Head, ...], view: SourceView) -> None:
+def check_topics(pipeline: Pipeline, heads: Sequence[Head], view: SourceView) -> None:
     """A topic made again must stop the plan before an origin is written for its new incarnation (trap 10)."""
     named = {one.tp.topic for one in view.partitions}
     again = [head for head in heads if head.tp.topic in named and is_read(pipeline, head, view)]
@@ -135,12 +144,29 @@ def cannot_reopen(
 
 
 def open_transactions(view: SourceView) -> list[str]:
-    """Where an open transaction holds records back: reported as such, not as "no data" (trap 13)."""
+    """Where an open transaction holds records back, and whose it is: reported as such, not as "no data" (trap 13)."""
     return [
-        f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark})"
+        f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark}); {_whose(one)}"
         for one in view.partitions
         if one.high_watermark > one.last_stable
     ]
+
+
+def _whose(partition: PartitionView) -> str:
+    if not partition.open_transactions:
+        return "the broker does not say whose it is"
+    first, *others = partition.open_transactions
+    said = f"it began at offset {first.start_offset}, by producer {first.producer_id}"
+    if first.transactional_id is not None:
+        said += f" of transactional id {first.transactional_id!r}"
+    if first.begun_at is not None:
+        said += f", at {first.begun_at.isoformat(timespec='seconds')}"
+    if first.timeout is not None:
+        said += f", with a time-out of {first.timeout.total_seconds():.0f} s"
+    if first.transactional_id is None:
+        when = f" wrote last at {first.last_write_at.isoformat(timespec='seconds')} and" if first.last_write_at else ""
+        said += f", which{when} is known to no coordinator: it will not end by itself"
+    return f"{said}; later ones are open: {len(others)}" if others else said
 
 
 def check_mirror(

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from epochline.backfill import IntervalOffsets, parts_of
+from epochline.backfill import parts_of
+from epochline.continuity import check_not_truncated, check_same_log
+from epochline.coordinator.asking import Asked, ask
 from epochline.coordinator.checks import (
     cannot_reopen,
     check_admitted,
@@ -17,22 +19,20 @@ from epochline.coordinator.checks import (
     check_cluster,
     check_connections,
     check_mirror,
-    check_topics,
     is_read,
     open_transactions,
 )
 from epochline.coordinator.commit import mirror
-from epochline.coordinator.interval import ask_interval, judge
+from epochline.coordinator.interval import judge
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.recover import recover
-from epochline.coordinator.startup import ask_startup
 from epochline.effective import InForce, in_force
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import PlanChangedError
 from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.origins import missing_origins
 from epochline.pipeline import Pipeline
-from epochline.planning import SourceView, check_same_log, next_ranges
+from epochline.planning import SourceView, next_ranges
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 
 log = logging.getLogger(__name__)
@@ -135,13 +135,11 @@ def plan(
         # The mirror first: a commit writes it after the ledger, so that whatever it says the ledger knows by now.
         mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline.name)
-        view = source.look(pipeline.source)
-        found = ask_startup(source, pipeline, seen.heads, view)
-        backfill = None if interval is None else ask_interval(source, view, interval)
+        asked = ask(source, pipeline, seen.row, seen.heads, interval)
         notes = [*recovered.notes, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
         try:
             return _write_plan(
-                ledger, pipeline, run, seen, view, found, own, notes, backfill,
+                ledger, pipeline, run, seen, asked, own, notes,
                 record_limit=record_limit, note=note, writers=writers, lease=lease,
                 settings=settings,
             )  # fmt: skip
@@ -162,11 +160,9 @@ def _write_plan(
     pipeline: Pipeline,
     run: Run,
     seen: _Seen,
-    view: SourceView,
-    found: Mapping[TopicPartition, int | None],
+    asked: Asked,
     own: Epoch | None,
     notes: list[str],
-    backfill: IntervalOffsets | None,
     *,
     record_limit: int | None,
     note: str | None,
@@ -174,19 +170,20 @@ def _write_plan(
     lease: timedelta,
     settings: InForce,
 ) -> Plan:
+    view, backfill = asked.view, asked.backfill
     limit = record_limit or (None if backfill else pipeline.source.records_per_epoch)
     # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, seen)
         check_cluster(tx, pipeline, row, view)
-        check_topics(pipeline, seen.heads, view)
-        for origin in origins_of(pipeline, seen.heads, view, found):
+        for origin in origins_of(pipeline, seen.heads, view, asked.startup):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, _Seen(row=seen.row, heads=heads))
         watched = [head for head in heads if is_read(pipeline, head, view)]
         check_same_log(pipeline.name, watched, view.partitions)
+        check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
         targets = tx.targets.inspect(pipeline)
         tx.targets.claim(pipeline)
         check_changes(tx, pipeline)
@@ -250,12 +247,13 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
         unfinished = tx.epochs.unfinished(pipeline.name)
         tx.targets.inspect(pipeline)
-    view = source.look(pipeline.source)
-    check_topics(pipeline, heads, view)
-    origins = tuple(origins_of(pipeline, heads, view, ask_startup(source, pipeline, heads, view)))
+    asked = ask(source, pipeline, row, heads)
+    view = asked.view
+    origins = tuple(origins_of(pipeline, heads, view, asked.startup))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
     watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
     check_same_log(pipeline.name, watched, view.partitions)
+    check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
     ends = {one.tp: one.last_stable for one in view.partitions}
     return Preview(
         unfinished=unfinished,

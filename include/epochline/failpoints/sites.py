@@ -18,7 +18,7 @@ from pathlib import Path
 SIDES = ("epochs", "chain", "attempts", "targets", "quarantine", "operators", "history")
 """The sides of `epochline.ports.Transaction`."""
 
-SOURCE = ("look", "offsets_at", "mirrored", "mirror", "forget")
+SOURCE = ("look", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget")
 """The methods of `epochline.ports.OffsetSource`."""
 
 TRANSACTION = "transaction"

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from kafka import KafkaAdminClient
 from kafka import TopicPartition as KafkaPartition
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
@@ -18,7 +17,9 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
-from epochline.errors import SourceError, SourceUnavailableError
+from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
+from epochline.kafka.admin import EpochlineAdmin
+from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.offsets import Head, TopicPartition
 from epochline.pipeline import KafkaSource
@@ -54,7 +55,7 @@ class KafkaOffsets:
         """A function that calls a method of the admin client, patient with what passes by itself."""
         servers = self._settings["bootstrap_servers"]
         try:
-            admin = KafkaAdminClient(client_id="epochline", request_timeout_ms=10_000, **self._settings)
+            admin = EpochlineAdmin(client_id="epochline", request_timeout_ms=10_000, **self._settings)
         except (KafkaError, OSError) as error:
             raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_said(error)}") from error
 
@@ -73,7 +74,7 @@ class KafkaOffsets:
     def look(self, source: KafkaSource) -> SourceView:
         with self._client() as call:
             cluster_id = call("describe_cluster")["cluster_id"]
-            partitions = self._partitions(_matching(source, call))
+            partitions = self._partitions(_matching(source, call, cluster_id))
             keys = [KafkaPartition(tp.topic, tp.partition) for tp in partitions]
             if not keys:
                 return SourceView(cluster_id=cluster_id, partitions=())
@@ -86,6 +87,8 @@ class KafkaOffsets:
             starts = call("list_partition_offsets", dict.fromkeys(keys, OffsetSpec.EARLIEST))
             topics = {tp.topic for tp in partitions}
             gaps = topics if source.gaps_expected else _with_gaps(topics, keys, call)
+            held_back = [key for key in keys if ends[key].offset > stable[key].offset]
+            transactions = open_transactions(held_back, call)
         return SourceView(
             cluster_id=cluster_id,
             partitions=tuple(
@@ -95,6 +98,7 @@ class KafkaOffsets:
                     last_stable=stable[key].offset,
                     high_watermark=ends[key].offset,
                     leader_epoch=leader_epoch,
+                    open_transactions=transactions.get(key, ()),
                 )
                 for (tp, leader_epoch), key in zip(partitions.items(), keys, strict=True)
             ),
@@ -123,6 +127,12 @@ class KafkaOffsets:
         with self._client() as call:
             found = call("list_partition_offsets", dict.fromkeys(keys, milliseconds), IsolationLevel.READ_COMMITTED)
         return {tp: found[key].offset if found[key].offset >= 0 else None for key, tp in keys.items()}
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        keys = {KafkaPartition(tp.topic, tp.partition): tp for tp in epochs}
+        with self._client() as call:
+            ends = call("leader_epoch_ends", {key: epochs[tp] for key, tp in keys.items()})
+        return {tp: ends[key] for key, tp in keys.items()}
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         with self._client() as call:
@@ -194,7 +204,7 @@ def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _matching(source: KafkaSource, call: Callable[..., Any]) -> list[Mapping[str, Any]]:
+def _matching(source: KafkaSource, call: Callable[..., Any], cluster_id: str) -> list[Mapping[str, Any]]:
     """Descriptions of the topics that the source names or whose whole name matches its pattern."""
     if source.pattern is not None:
         every = call("describe_topics")
@@ -202,8 +212,10 @@ def _matching(source: KafkaSource, call: Callable[..., Any]) -> list[Mapping[str
     topics: list[Mapping[str, Any]] = call("describe_topics", list(source.topics))
     missing = sorted(t["name"] for t in topics if t["error_code"] == _UNKNOWN_TOPIC)
     if missing:
-        raise SourceError(
-            f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration."
+        raise TopicMissingError(
+            f"Kafka has no topic {', '.join(missing)}. Nothing was planned. Create it, or correct the declaration.",
+            missing,
+            cluster_id,
         )
     return topics
 

@@ -1,0 +1,69 @@
+"""What a plan asks Kafka, in one place and never while a transaction is open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epochline.backfill import IntervalOffsets
+from epochline.continuity import check_same_log
+from epochline.coordinator.checks import check_same_cluster, check_topics, is_read
+from epochline.coordinator.interval import ask_interval
+from epochline.coordinator.startup import ask_startup
+from epochline.epoch import Interval
+from epochline.errors import TopicMissingError
+from epochline.offsets import Head, TopicPartition
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import OffsetSource, PipelineRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Kafka's answers.
+
+    ``startup`` is what `ask_startup` found, ``leader_epoch_ends`` where the log of a former leader ends, for heads that
+    were read under one; ``backfill`` is where the interval lies, if there is one.
+    """
+
+    view: SourceView
+    startup: Mapping[TopicPartition, int | None]
+    leader_epoch_ends: Mapping[TopicPartition, int | None]
+    backfill: IntervalOffsets | None
+
+
+def ask(
+    source: OffsetSource,
+    pipeline: Pipeline,
+    row: PipelineRow,
+    heads: Sequence[Head],
+    interval: Interval | None = None,
+) -> Asked:
+    """Ask Kafka all that a plan needs to know, given what the ledger knows.
+
+    Raises:
+        SourceUnavailableError: Kafka does not answer, or a partition has no leader.
+        SourceError: a topic that the declaration names does not exist, and was never read.
+        DataLossError: another cluster answers, a topic that was read is gone, or was made again.
+    """
+    try:
+        view = source.look(pipeline.source)
+    except TopicMissingError as error:
+        check_same_cluster(pipeline, row, error.cluster_id)
+        check_same_log(pipeline.name, [head for head in heads if head.tp.topic in error.topics], ())
+        raise
+    check_same_cluster(pipeline, row, view.cluster_id)
+    check_topics(pipeline, heads, view)
+    now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
+    former = {
+        head.tp: head.leader_epoch
+        for head in heads
+        if is_read(pipeline, head, view) and head.leader_epoch is not None and head.tp in now
+        if head.leader_epoch != now[head.tp]
+    }
+    return Asked(
+        view=view,
+        startup=ask_startup(source, pipeline, heads, view),
+        leader_epoch_ends=source.leader_epoch_ends(former) if former else {},
+        backfill=None if interval is None else ask_interval(source, view, interval),
+    )
