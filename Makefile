@@ -39,7 +39,8 @@ test: setup lint ## the whole suite, on real servers that it starts itself
 test-fast: setup ## what needs no Kafka, Spark or Airflow
 	$(BIN)/pytest $(FAST)
 
-test-all: test ## everything (today the same as `make test`)
+test-all: export EPOCHLINE_MACHINE_EXAMPLES ?= 300
+test-all: test ## everything; more made-up histories of the ledger
 
 # MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
 soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled

@@ -1,0 +1,433 @@
+"""Histories that hypothesis makes up, over the real use cases and a real PostgreSQL; invariants after every step.
+
+Whatever three runs, their Spark jobs and zombies, an operator and a lost connection do in whatever order, the chain is
+whole and the target holds each committed record once; and in the end one more run commits everything that is there.
+``EPOCHLINE_MACHINE_EXAMPLES`` sets the number of histories (`make test-all` asks for more).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import psycopg2
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from epochline import KafkaSource, PostgresTable
+from epochline.coordinator import Plan, PlanOutcome, abort, begin, commit, plan, seal
+from epochline.coordinator.discard import sweep
+from epochline.epoch import Run
+from epochline.errors import (
+    EpochBusyError,
+    EpochFencedError,
+    EpochlineError,
+    EpochStateError,
+    LedgerUnavailableError,
+    PlanChangedError,
+    SealRefusedError,
+)
+from epochline.layout import StagingTicket
+from epochline.ledger.postgres import PostgresLedger
+from epochline.names import QUARANTINE
+from epochline.offsets import PartitionCounts, PlannedRange, chain_breaks
+from epochline.testing import FakeKafka
+from tests.contract.worlds import LEASE, PostgresWriter, orders
+
+EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "30"))
+STEPS = 25
+RUNS = ("A", "B", "C")
+REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
+"""How a step may fail whatever happened before. Anything else is a defect: a head never moves under a sealed epoch,
+sealed staging is never lost, nothing deadlocks."""
+
+_numbers = itertools.count(1)
+
+
+class Lossy:
+    """A ledger whose connection breaks once at a commit; the transaction happened, or it did not."""
+
+    def __init__(self, ledger: PostgresLedger, at: int, happened: bool) -> None:
+        self._ledger, self._left, self._happened = ledger, at, happened
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        self._left -= 1
+        breaks = self._left == 0
+        with self._ledger.transaction() as tx:
+            yield tx
+            if breaks and not self._happened:
+                raise LedgerUnavailableError("the connection broke before the commit")
+        if breaks:
+            raise LedgerUnavailableError("the connection broke after the commit")
+
+
+@dataclass
+class Job:
+    """A Spark job, dead or alive."""
+
+    ticket: StagingTicket
+    run: Run
+    ranges: tuple[PlannedRange, ...]
+    written: set[int] = field(default_factory=set)
+
+
+def is_poison(offset: int) -> bool:
+    return offset % 4 == 3
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Three runs of one pipeline on a database that many pipelines share."""
+
+    dsn: str = ""
+    met: Counter[str] = Counter()
+    """What happened in all histories, so that their silence means something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = f"machine_{next(_numbers)}"
+        sink = PostgresTable(table=self.name, columns={"value": "text"})
+        self.pipeline = orders(name=self.name, source=KafkaSource(topics=self.name), sinks=[sink])
+        self.ledger = PostgresLedger(self.dsn, lock_timeout=20)
+        self.kafka, self.writer = FakeKafka(), PostgresWriter(self.dsn)
+        self.epoch_of: dict[str, int] = {}
+        self.jobs: list[Job] = []
+        self.kept: dict[Any, Any] = {}
+        with self.ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+        self.connection = psycopg2.connect(self.dsn)
+        self.connection.autocommit = True
+
+    def query(self, statement: str) -> list[Any]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, {"pipeline": self.name})
+            return cursor.fetchall() if cursor.description else []
+
+    def run(self, who: str) -> Run:
+        return Run(dag_id=self.name, run_id=who, host="here")
+
+    # What happens.
+
+    @initialize()
+    def two_partitions(self) -> None:
+        self.kafka.produce(self.name, 0, 5)
+        self.kafka.produce(self.name, 1, 2)
+
+    @rule(partition=st.integers(0, 1), records=st.integers(1, 4))
+    def produce(self, partition: int, records: int) -> None:
+        self.kafka.produce(self.name, partition, records)
+
+    @rule(who=st.sampled_from(RUNS), limit=st.sampled_from([None, 1, 3]))
+    def plan_or_clear(self, who: str, limit: int | None) -> None:
+        with _refusals():
+            self._plan(who, self.ledger, limit)
+
+    def _plan(self, who: str, ledger: Any, limit: int | None = None) -> Plan:
+        planned = plan(ledger, self.kafka, self.pipeline, self.run(who), record_limit=limit, lease=timedelta(0))
+        self.met[f"plan {planned.outcome}"] += 1
+        if planned.epoch is not None:
+            self.epoch_of[who] = planned.epoch.epoch_id
+            if planned.outcome in (PlanOutcome.PLANNED, PlanOutcome.REOPENED):
+                self.query(
+                    "UPDATE epochline.epoch SET lease_until = now() + interval '1 hour' WHERE pipeline = %(pipeline)s"
+                    f" AND epoch_id = {planned.epoch.epoch_id}"
+                )
+        return planned
+
+    @rule()
+    def lease_expires(self) -> None:
+        self.query(
+            "UPDATE epochline.epoch SET lease_until = now() - interval '1 hour' WHERE pipeline = %(pipeline)s"
+            " AND state = 'PLANNED'"
+        )
+
+    @precondition(lambda self: self.epoch_of)
+    @rule(data=st.data())
+    def begin_an_attempt(self, data: st.DataObject) -> None:
+        who = data.draw(self._who())
+        with _refusals():
+            self._begin(who)
+
+    def _begin(self, who: str) -> Job | None:
+        ticket = begin(self.ledger, self.name, self.epoch_of[who], self.run(who), lease=LEASE)
+        if ticket is None:
+            return None
+        with self.ledger.transaction() as tx:
+            ranges = tuple(tx.epochs.ranges(tx.epochs.lock(self.name, ticket.epoch_id)))
+        self.jobs.append(Job(ticket=ticket, run=self.run(who), ranges=ranges))
+        return self.jobs[-1]
+
+    @precondition(lambda self: self.epoch_of)
+    @rule(data=st.data())
+    def a_task_stages_and_seals(self, data: st.DataObject) -> None:
+        """``pre_commit`` as it goes when nothing happens."""
+        who = (
+            max(self.epoch_of, key=lambda one: self.epoch_of[one])
+            if data.draw(st.booleans())
+            else data.draw(self._who())
+        )
+        with _refusals():
+            job = self._begin(who)
+            if job is not None:
+                self._stage(job)
+                seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+                self.met["sealed"] += 1
+
+    def _stage(self, job: Job) -> None:
+        for at in range(len(job.ranges)):
+            self._write(self.writer, job, at, at)
+        assert self.writer.end(job.ticket)
+
+    def _who(self) -> st.SearchStrategy[str]:
+        return st.sampled_from(sorted(self.epoch_of))
+
+    def _an_epoch(self) -> st.SearchStrategy[int]:
+        """The newest first, because histories that end soon are tried first."""
+        return st.sampled_from(sorted(set(self.epoch_of.values()), reverse=True))
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), whole=st.booleans())
+    def a_job_writes(self, data: st.DataObject, whole: bool) -> None:
+        """Any job, also one that was fenced long ago."""
+        job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
+        left = [number for number in range(len(job.ranges)) if number not in job.written]
+        for number in left if whole else left[:1]:
+            self._write(self.writer, job, number, number)
+        if whole:
+            self.writer.end(job.ticket)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def a_straggler_writes(self, data: st.DataObject) -> None:
+        """An executor that was given up, of any job; its driver does not count it."""
+        job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
+        self._write(PostgresWriter(self.dsn), job, 0, 100 + next(_numbers))
+
+    def _write(self, writer: PostgresWriter, job: Job, at: int, number: int) -> None:
+        one = job.ranges[at]
+        good = [offset for offset in range(one.range.start, one.range.until) if not is_poison(offset)]
+        bad = [offset for offset in range(one.range.start, one.range.until) if is_poison(offset)]
+        rows = {
+            self.name: [
+                {
+                    "value": str(offset),
+                    "_topic": self.name,
+                    "_partition": one.tp.partition,
+                    "_offset": offset,
+                    "_row": 0,
+                }
+                for offset in good
+            ],
+            QUARANTINE: [
+                {"topic": self.name, "partition": one.tp.partition, "offset": offset, "reason": "poison"}
+                for offset in bad
+            ],
+        }
+        seen = PartitionCounts(
+            received=len(one.range), passed=len(good), skipped=0, quarantined=len(bad), first_offset=one.range.start,
+            last_offset=one.range.until - 1, digest=1,
+        )  # fmt: skip
+        accepted = writer.part(job.ticket, number, rows, {(self.name, one.tp.partition): seen})
+        self.met[f"part {'accepted' if accepted else 'refused'}"] += 1
+        if accepted:
+            job.written.add(number)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def seal_an_attempt(self, data: st.DataObject) -> None:
+        job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
+        with _refusals():
+            seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+
+    @precondition(lambda self: self.epoch_of)
+    @rule(data=st.data(), breaks=st.sampled_from([None, True, False]))
+    def commit_an_epoch(self, data: st.DataObject, breaks: bool | None) -> None:
+        """``breaks``: the connection is lost at the commit, which happened or did not."""
+        epoch_id = data.draw(self._an_epoch())
+        ledger = self.ledger if breaks is None else Lossy(self.ledger, 1, breaks)
+        with _refusals():
+            receipt = commit(ledger, self.kafka, self.name, epoch_id)
+            self.met[f"commit {receipt.outcome}{'' if breaks is None else ' after a lost answer'}"] += 1
+
+    @precondition(lambda self: self.epoch_of)
+    @rule(data=st.data(), by_operator=st.booleans())
+    def abort_an_epoch(self, data: st.DataObject, by_operator: bool) -> None:
+        """The teardown of a run, or an operator."""
+        who = data.draw(self._who())
+        asked = self.run("operator") if by_operator else self.run(who)
+        with _refusals():
+            done = abort(self.ledger, self.name, self.epoch_of[who], asked, reason="decided", by_operator=by_operator)
+            self.met[f"abort {done}"] += 1
+
+    @rule()
+    def the_janitor_sweeps(self) -> None:
+        sweep(self.ledger, self.name)
+
+    @rule(first=st.sampled_from(RUNS), second=st.sampled_from(RUNS), at=st.integers(1, 6), happened=st.booleans())
+    def a_plan_loses_its_connection(self, first: str, second: str, at: int, happened: bool) -> None:
+        with _refusals(LedgerUnavailableError):
+            self._plan(first, Lossy(self.ledger, at, happened))
+        with _refusals():
+            self._plan(second, self.ledger)
+
+    @precondition(lambda self: self.epoch_of)
+    @rule(data=st.data(), planner=st.sampled_from(RUNS))
+    def at_once(self, data: st.DataObject, planner: str) -> None:
+        """Two commits, a plan, an abort and a sweep at the same moment."""
+        epoch_id = data.draw(self._an_epoch())
+        owner = next(who for who, own in self.epoch_of.items() if own == epoch_id)
+        steps: list[Callable[[], Any]] = [
+            lambda: commit(self.ledger, self.kafka, self.name, epoch_id),
+            lambda: commit(self.ledger, self.kafka, self.name, epoch_id),
+            lambda: self._plan(planner, self.ledger),
+            lambda: abort(self.ledger, self.name, epoch_id, self.run(owner), reason="teardown"),
+            lambda: sweep(self.ledger, self.name),
+        ]
+        with ThreadPoolExecutor(len(steps)) as pool:
+            for done in [pool.submit(step) for step in steps]:
+                error = done.exception()
+                if error is not None and not isinstance(error, REFUSALS):
+                    raise error
+
+    # What holds.
+
+    @invariant()
+    def the_target_is_what_was_committed(self) -> None:
+        """INV-1, INV-2, I1, I2."""
+        committed: dict[tuple[int, int], int] = {}
+        chains: dict[int, list[tuple[int | None, int]]] = {}
+        for partition, start, until, epoch_id in self.query(
+            "SELECT partition, start_offset, until_offset, epoch_id FROM epochline.committed_range"
+            " WHERE pipeline = %(pipeline)s"
+        ):
+            chains.setdefault(partition, []).append((start, until))
+            if start is not None:
+                committed |= {(partition, offset): epoch_id for offset in range(start, until)}
+        for chain in chains.values():
+            assert chain_breaks(chain) == []
+        good = sorted((*record, epoch) for record, epoch in committed.items() if not is_poison(record[1]))
+        bad = sorted((*record, epoch) for record, epoch in committed.items() if is_poison(record[1]))
+        assert sorted(self.query(f'SELECT _partition, _offset, _epoch FROM "{self.name}"')) == good
+        quarantined = self.query(
+            'SELECT partition, "offset", epoch_id FROM epochline.quarantine WHERE pipeline = %(pipeline)s'
+        )
+        assert sorted(quarantined) == bad
+
+    @invariant()
+    def epochs_keep_their_word(self) -> None:
+        """INV-3, INV-5, INV-6: one unfinished epoch; what is committed, planned or fenced does not change."""
+        epochs = self.query(
+            "SELECT epoch_id, state, committed_at, rows_written, (SELECT array_agg((partition, start_offset,"
+            " until_offset)::text ORDER BY partition) FROM epochline.planned_range r WHERE (r.pipeline, r.epoch_id) ="
+            " (e.pipeline, e.epoch_id)) FROM epochline.epoch e WHERE pipeline = %(pipeline)s ORDER BY epoch_id"
+        )
+        assert sum(state in ("PLANNED", "PRE_COMMITTED") for _, state, *_ in epochs) <= 1
+        for epoch_id, state, committed_at, written, ranges in epochs:
+            assert self.kept.setdefault(("ranges", epoch_id), ranges) == ranges
+            was = self.kept.setdefault(("committed", epoch_id), (state, committed_at, written))
+            if was[0] == "COMMITTED":
+                assert was == (state, committed_at, written)
+            self.kept["committed", epoch_id] = (state, committed_at, written)
+        for attempt_id, parts in self.query(
+            "SELECT attempt_id, (SELECT count(*) FROM epochline.part p WHERE p.attempt_id = a.attempt_id)"
+            " FROM epochline.attempt a WHERE pipeline = %(pipeline)s AND (fenced_at IS NOT NULL OR sealed_at IS NOT NULL)"
+        ):
+            assert self.kept.setdefault(("parts", attempt_id), parts) == parts, "INV-4: a part came late"
+
+    @invariant()
+    def staging_is_accounted_for(self) -> None:
+        """INV-5, I6: what is sealed keeps its staging, what is committed leaves none, and no table is unknown."""
+        registered = self.query(
+            "SELECT s.table_name, e.state, a.fenced_at IS NOT NULL FROM epochline.staging s"
+            " JOIN epochline.attempt a USING (attempt_id) JOIN epochline.epoch e USING (pipeline, epoch_id)"
+            " WHERE a.pipeline = %(pipeline)s AND s.dropped_at IS NULL"
+        )
+        there = {
+            name
+            for (name,) in self.query(
+                "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'epochline_staging'::regnamespace"
+                " AND c.relkind = 'r' AND NOT EXISTS (SELECT FROM epochline.staging s JOIN epochline.attempt a USING"
+                " (attempt_id) WHERE s.table_name = c.relname AND a.pipeline <> %(pipeline)s)"
+            )
+        }
+        assert {name for name, *_ in registered} == there
+        assert not [name for name, state, _ in registered if state == "COMMITTED"]
+        sealed = self.query(
+            "SELECT epoch_id FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state = 'PRE_COMMITTED'"
+        )
+        if sealed:
+            assert [name for name, state, fenced in registered if state == "PRE_COMMITTED" and not fenced]
+
+    def teardown(self) -> None:
+        """I7: everybody is dead; one more run after the other commits everything that is there."""
+        try:
+            if self.kafka.views:
+                self._finish()
+        finally:
+            self.connection.close()
+
+    def _finish(self) -> None:
+        self.lease_expires()
+        for number in itertools.count(1):
+            who = f"last {number}"
+            if self._plan(who, self.ledger).outcome is PlanOutcome.NOTHING_TO_READ:
+                break
+            job = self._begin(who)
+            assert job is not None
+            self._stage(job)
+            seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+            commit(self.ledger, self.kafka, self.name, job.ticket.epoch_id)
+        self.the_target_is_what_was_committed()
+        self.epochs_keep_their_word()
+        self.staging_is_accounted_for()
+        with self.ledger.transaction() as tx:
+            heads = {head.tp.partition: head.next_offset for head in tx.chain.heads(self.name, 1)}
+        assert heads == {partition: view.last_stable for (_, partition), view in self.kafka.views.items()}
+
+
+@contextmanager
+def _refusals(*more: type[EpochlineError]) -> Iterator[None]:
+    """What a step may say no with."""
+    try:
+        yield
+    except (*REFUSALS, *more):
+        pass
+
+
+@pytest.fixture(scope="session")
+def machine_dsn(new_database: Callable[[], str]) -> str:
+    return new_database()
+
+
+def test_no_history_loses_or_doubles_a_record(machine_dsn: str) -> None:
+    """INV-1 to INV-7, G1: plan, begin, write, seal, commit, abort, recover, expire, at once, with lost answers."""
+    machine = type("MachineOnPostgres", (LedgerMachine,), {"dsn": machine_dsn})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+    print(dict(sorted(LedgerMachine.met.items())))
+    missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted"} - set(LedgerMachine.met)
+    assert not missing, f"{EXAMPLES} histories never met {missing}, only {dict(LedgerMachine.met)}"
