@@ -428,6 +428,5 @@ def test_no_history_loses_or_doubles_a_record(machine_dsn: str) -> None:
         ),
     )
 
-    print(dict(sorted(LedgerMachine.met.items())))
     missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted"} - set(LedgerMachine.met)
     assert not missing, f"{EXAMPLES} histories never met {missing}, only {dict(LedgerMachine.met)}"
