@@ -29,6 +29,7 @@ from epochline.ledger.quarantine import PostgresQuarantine
 from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
+_IDLE_SECONDS = 10.0
 STATEMENT_TIMEOUT_SECONDS = 900
 _DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
 """What PostgreSQL says of a value that it cannot take begins with the value itself."""
@@ -75,10 +76,19 @@ class PostgresLedger:
                 "options": (
                     f"-c lock_timeout={int(lock_timeout * 1000)}"
                     f" -c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"
-                    " -c idle_in_transaction_session_timeout=120000 -c synchronous_commit=on -c TimeZone=UTC"
+                    f" -c idle_in_transaction_session_timeout={int(self._idle_limit(lock_timeout) * 1000)}"
+                    " -c synchronous_commit=on -c TimeZone=UTC"
                 ),
             },
         )
+
+    @staticmethod
+    def _idle_limit(lock_timeout: float) -> float:
+        """Seconds that a transaction may stand still: less than others wait for its locks, where that is long enough.
+
+        A process that was stopped inside a transaction then loses it before the next attempt gives up (F7, F15).
+        """
+        return max(_IDLE_SECONDS, lock_timeout / 2)
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresTransaction]:
@@ -134,6 +144,8 @@ def explained(error: BaseException | None) -> EpochlineError:
         return StatementTimeoutError(f"PostgreSQL: {message}. The transaction was rolled back; nothing was changed.")
     # 53: resources that are short now (memory, disk, connections); 58: the operating system refused.
     lost = not code or code.startswith(("08", "57P", "53", "58"))
-    if lost or isinstance(error, psycopg2.InterfaceError):
+    # The server ended the session of a process that stood still in a transaction; no class of codes says so.
+    stood_still = code == errorcodes.IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+    if lost or stood_still or isinstance(error, psycopg2.InterfaceError):
         return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")
     return LedgerError(f"PostgreSQL refused ({code}): {message}")

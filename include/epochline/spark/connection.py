@@ -22,6 +22,7 @@ _IDLE_IN_TRANSACTION = "30min"
 LOST = (
     psycopg2.InterfaceError,
     psycopg2.OperationalError,
+    errors.IdleInTransactionSessionTimeout,
     errors.UndefinedTable,
     errors.InvalidSchemaName,
 )
