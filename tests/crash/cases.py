@@ -1,0 +1,109 @@
+"""A database, a topic and a server of steps for the tests that kill and stop plain processes."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from epochline.kafka.source import KafkaOffsets
+from epochline.offsets import Head, TopicPartition
+from epochline.pipeline import KafkaSource
+from epochline.planning import SourceView
+from epochline.ports import MirroredOffset
+from tests.crash.line import Line
+from tests.crash.one_step import SharedTopic
+from tests.crash.servers import Server
+from tests.crash.steps import StepServer
+
+_numbers = itertools.count(1)
+
+NewCase = Callable[..., SharedTopic]
+
+
+class AskedOnce:
+    """Kafka as it answered the first time: the topic gets no more records, and its mirror is not what is tested here."""
+
+    def __init__(self, bootstrap: str, source: KafkaSource) -> None:
+        self._kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
+        self._view = self._kafka.look(source)
+
+    def look(self, source: KafkaSource) -> SourceView:
+        return self._view
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        return self._kafka.offsets_at(partitions, moment)
+
+    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
+        return {}
+
+    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def steps(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[StepServer]:
+    """Starts tasks in processes of their own."""
+    with StepServer.running(tmp_path_factory.mktemp("steps"), fired) as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class SharedRecords:
+    """A topic with some records, a bad one among them, read from Kafka once."""
+
+    bootstrap: str
+    topic: str
+    file: str
+    produced: dict[tuple[int, int], bytes]
+    asked_once: AskedOnce
+
+
+@pytest.fixture(scope="session")
+def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRecords:
+    bootstrap = server.kafka.bootstrap_servers
+    line = Line(server.new_database(), bootstrap)
+    line.some()
+    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
+    path = tmp_path_factory.mktemp("records") / "records"
+    path.write_bytes(pickle.dumps(batches))
+    return SharedRecords(bootstrap, line.topic, str(path), line.produced, AskedOnce(bootstrap, line.pipeline.source))
+
+
+@pytest.fixture(scope="session")
+def clean_database(request: pytest.FixtureRequest, server: Server) -> Callable[[], str]:
+    """A database that cases share; another one after a case that failed, which may have left staging and sessions."""
+    made: dict[int, str] = {}
+
+    def clean() -> str:
+        failed = request.session.testsfailed
+        if failed not in made:
+            made[failed] = server.new_database()
+        return made[failed]
+
+    return clean
+
+
+@pytest.fixture
+def new_case(shared: SharedRecords, clean_database: Callable[[], str]) -> NewCase:
+    """Makes a pipeline of its own on the shared topic."""
+
+    def make(**options: Any) -> SharedTopic:
+        line = SharedTopic(
+            clean_database(), shared.bootstrap,
+            topic=shared.topic, records=shared.file, name=f"case_{next(_numbers)}", **options,
+        )  # fmt: skip
+        line.produced = shared.produced
+        line.source = shared.asked_once  # type: ignore[assignment]
+        with line.ledger.transaction() as tx:
+            tx.targets.create(line.pipeline)
+        return line
+
+    return make

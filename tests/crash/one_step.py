@@ -1,0 +1,258 @@
+"""One task in a process of its own, which a failpoint may kill or stop: forked from an interpreter that is warm.
+
+`python -m tests.crash.one_step` reads requests from its input, one JSON object per line, forks a process for each, and
+tells on its output what became of them. It is single-threaded, so that a fork is a whole process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from epochline import KafkaSource
+from epochline.cli.connections import ledger_of, offsets_of
+from epochline.coordinator import LEASE, preview, renew, seal
+from epochline.epoch import Interval
+from epochline.failpoints import arm, known_failpoints, named
+from epochline.layout import StagingTicket
+from epochline.ledger.parts import Part
+from epochline.ledger.postgres import PostgresLedger
+from epochline.offsets import PlannedRange
+from epochline.restart import FailureRate
+from epochline.settings import Settings
+from epochline.spark import job
+from epochline.spark.plan import read_plan
+from epochline.spark.transaction import PartTransaction
+from epochline.startup import FromGroup, FromTimestamp
+from tests.crash.line import Line, as_spark_partition
+
+ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100, 1, 1, tzinfo=UTC))
+
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "from a moment": {"startup": FromTimestamp(timestamp=ALL_TIME.start)},
+    "from a group": {"startup": FromGroup(group="nobody", reset="earliest")},
+    "paced": {"settings": Settings(minimum_pause=timedelta(milliseconds=50))},
+    "impatient": {"settings": Settings(tolerable_failures=0)},
+    "counting failures": {"settings": Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))},
+}
+"""Declarations by which the use cases take another way; every one reads all records."""
+
+
+class SharedTopic(Line):
+    """A pipeline of one case. All cases read one topic, whose records were read from Kafka once.
+
+    Args:
+        records: file with the pickled Arrow batch of each partition, by number.
+        limit: most records in one epoch.
+        kind: a name of `KINDS`.
+        options: of `Line`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        bootstrap: str,
+        *,
+        topic: str,
+        records: str,
+        limit: int = 1000,
+        kind: str = "plain",
+        **options: Any,
+    ) -> None:
+        of_kind = dict(KINDS[kind])
+        startup = of_kind.pop("startup", "earliest")
+        source = KafkaSource(topics=topic, records_per_epoch=limit, startup=startup)
+        super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
+        self.topic = topic
+        self.kind = kind
+        self.records: dict[int, pa.RecordBatch] = pickle.loads(Path(records).read_bytes())  # noqa: S301 - of our own
+        self.records_file = records
+
+    def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
+        whole = self.records[planned.tp.partition]
+        for start in range(planned.range.start, planned.range.until, batch):
+            yield whole.slice(start, min(batch, planned.range.until - start))
+
+    def stage(self, ranges: Any, ticket: StagingTicket) -> None:
+        """As the driver does it: the plan from the ledger, the writes, the manifests, the end mark."""
+        plan = read_plan(self.via, self.name, ticket.epoch_id, ticket.attempt)
+        try:
+            self.write(plan.ranges, ticket)
+            job._end(ticket, self.via)
+        except Exception as error:
+            ours = job._what_happened(ticket, self.via, error)
+            if ours is None or ours is error:
+                raise
+            raise ours from error
+
+    def write(self, ranges: Any, ticket: StagingTicket) -> None:
+        writer = self.writer(ticket)
+        messages = []
+        for number, one in enumerate(ranges):
+            as_spark_partition(number)
+            messages.append(writer.write(self.read(one)))
+        writer.commit(messages)
+
+    # A task of Airflow finds its epoch by XCom; here the ledger is asked, past every failpoint.
+
+    def epoch_of(self, who: str) -> int:
+        asked = "SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = %s AND run_id = %s"
+        return int(self.query(asked, self.name, who)[0][0])
+
+    def ticket_of(self, epoch_id: int) -> StagingTicket:
+        with PostgresLedger(self.dsn).transaction() as tx:
+            epoch = tx.epochs.lock(self.name, epoch_id)
+            attempt = tx.attempts.live(epoch)
+            assert attempt is not None
+            return tx.attempts.ticket(attempt, tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch))
+
+    # The tasks, each by the name of the step.
+
+    def step_plan(self, who: str) -> str:
+        return str(self.plan(who, writers=2).outcome)
+
+    def step_backfill(self, who: str) -> str:
+        """The plan of a backfill run whose interval holds every record."""
+        return str(self.plan(who, writers=2, interval=ALL_TIME).outcome)
+
+    def step_preview(self, who: str) -> str:
+        return f"{len(preview(self.ledger, self.source, self.pipeline).ranges)} ranges"
+
+    def step_pre_commit(self, who: str) -> str:
+        ticket = self.begin(self.epoch_of(who), who)
+        if ticket is None:
+            return "sealed already"
+        self.stage((), ticket)
+        return str(seal(self.ledger, ticket, self.run_of(who), invisible_allowed=frozenset()).read)
+
+    def step_renew(self, who: str) -> str:
+        renew(self.ledger, self.ticket_of(self.epoch_of(who)), self.run_of(who), lease=LEASE)
+        return "renewed"
+
+    def step_write_late(self, who: str) -> str:
+        """A driver that writes for an attempt that is sealed already."""
+        epoch_id = self.epoch_of(who)
+        with PostgresLedger(self.dsn).transaction() as tx:
+            ranges = tx.epochs.ranges(tx.epochs.lock(self.name, epoch_id))
+        self.write(ranges, self.ticket_of(epoch_id))
+        return "written"
+
+    def step_write_twice(self, who: str) -> str:
+        """A task of Spark that is run again after its part was committed."""
+        ticket = self.ticket_of(self.epoch_of(who))
+        for _ in range(2):
+            part = PartTransaction(ticket, self.via, "0198a8f0-0000-7000-8000-000000000001", 0)
+            try:
+                part.finish([Part(sink=table.sink, rows=0, message={"rows": 0}) for table in ticket.tables])
+            finally:
+                part.close()
+        return "written"
+
+    def step_keep_error(self, who: str) -> str:
+        job._keep_error(self.ticket_of(self.epoch_of(who)), self.via, RuntimeError("what Spark said"))
+        return "kept"
+
+    def step_commit(self, who: str) -> str:
+        return str(self.commit(self.epoch_of(who)).outcome)
+
+    def step_abort(self, who: str) -> str:
+        self.abort(self.epoch_of(who), who)
+        return "aborted"
+
+
+class Tracer:
+    """In place of failpoints that act: writes down every one that is passed."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace = trace
+
+    def check(self) -> bool:
+        return True
+
+    def passing(self, name: str) -> None:
+        with open(self._trace, "a") as trace:
+            trace.write(f"{name}\n")
+
+
+def carry_out(request: dict[str, Any]) -> dict[str, Any]:
+    """Do what a request asks for, with its environment; what it gave, or the error it ended with."""
+    os.environ.update(request["environment"])
+    arm(os.environ)
+    if "trace" in request:
+        named._armed = Tracer(request["trace"])  # type: ignore[assignment]
+    try:
+        line = SharedTopic(**request["line"])
+        line.ledger, line.source = ledger_of(line.pipeline), offsets_of(line.pipeline)
+        said = getattr(line, f"step_{request['step']}")(request["run"], **request["options"])
+    except Exception as error:
+        retryable = getattr(error, "retryable", True)
+        return {"error": type(error).__name__, "message": str(error)[:800], "retryable": retryable}
+    return {"said": said}
+
+
+def tell(**facts: Any) -> None:
+    os.write(1, f"{json.dumps(facts)}\n".encode())
+
+
+def serve() -> None:
+    """Fork a process for every request until the input ends; then end those that are left."""
+    known_failpoints()  # read from the sources once, and not by every process
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker)
+    children: dict[int, int] = {}
+    selector = selectors.DefaultSelector()
+    selector.register(0, selectors.EVENT_READ)
+    selector.register(wake, selectors.EVENT_READ)
+    pending = b""
+    while True:
+        ready = {key.fd for key, _ in selector.select()}
+        if wake in ready:
+            os.read(wake, 4096)
+            _report(children)
+        if 0 in ready:
+            given = os.read(0, 1 << 16)
+            if not given:
+                break
+            *lines, pending = (pending + given).split(b"\n")
+            for text in lines:
+                request = json.loads(text)
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    answer = carry_out(request)
+                    tell(id=request["id"], **answer)
+                    os._exit(1 if "error" in answer else 0)
+                children[pid] = request["id"]
+                tell(id=request["id"], pid=pid)
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _report(children: dict[int, int]) -> None:
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        if pid == 0:
+            return
+        if os.WIFSTOPPED(status):
+            tell(id=children[pid], stopped=True)
+        else:
+            tell(id=children.pop(pid), exit=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

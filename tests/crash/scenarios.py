@@ -1,0 +1,183 @@
+"""Where a run can stand when one of its tasks is killed, and what Airflow does next.
+
+Together they pass every failpoint of plan, begin, write, manifest, seal, commit, abort and recover; a test finds out
+which scenario passes which, so that a new call of a use case is crashed at without anybody's doing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from epochline.errors import EpochStateError, PipelinePausedError, StagingLostError
+from tests.crash.line import tried
+from tests.crash.one_step import SharedTopic
+
+Act = Callable[[SharedTopic], None]
+
+ONE, TWO = "run-one", "run-two"
+
+SOME = 30
+"""Fewer than there are, so that another run has something to read as well."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What was before a task, the task, and what Airflow does after it was killed: the same task again, and the rest.
+
+    Args:
+        before: brings the ledger to where the task begins.
+        step: the task, by its name in `SharedTopic`.
+        run: whose task.
+        after: the retry and what follows; then runs come until nothing is left to read.
+        limit: most records in one epoch; all of them by default.
+        kind: of the pipeline, by its name in `KINDS`.
+    """
+
+    before: Act
+    step: str
+    after: Act
+    run: str = ONE
+    limit: int = 1000
+    kind: str = "plain"
+
+    @property
+    def of_case(self) -> dict[str, Any]:
+        """What its cases are made with."""
+        return {"limit": self.limit, "kind": self.kind}
+
+
+def planned(line: SharedTopic) -> None:
+    line.to_planned(ONE)
+
+
+def begun(line: SharedTopic) -> None:
+    planned(line)
+    line.begin(1, ONE)
+
+
+def staged(line: SharedTopic) -> None:
+    planned(line)
+    ticket = line.begin(1, ONE)
+    assert ticket is not None
+    line.stage((), ticket)
+
+
+def sealed(line: SharedTopic) -> None:
+    line.to_sealed(ONE)
+
+
+def committed(line: SharedTopic) -> None:
+    sealed(line)
+    line.commit(1)
+
+
+def aborted(line: SharedTopic) -> None:
+    staged(line)
+    line.abort(1, ONE)
+
+
+def left_planned(line: SharedTopic) -> None:
+    """Its run is gone, and a lease has passed since."""
+    staged(line)
+    line.query("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 second'")
+
+
+def staging_lost(line: SharedTopic) -> None:
+    """As if a server had lost unlogged rows (trap 21)."""
+    sealed(line)
+    line.query(f'DELETE FROM epochline_staging."{line.ticket_of(1).tables[0].table}"')
+
+
+def abandoned(line: SharedTopic) -> None:
+    """Aborted by a process that died before it dropped the staging."""
+    staged(line)
+    with line.ledger.transaction() as tx:
+        epoch = tx.epochs.lock(line.name, 1)
+        attempt = tx.attempts.live(epoch)
+        assert attempt is not None
+        tx.attempts.fence(attempt, "gone")
+        tx.epochs.mark_aborted(epoch, "gone")
+
+
+def nothing(line: SharedTopic) -> None:
+    """A first run."""
+
+
+def run_one(line: SharedTopic) -> None:
+    """The run goes on, its finished tasks included: as after a clear from plan_epoch."""
+    assert line.run(ONE) == "success"
+
+
+def run_two(line: SharedTopic) -> None:
+    assert line.run(TWO) == "success"
+
+
+def backfill_two(line: SharedTopic) -> None:
+    """The retry of a task has the interval of its run."""
+    tried(lambda: line.step_backfill(TWO), 3)
+    run_two(line)
+
+
+def pre_commit_and_commit(line: SharedTopic) -> None:
+    """plan_epoch has succeeded and is not run again."""
+    tried(lambda: line.step_pre_commit(ONE), 3)
+    tried(lambda: line.commit(1), 3)
+
+
+def commit_again(line: SharedTopic) -> None:
+    tried(lambda: line.commit(1), 3)
+
+
+def teardown_and_clear(line: SharedTopic) -> None:
+    tried(lambda: line.abort(1, ONE), 3)
+    run_one(line)
+
+
+def teardown_pause_and_resume(line: SharedTopic) -> None:
+    """However the teardown died, the pipeline is paused before anything is planned; an operator resumes it."""
+    tried(lambda: line.abort(1, ONE), 3)
+    with pytest.raises(PipelinePausedError):
+        line.plan(ONE)
+    with line.ledger.transaction() as tx:
+        tx.operators.resume(line.name)
+    run_one(line)
+
+
+def give_up_and_clear(line: SharedTopic) -> None:
+    """The commit's retry says that the epoch is lost; the run fails, and is cleared."""
+    with pytest.raises((StagingLostError, EpochStateError)):
+        tried(lambda: line.commit(1), 3)
+    teardown_and_clear(line)
+
+
+SCENARIOS = {
+    "plan": Scenario(nothing, "plan", run_one),
+    "plan from a moment": Scenario(nothing, "plan", run_one, kind="from a moment"),
+    "plan from a group": Scenario(nothing, "plan", run_one, kind="from a group"),
+    "plan again": Scenario(planned, "plan", run_one),
+    "plan after a commit": Scenario(committed, "plan", run_two, run=TWO, limit=SOME),
+    "plan after an abort": Scenario(aborted, "plan", run_one),
+    "recover a sealed epoch": Scenario(sealed, "plan", run_two, run=TWO, limit=SOME),
+    "recover a left epoch": Scenario(left_planned, "plan", run_two, run=TWO, limit=SOME),
+    "sweep what was abandoned": Scenario(abandoned, "plan", run_two, run=TWO, limit=SOME),
+    "plan a backfill": Scenario(committed, "backfill", backfill_two, run=TWO, limit=SOME),
+    "preview": Scenario(planned, "preview", run_one),
+    "pre-commit": Scenario(planned, "pre_commit", pre_commit_and_commit),
+    "pre-commit again": Scenario(staged, "pre_commit", pre_commit_and_commit),
+    "renew the lease": Scenario(begun, "renew", pre_commit_and_commit),
+    "write for a sealed attempt": Scenario(sealed, "write_late", commit_again),
+    "write a part twice": Scenario(begun, "write_twice", pre_commit_and_commit),
+    "fail in Spark": Scenario(begun, "keep_error", pre_commit_and_commit),
+    "commit": Scenario(sealed, "commit", commit_again),
+    "commit again": Scenario(committed, "commit", commit_again),
+    "commit without staging": Scenario(staging_lost, "commit", give_up_and_clear),
+    "plan after a pause": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="paced"),
+    "pre-commit where failures count": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="counting failures"),
+    "abort one too many": Scenario(staged, "abort", teardown_pause_and_resume, kind="impatient"),
+    "abort": Scenario(staged, "abort", teardown_and_clear),
+    "abort again": Scenario(aborted, "abort", teardown_and_clear),
+}

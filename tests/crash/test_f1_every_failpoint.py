@@ -1,0 +1,131 @@
+"""A task is killed between any two I/O calls of plan, pre-commit, commit and abort; its retry makes it good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from epochline.failpoints.named import KILLED
+from tests.crash.cases import NewCase
+from tests.crash.checker import recover
+from tests.crash.fired import failpoints_of_a_run
+from tests.crash.scenarios import SCENARIOS
+from tests.crash.steps import StepServer
+
+Passed = Mapping[str, Mapping[str, int]]
+
+
+@pytest.fixture(scope="module")
+def passed(steps: StepServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[], object]], Passed]:
+    """Per scenario, how often its task passes which failpoint: found out by running each once, to the end."""
+    found: dict[str, dict[str, int]] = {}
+
+    def find(new_case: NewCase) -> Passed:
+        for name, scenario in SCENARIOS.items():
+            if name not in found:
+                trace = tmp_path_factory.mktemp("trace") / "passed"
+                trace.touch()
+                line = new_case(**scenario.of_case)
+                scenario.before(line)
+                steps.run(scenario.step, line, scenario.run, trace=trace)
+                scenario.after(line)
+                recover(line)
+                found[name] = Counter(trace.read_text().split())
+        return found
+
+    return find
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.parametrize("name", failpoints_of_a_run())
+def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
+    name: str, passed: Callable[..., Passed], new_case: NewCase, steps: StepServer, fired: Path, recovery
+) -> None:
+    """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed, and the last."""
+    by_scenario = [(SCENARIOS[one], counts[name]) for one, counts in passed(new_case).items() if name in counts]
+    assert by_scenario, f"no scenario passes {name}: add one to tests/crash/scenarios.py"
+    scenario, times = by_scenario[0]
+
+    for nth in sorted({1, times}):
+        line = new_case(**scenario.of_case)
+        scenario.before(line)
+
+        ended = steps.run(scenario.step, line, scenario.run, failpoint=f"{name}@{nth}:exit")
+
+        assert ended.exit == KILLED, ended.answer
+        recovery.last_fault()
+        scenario.after(line)
+        recover(line)
+        recovery.took()
+    assert name in fired.read_text().split()
+
+
+USE_CASES = {
+    "plan.epochs.insert": "plan",
+    "plan.commit.4": "plan",
+    "recover.epochs.mark_aborted": "recover a left epoch",
+    "recover.commit.2": "recover a sealed epoch",
+    "begin.commit": "pre-commit again",
+    "discard.attempts.drop_staging": "pre-commit again",
+    "write.copy": "pre-commit",
+    "write.commit": "pre-commit",
+    "manifest.commit": "pre-commit",
+    "end.commit": "pre-commit",
+    "seal.attempts.seal": "pre-commit",
+    "seal.commit": "pre-commit",
+    "commit.chain.advance": "commit",
+    "commit.commit": "commit",
+    "abort.commit": "abort",
+}
+"""For each use case, places inside its transaction, and a scenario that gets there."""
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.parametrize("name", USE_CASES)
+def test_an_error_that_nobody_foresaw_is_made_good_by_a_retry(name: str, new_case: NewCase, steps: StepServer) -> None:
+    """INV-2: the transaction is rolled back, and the task fails with that error."""
+    scenario = SCENARIOS[USE_CASES[name]]
+    line = new_case(**scenario.of_case)
+    scenario.before(line)
+
+    ended = steps.run(scenario.step, line, scenario.run, failpoint=f"{name}:raise")
+
+    assert ended.error == "FailpointError", ended.answer
+    scenario.after(line)
+    recover(line)
+
+
+@pytest.mark.fault("F1", "F12")
+@pytest.mark.parametrize("name", USE_CASES)
+def test_a_connection_lost_inside_a_transaction_is_made_good(name: str, new_case: NewCase, steps: StepServer) -> None:
+    """I8, INV-5: the task says that a retry helps, or has asked again by itself."""
+    scenario = SCENARIOS[USE_CASES[name]]
+    line = new_case(**scenario.of_case)
+    scenario.before(line)
+    step = steps.start(scenario.step, line, scenario.run, failpoint=f"{name}@1:stop").until_stopped()
+
+    end_other_sessions(line.dsn)
+
+    ended = step.go_on().ended()
+    assert ended.error is None or (ended.error == "LedgerUnavailableError" and ended.answer["retryable"]), ended.answer
+    assert (ended.error is None) == (scenario.step == "commit")
+    scenario.after(line)
+    recover(line)
+
+
+def end_other_sessions(dsn: str) -> None:
+    """Every session on the database but this one loses its server process."""
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            assert cursor.fetchone()[0] > 0
+    finally:
+        connection.close()
