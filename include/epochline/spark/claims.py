@@ -66,7 +66,7 @@ class ClaimReader(DataSourceReader):  # type: ignore[misc]
         with transaction(self._dsn, self._ticket.application_name) as session, session.cursor() as cursor:
             failpoint("claims.partitions")
             cursor.execute(_PARTITIONS, (self._ticket.pipeline, self._ticket.epoch_id))
-            return [ClaimedPartition(None, topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
+            return [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
 
     def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:
         """The records of one partition."""
