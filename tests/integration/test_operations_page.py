@@ -1,0 +1,129 @@
+"""Every command of the runbook's actions, on a real ledger and a real Kafka, and what it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from epochline import cli
+from epochline.cli import pipelines
+from epochline.cli.connections import ledger_of, offsets_of
+from epochline.coordinator import LEASE, begin, plan
+from epochline.epoch import Run
+from epochline.kafka.source import KafkaOffsets
+from epochline.operations import ACTIONS
+from tests.integration.test_cli_commands import as_connection
+
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+SECTION = re.search(r"^## What an operator may do$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```console\n(.*?)^```$", SECTION[1] if SECTION else "", re.MULTILINE | re.DOTALL)
+DECLARED = """
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+dag = epoch_dag(Pipeline(
+    name="shop", source=KafkaSource(topics="shop", startup="{startup}"), parse=Json(columns={{"id": "bigint"}}),
+    sinks=PostgresTable(table="shop", columns={{"id": "bigint"}}),
+))
+"""
+RUN = Run(dag_id="shop", run_id="manual__1", host="here")
+
+
+def named(block: str) -> str:
+    return block.split()[2]
+
+
+def test_the_page_has_every_action() -> None:
+    assert {named(block) for block in BLOCKS} | {"resume"} == set(ACTIONS) | {"janitor"}
+
+
+class Shop:
+    def __init__(self, dsn: str, kafka: str, folder: Path) -> None:
+        self.dsn, self.kafka, self.folder = dsn, kafka, folder
+
+    def declare(self, startup: str = "earliest") -> None:
+        (self.folder / "shop.py").write_text(DECLARED.format(startup=startup))
+
+    def topic(self, records: int) -> None:
+        from kafka import KafkaAdminClient, KafkaProducer
+
+        with closing(KafkaAdminClient(bootstrap_servers=self.kafka)) as admin:
+            if "shop" in admin.list_topics():
+                admin.delete_topics(["shop"])
+            admin.create_topics({"shop": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        with closing(KafkaProducer(bootstrap_servers=self.kafka)) as producer:
+            for number in range(records):
+                producer.send("shop", b'{"id": %d}' % number, partition=0).get(30)
+
+    def migrate(self) -> None:
+        with ledger_of(pipelines.find("shop")).transaction() as tx:
+            tx.targets.create(pipelines.find("shop"))
+
+    def planned(self) -> None:
+        declared = pipelines.find("shop")
+        epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
+        if epoch is not None:
+            begin(ledger_of(declared), "shop", epoch.epoch_id, RUN, lease=LEASE)
+
+    def query(self, statement: str) -> None:
+        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
+            cursor.execute(statement)
+
+
+def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
+    """What the section tells of."""
+    shop.declare("latest" if action == "extend-back" else "earliest")
+    shop.topic(10)
+    shop.migrate()
+    shop.planned()
+    if action not in ("abort", "janitor", "extend-back"):
+        call('epochline abort shop 1 --reason "the test needs no epoch" --yes')
+    if action == "declare-loss":
+        from kafka import KafkaAdminClient, TopicPartition
+
+        with closing(KafkaAdminClient(bootstrap_servers=shop.kafka)) as admin:
+            admin.delete_records({TopicPartition("shop", 0): 4})
+    if action == "adopt-topic":
+        shop.topic(3)
+    if action == "requeue":
+        shop.query(
+            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+            " \"offset\", value, reason) SELECT 'shop', 1, 1, 'shop', 'id', 0, n, 'x', 'no JSON' FROM"
+            " generate_series(2, 3) n"
+        )
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=named)
+def test_a_command_of_the_page_prints_what_the_page_shows(
+    block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(postgres_dsn))
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", f'{{"extra": {{"bootstrap.servers": "{kafka_bootstrap}"}}}}')
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.shop")
+
+    def call(line: str) -> str:
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+        capsys.readouterr()
+        with contextlib.suppress(SystemExit):
+            cli.main()
+        return capsys.readouterr().out
+
+    before(Shop(postgres_dsn, kafka_bootstrap, tmp_path), named(block), call)
+    for step in block.split("$ ")[1:]:
+        command, _, shown = step.partition("\n")
+
+        printed = call(command)
+
+        shown = shown.replace("[y/N]: n\n", "[y/N]: ")  # The terminal shows the answer, a pipe does not.
+        pattern = ".*?".join(re.escape(piece) for piece in shown.strip().split("…"))
+        assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"{command}\n{printed}"
