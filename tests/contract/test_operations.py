@@ -280,6 +280,20 @@ def test_a_truncated_topic_is_adopted_and_what_is_read_twice_is_said_before(worl
     assert heads(world, 2) == {"orders-0": 4, "orders-1": 5}
 
 
+def test_a_topic_that_was_truncated_and_has_grown_since_is_adopted(world: World) -> None:
+    """Trap 11: only its leader epochs tell."""
+    world.to_committed()
+    world.kafka.change_leader("orders", 0, truncate_to=8)
+    world.kafka.produce("orders", 0, 20)
+    with pytest.raises(DataLossError, match="truncated"):
+        world.plan("run-2")
+
+    act(world, "adopt-topic", topic="orders", at="latest")
+
+    assert heads(world, 2) == {"orders-0": 28, "orders-1": 5}
+    assert world.plan("run-2").outcome is PlanOutcome.NOTHING_TO_READ
+
+
 def test_an_aborted_epoch_of_the_old_generation_is_not_tried_again(world: World) -> None:
     """INV-1: also where none of its partitions changed."""
     world.pipeline = orders(source=KafkaSource(topics=("orders", "refunds")))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
 
 from epochline.coordinator.commit import mirror
-from epochline.offsets import Head, Origin
+from epochline.offsets import Head, Origin, TopicPartition
 from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
-from epochline.planning import SourceView
+from epochline.planning import PartitionView
 from epochline.ports import Transaction
 
 
@@ -24,7 +25,16 @@ class AdoptTopicParameters(Parameters):
     at: Literal["earliest", "latest"] = Field("earliest", description="Where the new log is begun.")
 
 
-class AdoptTopic(DirectAction[AdoptTopicParameters, SourceView]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """What Kafka has now, and the partitions whose log was truncated below the head and has grown since."""
+
+    cluster_id: str | None
+    partitions: Sequence[PartitionView]
+    rewritten: frozenset[TopicPartition]
+
+
+class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
     """Begin a new generation whose origins lie in the topic as it is now."""
 
     name = "adopt-topic"
@@ -34,11 +44,25 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, SourceView]):
     )
     parameters = AdoptTopicParameters
 
-    def look(self, subject: Subject, asked: AdoptTopicParameters) -> SourceView:
+    def look(self, subject: Subject, asked: AdoptTopicParameters) -> Logs:
         declared, source = subject.declaration()
-        return source.look(declared.source)
+        with subject.ledger.transaction() as tx:
+            row = tx.epochs.pipeline(subject.name)
+            heads = tx.chain.heads(subject.name, row.generation) if row else ()
+        view = source.look(declared.source)
+        now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
+        former = {
+            head.tp: head.leader_epoch
+            for head in heads
+            if head.leader_epoch is not None and now.get(head.tp, head.leader_epoch) != head.leader_epoch
+        }
+        # A log that was truncated and has grown past the head again shows it in its leader epochs alone.
+        ends = source.leader_epoch_ends(former) if former else {}
+        offsets = {head.tp: head.next_offset for head in heads}
+        rewritten = frozenset(tp for tp, end in ends.items() if end is None or end < offsets[tp])
+        return Logs(cluster_id=view.cluster_id, partitions=view.partitions, rewritten=rewritten)
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: SourceView) -> Preview:
+    def foresee(self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs) -> Preview:
         row = tx.epochs.pipeline(subject.name)
         heads = tx.chain.heads(subject.name, row.generation) if row else ()
         obstacle = self._obstacle(tx, subject, asked, seen, heads)
@@ -59,7 +83,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, SourceView]):
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: SourceView, order: Order
+        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs, order: Order
     ) -> Afterwards:
         declared, source = subject.declaration()
         row = tx.epochs.lock_pipeline(subject.name)
@@ -76,7 +100,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, SourceView]):
         return show
 
     def _obstacle(
-        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: SourceView, heads: Sequence[Head]
+        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     ) -> str | None:
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
@@ -97,12 +121,13 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, SourceView]):
             return f"{subject.name} reads no topic {asked.topic!r}, or Kafka does not have it."
         known = [head for head in heads if head.tp.topic == asked.topic]
         views = {one.tp: one for one in seen.partitions}
-        if all(head.tp in views and head.next_offset <= views[head.tp].high_watermark for head in known):
+        whole = {tp for tp, view in views.items() if tp not in seen.rewritten}
+        if all(head.tp in whole and head.next_offset <= views[head.tp].high_watermark for head in known):
             return f"topic {asked.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
         return None
 
 
-def _adopted(asked: AdoptTopicParameters, seen: SourceView) -> list[Origin]:
+def _adopted(asked: AdoptTopicParameters, seen: Logs) -> list[Origin]:
     return [
         Origin(
             tp=one.tp,
