@@ -53,6 +53,10 @@ class SourceUnavailableError(SourceError):
     retryable = True
 
 
+class SourceAuthenticationError(SourceError):
+    """Kafka and this client do not trust each other: user, password or certificate. Another try gives the same."""
+
+
 class DataLossError(SourceError):
     """Records between the head and the log are gone, or the log is another one (traps 9, 10, 11)."""
 

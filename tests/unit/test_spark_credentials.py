@@ -6,11 +6,17 @@ import json
 
 import pytest
 
-from epochline.errors import ConfigurationError, DataLossError, EpochFencedError, SourceUnavailableError
+from epochline.errors import (
+    ConfigurationError,
+    DataLossError,
+    EpochFencedError,
+    SourceAuthenticationError,
+    SourceUnavailableError,
+)
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 from epochline.spark.failure import told
 
-_GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1", "retries": 3}}
+_GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 
 
 def _file(tmp_path, content, mode=0o600):
@@ -24,7 +30,7 @@ def test_a_private_file_is_read_and_shows_no_secret(tmp_path):
     credentials = read_credentials(_file(tmp_path, json.dumps(_GOOD)))
 
     assert credentials.dsn == "postgresql://u:hidden@h:1/d"
-    assert credentials.kafka == {"bootstrap.servers": "b:1", "retries": "3"}
+    assert credentials.kafka == {"bootstrap.servers": "b:1"}
     assert "hidden" not in repr(credentials)
 
 
@@ -59,10 +65,11 @@ def test_a_missing_variable_or_file_is_named(tmp_path):
         ("Traceback\n  File x\nepochline.errors.EpochFencedError: gone\n", EpochFencedError),
         ("Job aborted: org.x.KafkaIllegalStateException: Cannot fetch offset 7", DataLossError),
         ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 7", SourceUnavailableError),
+        ("Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: no", SourceAuthenticationError),
         ("java.lang.OutOfMemoryError", None),
         ("epochline.errors.Nonsense: x", None),
     ],
-    ids=["ours", "data loss", "slow broker", "foreign", "no such class"],
+    ids=["ours", "data loss", "slow broker", "refused login", "foreign", "no such class"],
 )
 def test_a_failed_jobs_text_tells_what_happened(text, kind):
     found = told(RuntimeError(text))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from epochline.brokers import broker_settings
 from epochline.epoch import Interval, Run
 from epochline.errors import ConfigurationError, EpochlineError
 from epochline.pipeline import Pipeline
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from epochline.ports import Ledger, OffsetSource
 
 _LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding")
-_KAFKA = frozenset({"bootstrap.servers"})
 
 
 @contextmanager
@@ -83,26 +83,20 @@ def postgres_dsn(connection_id: str) -> str:
 
 
 def kafka_settings(connection_id: str) -> dict[str, str]:
-    """The Kafka properties of a connection: its extra as JSON, or its host and port.
+    """The Kafka properties of a connection: its extra as JSON, its host and port, its login. Never log them.
 
     Raises:
-        ConfigurationError: no brokers are named, or a property is not supported.
+        ConfigurationError: no brokers are named, or a property is not supported or does not fit.
     """
     connection = Connection.get(connection_id)
-    settings = {str(key): str(value) for key, value in connection.extra_dejson.items()}
-    if "bootstrap.servers" not in settings and connection.host:
-        settings["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
-    if "bootstrap.servers" not in settings:
-        raise ConfigurationError(
-            f"Airflow connection {connection_id!r} names no brokers:"
-            ' give {"bootstrap.servers": "host:9092"} as its extra.'
-        )
-    strangers = sorted(set(settings) - _KAFKA)
-    if strangers:
-        raise ConfigurationError(
-            f"Airflow connection {connection_id!r}: {', '.join(strangers)} is not supported; {', '.join(_KAFKA)} is."
-        )
-    return settings
+    return broker_settings(
+        f"Airflow connection {connection_id!r}",
+        {str(key): str(value) for key, value in connection.extra_dejson.items()},
+        host=connection.host or "",
+        port=connection.port,
+        login=connection.login or "",
+        password=connection.password or "",
+    )
 
 
 def ledger_of(pipeline: Pipeline) -> Ledger:

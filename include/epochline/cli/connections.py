@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from epochline.brokers import broker_settings
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
 from epochline.pipeline import Pipeline
@@ -132,17 +133,14 @@ def kafka_settings(connection_id: str = KAFKA) -> dict[str, str]:
         if stack.kafka.pid is None:
             raise ConfigurationError(f"no Kafka runs in {stack.home}; start it with `epochline up`.")
         return {"bootstrap.servers": stack.kafka.bootstrap_servers}
-    settings = dict(connection.extra)
-    if "bootstrap.servers" not in settings and connection.host:
-        settings["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
-    if "bootstrap.servers" not in settings:
-        raise ConfigurationError(
-            f'{variable(connection_id)} names no brokers: give {{"bootstrap.servers": "host:9092"}} as its extra.'
-        )
-    strangers = sorted(set(settings) - {"bootstrap.servers"})
-    if strangers:
-        raise ConfigurationError(f"{variable(connection_id)}: {', '.join(strangers)} is not supported.")
-    return settings
+    return broker_settings(
+        variable(connection_id),
+        connection.extra,
+        host=connection.host,
+        port=connection.port,
+        login=connection.login,
+        password=connection.password,
+    )
 
 
 def spark_master(connection_id: str) -> str:

@@ -15,6 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 from kafka.protocol.consumer import IsolationLevel
 
+from epochline.brokers import python_settings
 from epochline.errors import DataLossError, SourceError, SourceUnavailableError
 from epochline.offsets import OffsetRange
 
@@ -45,11 +46,11 @@ class RecordReader:
     """Reads ranges of offsets, at the isolation level ``read_committed``, in order and in bounded memory.
 
     Args:
-        settings: client properties by their Kafka names (``bootstrap.servers``, …).
+        settings: what `epochline.brokers.broker_settings` gave.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._settings = {key.replace(".", "_"): value for key, value in settings.items()}
+        self._settings = python_settings(settings)
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
         """What Kafka has of these topics; those that it does not know are left out.

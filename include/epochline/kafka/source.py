@@ -17,8 +17,10 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
+from epochline.brokers import SERVERS, python_settings
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.kafka.admin import EpochlineAdmin
+from epochline.kafka.refusals import told_refusals
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.offsets import Head, TopicPartition
@@ -42,20 +44,26 @@ class KafkaOffsets:
     """One Kafka cluster, asked through its admin protocol at the isolation level ``read_committed``.
 
     Args:
-        settings: client properties by their Kafka names (``bootstrap.servers``, …).
+        settings: what `epochline.brokers.broker_settings` gave.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        if not settings.get("bootstrap.servers"):
+        if not settings.get(SERVERS):
             raise SourceError("the Kafka connection names no bootstrap.servers.")
-        self._settings = {key.replace(".", "_"): value for key, value in settings.items()}
+        self._settings = python_settings(settings)
 
     @contextmanager
     def _client(self) -> Iterator[Callable[..., Any]]:
         """A function that calls a method of the admin client, patient with what passes by itself."""
         servers = self._settings["bootstrap_servers"]
         try:
-            admin = EpochlineAdmin(client_id="epochline", request_timeout_ms=10_000, **self._settings)
+            with told_refusals(servers, logging_in="sasl_mechanism" in self._settings):
+                admin = EpochlineAdmin(
+                    client_id="epochline",
+                    request_timeout_ms=10_000,
+                    bootstrap_timeout_ms=_PATIENCE_SECONDS * 1000,
+                    **self._settings,
+                )
         except (KafkaError, OSError) as error:
             raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_said(error)}") from error
 
@@ -63,8 +71,9 @@ class KafkaOffsets:
             return _patient()(getattr(admin, method), *args, **options)
 
         try:
-            check_versions(servers, admin.api_versions())
-            yield call
+            with told_refusals(servers):
+                check_versions(servers, admin.api_versions())
+                yield call
         except KafkaError as error:
             kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
             raise kind(f"Kafka at {servers} refused or did not answer: {_said(error)}") from error

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
+from epochline.brokers import broker_settings
 from epochline.errors import ConfigurationError
 
 CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
@@ -33,9 +34,9 @@ class JobCredentials:
 def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
     """Read the credentials file that the environment names.
 
-    The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; beside the
-    servers, ``kafka`` may hold any property of Kafka's Java consumer. With ``"delete_after_reading": true`` the file
-    is deleted: it was written for this one job.
+    The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; ``kafka`` holds
+    what a connection's extra may hold, see `epochline.brokers`. With ``"delete_after_reading": true`` the file is
+    deleted: it was written for this one job.
 
     Raises:
         ConfigurationError: no file is named, others can read it, or it does not hold what is needed. The message
@@ -80,9 +81,8 @@ def _checked(name: str, content: Any) -> JobCredentials:
         raise ConfigurationError(
             f'{name}: "postgres" needs a "dsn" that libpq understands: postgresql://user:pw@host:port/db'
         )
-    if not isinstance(kafka, dict) or not kafka.get("bootstrap.servers"):
-        raise ConfigurationError(f'{name}: "kafka" needs at least "bootstrap.servers"')
-    return JobCredentials(dsn=dsn, kafka={str(key): str(value) for key, value in kafka.items()})
+    given = {str(key): str(value) for key, value in kafka.items()} if isinstance(kafka, dict) else {}
+    return JobCredentials(dsn=dsn, kafka=broker_settings(f'{name}: "kafka"', given))
 
 
 def _is_dsn(dsn: str) -> bool:

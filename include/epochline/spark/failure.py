@@ -5,7 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 
-from epochline.errors import DataLossError, EpochlineError, SourceError, SourceUnavailableError
+from epochline.errors import (
+    DataLossError,
+    EpochlineError,
+    SourceAuthenticationError,
+    SourceError,
+    SourceUnavailableError,
+)
 
 _OURS = re.compile(
     r"^(?:\s|\S+Exception: )*(?P<module>epochline(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.*)$", re.MULTILINE
@@ -18,6 +24,7 @@ _LONGEST = 2000
 _LOST = re.compile(
     r"[^\n]*(?:KafkaIllegalStateException|KAFKA_DATA_LOSS|OffsetOutOfRangeException|may have been lost)[^\n]*"
 )
+_REFUSED = re.compile(r"org\.apache\.kafka\.common\.errors\.(?:Sasl|Ssl)AuthenticationException[^\n]*")
 _UNREACHABLE = re.compile(
     r"org\.apache\.kafka\.common\.errors\.TimeoutException[^\n]*|No resolvable bootstrap urls[^\n]*"
     r"|Cannot fetch record for offset[^\n]*"
@@ -55,6 +62,9 @@ def _of_kafka(text: str) -> SourceError | None:
             f"Kafka did not give every record of the planned range: {' '.join(lost[0].split())}."
             " The attempt failed; nothing it wrote counts"
         )
+    refused = _REFUSED.search(text)
+    if refused is not None:
+        return SourceAuthenticationError(f"Kafka: {' '.join(refused[0].split())}. Correct the connection")
     gone = _UNREACHABLE.search(text)
     return None if gone is None else SourceUnavailableError(f"Kafka: {' '.join(gone[0].split())}")
 

@@ -10,6 +10,7 @@ import psycopg2
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from epochline.brokers import HIDDEN_OPTIONS
 from epochline.declared import load_function
 from epochline.epoch import EpochKind
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
@@ -41,6 +42,8 @@ _DEFAULTS = {
 _SETTINGS = {
     # Timestamps travel as UTC, whatever the machine's zone.
     "spark.sql.session.timeZone": "UTC",
+    # How a plan is shown, in the UI, the event log and by explain: without what opens Kafka (trap 17).
+    "spark.sql.redaction.options.regex": HIDDEN_OPTIONS,
     # Columns are PostgreSQL's, where "a" and "A" are two.
     "spark.sql.caseSensitive": "true",
 }

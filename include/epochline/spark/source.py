@@ -7,16 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from epochline.errors import ConfigurationError
+from epochline.brokers import java_settings
 from epochline.offsets import PlannedRange
 
 RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 """Columns of a record, as parsers and flows get them."""
-
-_OURS = frozenset({"isolation.level", "group.id", "key.deserializer", "value.deserializer", "auto.offset.reset",
-                   "enable.auto.commit", "interceptor.classes"})  # fmt: skip
-"""Properties of the consumer that decide what is read: the job sets them, nobody else."""
-
 
 POLL_TIMEOUT_MS = 120_000
 """How long a task waits for a record before the range counts as lost (``failOnDataLoss``)."""
@@ -39,12 +34,8 @@ def read_ranges(
     Raises:
         ConfigurationError: the properties hold one that only the job may set.
     """
-    taken = sorted(_OURS & set(kafka))
-    if taken:
-        raise ConfigurationError(
-            f"Kafka's properties hold {', '.join(taken)}, which epochline sets itself; take it out"
-        )
-    reader = spark.read.format("kafka").options(**{f"kafka.{name}": value for name, value in kafka.items()})
+    reader = spark.read.format("kafka")
+    reader = reader.options(**{f"kafka.{name}": value for name, value in java_settings(kafka).items()})
     frame = reader.options(**_bounds(ranges, parallelism or spark.sparkContext.defaultParallelism)).load()
     if parallelism is not None:
         frame = frame.coalesce(parallelism)

@@ -40,8 +40,9 @@ def _pipeline(name: str, topic: str, **fields) -> Pipeline:
 
 @pytest.fixture
 def credentials(database, kafka_bootstrap):
-    jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{CANARY}-k";'
-    return JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap, "sasl.jaas.config": jaas})
+    # Not used over PLAINTEXT, but handed to Spark as if it were.
+    secret = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": f"{CANARY}-k"}
+    return JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap, **secret})
 
 
 def test_every_record_is_staged_once_with_parts_manifests_and_end_mark(spark, database, topic, name, credentials):

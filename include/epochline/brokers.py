@@ -1,0 +1,160 @@
+"""How Kafka's brokers are reached: the properties of one connection, for kafka-python and for Kafka's Java client.
+
+The names are librdkafka's, which connections of Airflow's own Kafka provider hold too. What is not listed is refused by
+its name: a property decides what is read, or where to (S2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from epochline.errors import ConfigurationError
+
+SERVERS = "bootstrap.servers"
+_PROTOCOL, _MECHANISM = "security.protocol", "sasl.mechanism"
+_USERNAME, _PASSWORD = "sasl.username", "sasl.password"
+_CA, _CERTIFICATE = "ssl.ca.location", "ssl.certificate.location"
+_KEY, _KEY_PASSWORD = "ssl.key.location", "ssl.key.password"
+_HOST_CHECK = "ssl.endpoint.identification.algorithm"
+
+_ALLOWED = (SERVERS, _PROTOCOL, _MECHANISM, _USERNAME, _PASSWORD, _CA, _CERTIFICATE, _KEY, _KEY_PASSWORD, _HOST_CHECK)
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+HIDDEN_OPTIONS = r"(?i)url|sasl|jaas|ssl\.key|password|secret|token"
+"""Names of Spark options whose values are shown nowhere."""
+
+
+def broker_settings(
+    where: str,
+    given: Mapping[str, str],
+    *,
+    host: str = "",
+    port: int | None = None,
+    login: str = "",
+    password: str = "",
+) -> dict[str, str]:
+    """The properties of a connection, checked; nothing that was given is ever shown.
+
+    Args:
+        where: names the connection in errors.
+        given: properties, as the connection's extra holds them.
+        host: of one broker, where the properties name none.
+        port: of that broker.
+        login: for SASL, where the properties hold none.
+        password: of that login.
+
+    Raises:
+        ConfigurationError: no brokers are named, a property is not supported, or they do not fit together.
+    """
+    settings = {key: value for key, value in given.items() if value}
+    strangers = sorted(set(settings) - set(_ALLOWED))
+    if strangers:
+        raise ConfigurationError(f"{where}: {', '.join(strangers)} is not supported; supported: {', '.join(_ALLOWED)}.")
+    if SERVERS not in settings and host:
+        settings[SERVERS] = f"{host}:{port or 9092}"
+    if SERVERS not in settings:
+        raise ConfigurationError(f'{where} names no brokers: give {{"bootstrap.servers": "host:9092"}} as its extra.')
+    protocol = settings.get(_PROTOCOL, "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise ConfigurationError(f"{where}: {_PROTOCOL} is one of {', '.join(_PROTOCOLS)}.")
+    if _PROTOCOL in settings:
+        settings[_PROTOCOL] = protocol
+    if settings.pop(_HOST_CHECK, "https") != "https":
+        raise ConfigurationError(
+            f"{where}: {_HOST_CHECK} can only be https: a broker's certificate is always checked against its host"
+            " name. Put the name that clients use into the certificate."
+        )
+    if protocol.startswith("SASL"):
+        _complete_sasl(where, settings, login, password)
+    _check_fits(where, settings, protocol, login)
+    return settings
+
+
+def _complete_sasl(where: str, settings: dict[str, str], login: str, password: str) -> None:
+    settings.setdefault(_USERNAME, login)
+    settings.setdefault(_PASSWORD, password)
+    mechanism = settings.get(_MECHANISM, "").upper()
+    if mechanism not in _LOGIN_MODULES:
+        raise ConfigurationError(f"{where}: {_MECHANISM} is one of {', '.join(_LOGIN_MODULES)}.")
+    settings[_MECHANISM] = mechanism
+    if not settings[_USERNAME] or not settings[_PASSWORD]:
+        raise ConfigurationError(
+            f"{where}: SASL needs a user and a password: the connection's login and password, or {_USERNAME} and"
+            f" {_PASSWORD} in its extra."
+        )
+
+
+def _check_fits(where: str, settings: Mapping[str, str], protocol: str, login: str) -> None:
+    sasl = [name for name in (_MECHANISM, _USERNAME, _PASSWORD) if name in settings] + ["login"] * bool(login)
+    if sasl and not protocol.startswith("SASL"):
+        raise ConfigurationError(
+            f"{where}: {sasl[0]} would not be used, because {_PROTOCOL} is {protocol}; say SASL_SSL, or take it out."
+        )
+    tls = [name for name in (_CA, _CERTIFICATE, _KEY, _KEY_PASSWORD) if name in settings]
+    if tls and not protocol.endswith("SSL"):
+        raise ConfigurationError(
+            f"{where}: {tls[0]} would not be used, because {_PROTOCOL} is {protocol}; say SSL or SASL_SSL, or take it"
+            " out."
+        )
+    if (_CERTIFICATE in settings) is not (_KEY in settings) or (_KEY_PASSWORD in settings and _KEY not in settings):
+        raise ConfigurationError(f"{where}: {_CERTIFICATE} and {_KEY} belong together.")
+
+
+def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The properties as kafka-python's clients take them."""
+    names = {
+        SERVERS: "bootstrap_servers",
+        _PROTOCOL: "security_protocol",
+        _MECHANISM: "sasl_mechanism",
+        _USERNAME: "sasl_plain_username",
+        _PASSWORD: "sasl_plain_password",
+        _CA: "ssl_cafile",
+        _CERTIFICATE: "ssl_certfile",
+        _KEY: "ssl_keyfile",
+        _KEY_PASSWORD: "ssl_password",
+    }
+    return {names[name]: value for name, value in settings.items()}
+
+
+def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The properties as Kafka's Java client takes them, certificates read here: only the driver needs their files.
+
+    Raises:
+        ConfigurationError: a file with a certificate or key cannot be read.
+    """
+    java = {name: settings[name] for name in (SERVERS, _PROTOCOL, _MECHANISM) if name in settings}
+    if _MECHANISM in settings:
+        module = _LOGIN_MODULES[settings[_MECHANISM]]
+        user, password = _quoted(settings[_USERNAME]), _quoted(settings[_PASSWORD])
+        java["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+    if _CA in settings:
+        java["ssl.truststore.type"] = "PEM"
+        java["ssl.truststore.certificates"] = _pem(settings[_CA], _CA)
+    if _KEY in settings:
+        java["ssl.keystore.type"] = "PEM"
+        java["ssl.keystore.certificate.chain"] = _pem(settings[_CERTIFICATE], _CERTIFICATE)
+        java["ssl.keystore.key"] = _pem(settings[_KEY], _KEY)
+        if _KEY_PASSWORD in settings:
+            java["ssl.key.password"] = settings[_KEY_PASSWORD]
+    return java
+
+
+def _quoted(text: str) -> str:
+    """A string of a JAAS configuration, which Kafka reads by the rules of Java's StreamTokenizer."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def _pem(location: str, name: str) -> str:
+    try:
+        return Path(location).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not PEM"
+        raise ConfigurationError(f"{name}: {location} cannot be read ({reason}).") from None

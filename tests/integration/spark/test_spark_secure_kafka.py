@@ -1,0 +1,48 @@
+"""A Spark read over TLS and SASL: the records come, and nothing that opens Kafka is shown (S4, trap 17)."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from kafka import KafkaProducer
+
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.brokers import broker_settings, python_settings
+from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run
+from epochline.spark.source import read_ranges
+from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+
+
+def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
+    spark, database, name, secure_kafka: SecureKafka, topic_name, event_log
+):
+    settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
+    with closing(secure_kafka.admin()) as admin:
+        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}})
+        admin.wait_for_topics([topic_name])
+    with closing(KafkaProducer(**python_settings(settings), acks="all")) as producer:
+        for number in range(20):
+            producer.send(topic_name, f"row {number}".encode(), partition=0).get(30)
+    pipeline = Pipeline(
+        name=name,
+        source=KafkaSource(topics=topic_name),
+        parse=Text(),
+        sinks=[PostgresTable(table="hits", columns={"value": "text"})],
+    )
+    ticket = database.attempt(pipeline, {(topic_name, 0): (5, 20)})
+
+    run(spark, name, 1, 1, JobCredentials(dsn=database.dsn, kafka=settings))
+
+    assert [row[0] for row in database.rows(ticket, "hits", "_offset, value")] == list(range(5, 20))
+    logged = "".join(path.read_text(errors="replace") for path in event_log.rglob("*") if path.is_file())
+    one = PlannedRange(
+        tp=TopicPartition(topic=topic_name, partition=0, topic_id="id"), range=OffsetRange(start=0, until=1)
+    )
+    explained = read_ranges(spark, [one], settings)._jdf.queryExecution().toString()
+    for text in (logged, explained):
+        assert topic_name in text
+        assert "9d1f" not in text
+        assert "BEGIN PRIVATE KEY" not in text
+        assert "LoginModule" not in text

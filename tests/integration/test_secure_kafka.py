@@ -1,0 +1,97 @@
+"""TLS and SASL from one connection, against a broker that takes nothing else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import closing
+
+import pytest
+from kafka import KafkaProducer
+
+from epochline import KafkaSource
+from epochline.brokers import broker_settings, python_settings
+from epochline.cli import connections
+from epochline.errors import SourceAuthenticationError
+from epochline.kafka.records import RecordReader
+from epochline.kafka.source import KafkaOffsets
+from epochline.offsets import OffsetRange
+from tests.contract.worlds import orders, postgres_world
+from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+
+
+@pytest.fixture
+def topic(secure_kafka: SecureKafka, topic_name: str) -> str:
+    """Three records, produced over TLS."""
+    with closing(secure_kafka.admin()) as admin:
+        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}})
+        admin.wait_for_topics([topic_name])
+    with closing(KafkaProducer(**python_settings(settings(secure_kafka)), acks="all")) as producer:
+        for future in [producer.send(topic_name, b"x", partition=0) for _ in range(3)]:
+            future.get(30)
+    return topic_name
+
+
+def settings(kafka: SecureKafka, password: str = PASSWORD, **changes: str) -> dict[str, str]:
+    return broker_settings("test", kafka.connection(**changes), login=USER, password=password)
+
+
+def test_planning_the_mirror_and_the_audit_go_through_one_connection(
+    secure_kafka: SecureKafka, topic: str, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    """S2, S4: read from AIRFLOW_CONN_… as tasks and the command line read it; the password is in no log."""
+    caplog.set_level(logging.DEBUG)
+    held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(held))
+    world = postgres_world(postgres_dsn)
+    world.pipeline = orders(source=KafkaSource(topics=topic))
+    world.kafka = connections.offsets_of(world.pipeline)  # type: ignore[assignment]
+
+    planned = world.to_committed()
+
+    assert [str(one) for one in planned.ranges] == [f"{topic}-0[0, 3)"]
+    assert {key: one.offset for key, one in world.kafka.mirrored("epochline.orders").items()} == {(topic, 0): 3}
+    with RecordReader(connections.kafka_settings()).session() as session:
+        [read] = session.read(topic, 0, OffsetRange(start=0, until=3))
+    assert read["offset"] == [0, 1, 2]
+    assert PASSWORD not in caplog.text
+    assert "9d1f" not in caplog.text
+
+
+def test_scram_is_spoken_too(secure_kafka: SecureKafka, topic: str) -> None:
+    from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
+
+    with closing(secure_kafka.admin()) as admin:
+        admin.alter_user_scram_credentials(
+            [UserScramCredentialUpsertion("scrammer", ScramMechanism.SCRAM_SHA_512, PASSWORD.encode(), iterations=4096)]
+        )
+    extra = secure_kafka.connection(**{"sasl.mechanism": "scram-sha-512", "sasl.username": "scrammer"})
+
+    view = KafkaOffsets(broker_settings("test", extra, password=PASSWORD)).look(KafkaSource(topics=topic))
+
+    assert [one.last_stable for one in view.partitions] == [3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sasl.password": "wrong canary-77"}, "user(, | or )password"),
+        ({"sasl.username": "nobody"}, "user(, | or )password"),
+        ({"ssl.ca.location": "other-ca"}, "certificate"),
+    ],
+    ids=["password", "user", "authority"],
+)
+def test_a_refused_login_is_said_at_once_and_not_tried_again(
+    secure_kafka: SecureKafka, topic: str, changes: dict[str, str], said: str
+) -> None:
+    """A wrong password does not get right by trying; accounts are locked by it."""
+    if "ssl.ca.location" in changes:
+        changes = {"ssl.ca.location": secure_kafka.certificates.path(changes["ssl.ca.location"])}
+    source = KafkaOffsets(settings(secure_kafka, **changes))
+
+    with pytest.raises(SourceAuthenticationError, match=said) as caught:
+        source.look(KafkaSource(topics=topic))
+
+    assert not caught.value.retryable
+    assert "canary" not in str(caught.value)
+    assert PASSWORD not in secure_kafka.log()
