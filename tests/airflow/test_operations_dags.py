@@ -71,3 +71,74 @@ def test_an_action_that_is_an_epoch_starts_runs_of_the_pipelines_own_dag(dags: d
     for name in ("epochline_requeue", "epochline_extend_back"):
         assert list(dags[name]["tasks"]) == ["act", "run"]
     assert list(dags["epochline_abort"]["tasks"]) == ["act"]
+
+
+ACT = """
+import sys, json, warnings; warnings.simplefilter("ignore")
+from types import SimpleNamespace
+from epochline.airflow import operations
+
+name, user, params = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+run = SimpleNamespace(dag_id="epochline_" + name, run_id="manual__1", conf={}, triggering_user_name=user or None)
+task = operations.ActionOperator(task_id="act", action=name)
+try:
+    print("ANSWER" + json.dumps(task.execute({"params": params, "dag_run": run})))
+except Exception as error:
+    print("ANSWER" + json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(
+    postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """The operator's own code in a process of its own; starting it from a form is Airflow's."""
+    from epochline.ledger.postgres import PostgresLedger
+    from tests.contract.test_epochs_of_operators import quarantined
+    from tests.contract.worlds import postgres_world
+    from tests.integration.test_cli_commands import as_connection
+
+    quarantined(postgres_world(postgres_dsn))
+    (tmp_path / "orders.py").write_text(
+        "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
+        "dag = epoch_dag(Pipeline(name='orders', source=KafkaSource(topics='orders'), parse=Text(),\n"
+        "    sinks=[PostgresTable(table='orders', columns={'value': 'text'})]))\n"
+    )
+
+    def act(name: str, user: str = "", **params: Any) -> list[Any]:
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "EPOCHLINE"))},
+            "AIRFLOW_HOME": str(tmp_path / "airflow"),
+            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
+            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps({"extra": {"bootstrap.servers": kafka_bootstrap}}),
+            "EPOCHLINE_DAGS": str(tmp_path),
+            "PYTHONPATH": str(ROOT / "include"),
+        }
+        given = {"pipeline": "orders", "reason": "a test says {{ so }}", "confirm": True, **params}
+        done = subprocess.run(
+            [sys.executable, "-c", ACT, name, user, json.dumps(given)],
+            capture_output=True, text=True, check=False, env=environment, timeout=120,
+        )  # fmt: skip
+        [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+        return json.loads(line.removeprefix("ANSWER"))  # type: ignore[no-any-return]
+
+    def written() -> list[tuple[str, str]]:
+        with PostgresLedger(postgres_dsn).transaction() as tx:
+            return [(row.action, row.actor) for row in tx.operators.actions("orders")]
+
+    assert act("pause", confirm=False)[0] == "AirflowSkipException"
+    assert act("abort", epoch=1)[0] == "AirflowFailException"  # it is committed
+    assert written() == []
+    assert act("pause", "grace") == []
+    assert act("resume") == []
+    assert written() == [("pause", "grace"), ("resume", "run manual__1 of epochline_resume")]
+    started = act("requeue", "ada", everything=True)
+    assert started == [
+        {
+            "action": {
+                "name": "requeue",
+                "parameters": {"everything": True},
+                "actor": "ada",
+                "reason": "a test says {{ so }}",
+            }
+        }
+    ]

@@ -8,10 +8,11 @@ from datetime import timedelta
 import psycopg2
 import pytest
 
+from epochline.coordinator import begin
 from epochline.epoch import EpochState
 from epochline.errors import EpochFencedError
 from epochline.operations import tidy
-from tests.contract.worlds import World, fake_world, postgres_world, run
+from tests.contract.worlds import World, fake_world, postgres_world, rows_of, run, seen_in
 
 LONG_AGO = timedelta(hours=-2)
 
@@ -36,17 +37,26 @@ def test_a_planned_epoch_that_nobody_stages_is_ended_and_its_range_is_free(world
 
 
 def test_an_attempt_of_an_ended_epoch_is_fenced(world: World) -> None:
-    """INV-4."""
+    """INV-4: its writer may still be alive somewhere."""
     planned = world.plan(lease=LONG_AGO)
-    ticket = world.begin(1)
+    ticket = begin(world.ledger, "orders", 1, run(), lease=LONG_AGO)
     assert ticket is not None
-    assert tidy(world.ledger, run("janitor")).ended == ()  # begun: the lease is alive again
-    world.stage(planned, ticket)
-    tidied = tidy(world.ledger, run("janitor"), stale_after=timedelta(minutes=-5))
 
-    assert list(tidied.ended) == []  # judged by a fresh look: its lease has not ended
-    world.seal(ticket)
-    assert world.epoch(1).state is EpochState.PRE_COMMITTED
+    assert list(tidy(world.ledger, run("janitor")).ended) == ["epoch 1 of orders"]
+
+    one = planned.ranges[0]
+    assert not world.writer.part(ticket, 0, {"orders": rows_of(one)}, {("orders", 0): seen_in(one)})
+    with pytest.raises(EpochFencedError):
+        world.seal(ticket)
+    assert world.left_over() == 0
+
+
+def test_an_epoch_whose_lease_only_just_ended_is_left_to_its_run(world: World) -> None:
+    """Airflow may be about to try the task again."""
+    world.plan(lease=timedelta(minutes=-5))
+
+    assert tidy(world.ledger, run("janitor")).ended == ()
+    assert world.epoch(1).state is EpochState.PLANNED
 
 
 def test_what_is_staged_or_sealed_is_left_alone(world: World) -> None:

@@ -1,0 +1,69 @@
+"""What a requeue epoch's job reads, without starting Spark: the reader's own two methods on a real ledger."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+
+import psycopg2
+import pytest
+
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.coordinator import LEASE
+from epochline.epoch import EpochKind
+from epochline.layout import StagingTicket
+from epochline.ports import Selection
+from epochline.spark.claims import ClaimReader
+from tests.contract.test_epochs_of_operators import quarantined
+from tests.contract.worlds import postgres_world, run
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def ticket(postgres_dsn: str) -> StagingTicket:
+    """An attempt of an epoch that claims two of three quarantined records, of two partitions."""
+
+    world = postgres_world(postgres_dsn)
+    quarantined(world)
+    headers = json.dumps([["h", base64.b64encode(b"\x00\xff").decode()], ["empty", None]])
+    connection = psycopg2.connect(postgres_dsn)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+            ' "offset", record_timestamp, key, value, headers, reason)'
+            " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 1, 4, %s, 'k', NULL, %s, 'not JSON')",
+            (AT, headers),
+        )
+        cursor.execute("UPDATE epochline.quarantined_record SET reason = 'other' WHERE \"offset\" = 2")
+    connection.close()
+    with world.ledger.transaction() as tx:
+        row = tx.epochs.lock_pipeline("orders")
+        targets = tx.targets.inspect(world.pipeline)
+        epoch = tx.epochs.insert(
+            world.pipeline, row, run("run-2"), (), targets,
+            kind=EpochKind.REQUEUE, lease=LEASE, record_limit=None, note=None,
+        )  # fmt: skip
+        assert tx.quarantine.claim_records(epoch, Selection(generation=1, reason="not JSON%")) == 2
+    ticket = world.begin(epoch.epoch_id, "run-2")
+    assert ticket is not None
+    return ticket
+
+
+def test_the_claimed_records_come_as_kafka_gave_them_and_the_same_at_every_try(
+    ticket: StagingTicket, postgres_dsn: str
+) -> None:
+    """INV-3, trap 2."""
+    reader = ClaimReader(ticket, postgres_dsn)
+
+    partitions = reader.partitions()
+    first, again = ([batch for one in partitions for batch in reader.read(one)] for _ in range(2))
+
+    assert [one.partition for one in partitions] == [0, 1]
+    assert first == again
+    assert all(batch.schema.equals(SOURCE_SCHEMA) for batch in first)
+    (row,), (other,) = (batch.to_pylist() for batch in first)
+    assert (row["topic"], row["partition"], row["offset"], row["value"]) == ("orders", 0, 3, b"x")
+    assert (other["offset"], other["key"], other["value"], other["timestamp"]) == (4, b"k", None, AT)
+    assert other["headers"] == [{"key": "h", "value": b"\x00\xff"}, {"key": "empty", "value": None}]
