@@ -195,6 +195,19 @@ def test_a_sealed_requeue_of_a_dead_run_is_committed_by_the_next_run(world: Worl
     assert world.epoch(2).state is EpochState.COMMITTED
 
 
+def test_a_record_that_is_no_longer_there_to_be_requeued_stops_the_commit(world: World) -> None:
+    """The compare-and-swap of a requeue: nothing is written twice."""
+    quarantined(world)
+    ticket = stage(world, ordered(world, "requeue", "run-2", everything=True), "run-2", [2, 3], [])
+    world.seal(ticket, "run-2")
+    with world.ledger.transaction() as tx:
+        assert tx.quarantine.requeue(ticket.table(QUARANTINE), tx.epochs.lock("orders", 2)) == (2, 0)
+
+    with pytest.raises(HeadMovedError, match="claimed 2 quarantined records, but only 0 are still there"):
+        world.commit(2)
+    assert len(world.visible()) == 13
+
+
 def test_a_paused_pipeline_requeues_nothing(world: World) -> None:
     quarantined(world)
     act(world, "pause")

@@ -129,3 +129,48 @@ def test_a_table_that_keeps_positions_but_no_epoch_lets_the_later_epoch_replace(
     it.epoch({"k": "a", "v": 9})
 
     assert it.rows() == [("a", 9)]
+
+
+# Which tables take requeued records
+
+
+@pytest.mark.parametrize(
+    ("existing", "sink", "refusal"),
+    [
+        pytest.param(None, {}, None, id="positions"),
+        pytest.param(None, {"order_by": "at"}, None, id="a declared order"),
+        pytest.param(
+            "CREATE TABLE t (k text PRIMARY KEY, v integer, at integer)", {"lineage": False}, "keeps no order columns",
+            id="no order columns",
+        ),
+    ],
+)  # fmt: skip
+def test_only_an_upsert_target_that_keeps_its_order_takes_requeued_records(
+    bench: Callable[..., Bench], existing: str | None, sink: dict[str, Any], refusal: str | None
+) -> None:
+    it = bench(ORDERED, existing=existing, **sink)
+    it.epoch({"k": "a", "v": 1, "at": 5})
+    it.sql(
+        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+        " \"offset\", value, reason) VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 0, 0, 'x', 'no JSON')"
+    )
+    action = ACTIONS["requeue"]
+    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+
+    foreseen = action.preview(subject, action.parameters(everything=True))
+
+    assert (foreseen.refusal is None) if refusal is None else (refusal in (foreseen.refusal or ""))
+    adopt(it)
+    earlier = action.preview(subject, action.parameters(everything=True, generation=1))
+    assert (refusal or "come before every row of this one") in (earlier.refusal or "")
+
+
+def test_extend_back_is_refused_for_an_upsert_target(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch({"k": "a", "v": 1})
+    action = ACTIONS["extend-back"]
+    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+
+    assert "only rows of mode append and add" in (
+        action.preview(subject, action.parameters(to="earliest")).refusal or ""
+    )
