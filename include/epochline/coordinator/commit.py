@@ -12,6 +12,7 @@ from epochline.errors import (
     EpochAwaitsApprovalError,
     EpochStateError,
     HeadMovedError,
+    LedgerError,
     LedgerUnavailableError,
     SourceError,
     StagingLostError,
@@ -199,16 +200,16 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: str) -> None:
     never leaves an older epoch behind; no transaction is held while Kafka is asked.
     """
     group, written = consumer_group(pipeline), None
-    while True:
-        with ledger.transaction() as tx:
-            row = tx.epochs.lock_pipeline(pipeline)
-            heads = tx.chain.heads(pipeline, row.generation)
-        if heads == written:
-            return
-        newest = max((head.epoch_id or 0 for head in heads), default=0)
-        try:
+    try:
+        while True:
+            with ledger.transaction() as tx:
+                row = tx.epochs.lock_pipeline(pipeline)
+                heads = tx.chain.heads(pipeline, row.generation)
+            if heads == written:
+                return
+            newest = max((head.epoch_id or 0 for head in heads), default=0)
             source.mirror(group, heads, row.generation, newest)
-        except SourceError as error:
-            log.warning("mirror.failed pipeline=%s group=%s reason=%s", pipeline, group, error)
-            return
-        written = heads
+            written = heads
+    except (LedgerError, SourceError) as error:
+        # The epoch is committed: a task that failed now would say otherwise. The next commit mirrors again.
+        log.warning("mirror.failed pipeline=%s group=%s reason=%s", pipeline, group, error)
