@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from epochline.errors import ActionRefusedError, HeadMovedError, PipelinePausedE
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, chain_breaks
 from epochline.operations import ACTIONS, EpochAction
+from epochline.testing import FakeKafka
 from tests.contract.test_operations import ORDER, act, foresee, heads, made_again, subject, written
 from tests.contract.worlds import World, fake_world, orders, postgres_world, rows_of, run, seen_in
 
@@ -248,6 +250,12 @@ def late(world: World) -> None:
     assert heads(world, 1) == {"orders-0": 13, "orders-1": 5}
 
 
+def late_from(world: World, expected: dict[str, int]) -> None:
+    world.pipeline = orders(source=KafkaSource(topics="orders", startup="latest"))
+    world.plan()
+    assert origins(world) == expected
+
+
 def extended(world: World, who: str, **parameters: Any) -> list[str]:
     planned = ordered(world, "extend-back", who, **parameters)
     assert planned.epoch is not None
@@ -289,6 +297,18 @@ def test_a_pipeline_is_extended_back_to_an_offset_and_no_further(world: World) -
 
     assert extended(world, "run-3", to="7") == ["orders-0[7, 10)"]
     assert origins(world) == {"orders-0": 7, "orders-1": 5}
+
+
+def test_a_pipeline_is_extended_back_to_a_time(world: World) -> None:
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+    world.kafka = FakeKafka()
+    for at in (moment - timedelta(days=1), moment):
+        world.kafka.produce("orders", 0, 4, at=at)
+    world.kafka.produce("orders", 1, 5, at=moment - timedelta(days=1))
+    late_from(world, {"orders-0": 8, "orders-1": 5})
+
+    assert extended(world, "run-3", to="2026-03-01T00:00:00") == ["orders-0[4, 8)"]
+    assert origins(world) == {"orders-0": 4, "orders-1": 5}
 
 
 def test_an_offset_that_kafka_no_longer_holds_is_refused_and_earliest_is_what_it_holds(world: World) -> None:

@@ -21,7 +21,7 @@ class RequeueParameters(Parameters):
     topic: str | None = Field(None, description="Those of this topic.")
     partition: int | None = Field(None, ge=0, description="Those of this partition.")
     offset: int | None = Field(None, ge=0, description="The one with this offset (name topic and partition too).")
-    like: str | None = Field(None, description="Those whose reason is LIKE this, as in SQL: '%%not JSON%%'.")
+    like: str | None = Field(None, description="Those whose reason is LIKE this, as in SQL: '%not JSON%'.")
     generation: int | None = Field(None, ge=1, description="Of an earlier generation; the present one if not given.")
 
 
