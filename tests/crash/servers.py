@@ -34,7 +34,8 @@ class ProxiedKafka(Kafka):
     """A broker with one more listener, which tells its clients to come through a proxy."""
 
     def __init__(self, home: Home, ports: Ports) -> None:
-        super().__init__(home, ports)
+        # The cleaner looks often, so that a test need not wait for it.
+        super().__init__(home, ports, {"log.cleaner.backoff.ms": "200"})
         self.inner = free_port()
         self.advertised = 0
 
