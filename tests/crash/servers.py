@@ -149,6 +149,15 @@ class Server:
         finally:
             connection.close()
 
+    def superuser(self, dsn: str, statement: str) -> None:
+        """Do what no role of the product may, in one database."""
+        connection = psycopg2.connect(self.postgres.superuser_dsn, dbname=dsn.rpartition("/")[2])
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()
+
     # Kafka.
 
     def kill_broker(self) -> None:
