@@ -10,12 +10,12 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-
 
 # Fast layers first: a mistake shows in seconds, not after the crash tests.
 FAST := tests/unit tests/contract tests/model
-REAL := tests/integration tests/airflow tests/e2e
+REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all soak lint up down status lock
+.PHONY: help setup demo test test-fast test-all reliability soak lint up down status lock
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(INSTALLED) ## virtual environment, pinned packages, jars
 	@$(BIN)/python -m epochline.local.jars
@@ -33,14 +33,19 @@ $(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
 demo: setup ## real log lines through Kafka, Spark, staging, commit and ledger; a driver is killed on the way
 	@$(BIN)/epochline demo $(if $(LOG),--log "$(LOG)")
 
-test: setup lint ## the whole suite, on real servers that it starts itself
-	$(BIN)/pytest $(FAST) $(REAL)
+test: setup lint ## the suite without its slowest rows, on real servers that it starts itself
+	$(BIN)/pytest -m "not slow" $(FAST) $(REAL)
 
 test-fast: setup ## what needs no Kafka, Spark or Airflow
 	$(BIN)/pytest $(FAST)
 
 test-all: export EPOCHLINE_MACHINE_EXAMPLES ?= 300
-test-all: test ## everything; more made-up histories of the ledger
+test-all: setup lint ## everything, the slowest rows of the fault matrix and more made-up histories too
+	$(BIN)/pytest $(FAST) $(REAL)
+
+# A test that is not run keeps the line of the run that it was in, with that run's date and commit.
+reliability: setup ## make every fault of docs/reliability.md again and write what came of it
+	$(BIN)/pytest -m fault --write-reliability docs/reliability.md $(FAST) $(REAL)
 
 # MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
 soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled

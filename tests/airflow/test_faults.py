@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import psutil
 import psycopg2
+import pytest
 from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
@@ -40,6 +41,7 @@ def some_parts_but_not_all(scheduler: Scheduler, pipeline: str) -> None:
     assert scheduler.parts(pipeline, 1) < 4
 
 
+@pytest.mark.fault("F2")
 def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(scheduler: Scheduler) -> None:
     """F2, C14, G5: SIGKILL while rows are being copied."""
     scheduler.prepare("killed_driver", SLOW)
@@ -56,6 +58,7 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
     assert_exact(scheduler, "killed_driver", SLOW)
 
 
+@pytest.mark.fault("F2", "F7", "F8")
 def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> None:
     """Traps 1 and 8, U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
     scheduler.prepare("zombie", SLOW)
@@ -87,6 +90,7 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> Non
     assert_exact(scheduler, "zombie", SLOW)
 
 
+@pytest.mark.fault("F1")
 def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler: Scheduler) -> None:
     """F1, S15, INV-5."""
     first = {p: [f"first-{p}"] for p in range(4)}
@@ -136,6 +140,7 @@ def _waiting_for_lock(scheduler: Scheduler, table: str) -> bool:
     )
 
 
+@pytest.mark.fault("F10")
 def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_receipt(scheduler: Scheduler) -> None:
     """U4, U6, U7, P15."""
     poisoned = {0: ["good", "bad", "better"], 1: ["fine"], 2: [], 3: []}

@@ -51,6 +51,7 @@ class Line:
         kafka: another way to the broker for planning and reading.
         partitions: of the topic; 0 where topic and targets are there.
         lock_timeout: of the ledger's sessions, in seconds.
+        configs: of the topic.
         changes: of the declaration.
     """
 
@@ -64,6 +65,7 @@ class Line:
         partitions: int = 2,
         lock_timeout: float = 5,
         name: str | None = None,
+        configs: Mapping[str, str] | None = None,
         **changes: Any,
     ) -> None:
         self.dsn = dsn
@@ -86,17 +88,19 @@ class Line:
         self.produced: dict[tuple[int, int], bytes] = {}
         """By partition and offset, every record that was acknowledged (and committed)."""
         self.runs = itertools.count(1)
+        self.patience = NO_RECORD_FOR
         if partitions:
-            self.make(partitions)
+            self.make(partitions, configs or {})
 
     def again(self, *, lock_timeout: float = 5) -> Line:
         """The same pipeline, as another process holds it."""
         return Line(self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
 
-    def make(self, partitions: int) -> None:
+    def make(self, partitions: int, configs: Mapping[str, str]) -> None:
         """The topic and the targets."""
         with self.admin() as admin:
-            admin.create_topics({self.topic: {"num_partitions": partitions, "replication_factor": 1}})
+            topic = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs)}
+            admin.create_topics({self.topic: topic})
             admin.wait_for_topics([self.topic])
         with PostgresLedger(self.dsn).transaction() as tx:
             tx.targets.create(self.pipeline)
@@ -184,16 +188,16 @@ class Line:
         try:
             consumer.assign([key])
             consumer.seek(key, planned.range.start)
-            deadline = time.monotonic() + NO_RECORD_FOR
+            deadline = time.monotonic() + self.patience
             while consumer.position(key) < planned.range.until:
                 polled = consumer.poll(timeout_ms=200, max_records=batch).get(key, [])
                 records = [record for record in polled if record.offset < planned.range.until]
                 if records:
                     yield _batch(records)
                 if polled:
-                    deadline = time.monotonic() + NO_RECORD_FOR
+                    deadline = time.monotonic() + self.patience
                 elif time.monotonic() > deadline:
-                    raise SourceUnavailableError(f"{planned}: no record for {NO_RECORD_FOR:.0f} s")
+                    raise SourceUnavailableError(f"{planned}: no record for {self.patience:.0f} s")
         finally:
             consumer.close()
 

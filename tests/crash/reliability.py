@@ -6,6 +6,7 @@ the run that it was in, with that run's date and commit, as long as the test exi
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import time
@@ -40,6 +41,8 @@ class Result:
     commit: str = ""
 
     def line(self) -> str:
+        if not self.date:
+            return f"| {self.fault} | `{self.test}` | not run yet | - | - | - |"
         cases = f" ({self.cases} cases)" if self.cases > 1 else ""
         recovery = "-" if self.recovery is None else f"{self.recovery:.1f} s"
         return f"| {self.fault} | `{self.test}`{cases} | {self.outcome} | {recovery} | {self.date} | `{self.commit}` |"
@@ -69,11 +72,24 @@ def parsed(page: str) -> list[Result]:
     return results
 
 
-def exists(test: str) -> bool:
-    """Whether ``path::name`` is a test function of this checkout."""
-    path, _, name = test.partition("::")
-    file = ROOT / path
-    return file.is_file() and re.search(rf"^def {re.escape(name)}\(", file.read_text(), re.MULTILINE) is not None
+def marked() -> set[tuple[str, str]]:
+    """Fault and ``path::name`` of every test function of this checkout that names a row."""
+    found = set()
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                found |= {(fault, f"{file.relative_to(ROOT)}::{node.name}") for fault in _faults_of(node)}
+    return found
+
+
+def _faults_of(function: ast.FunctionDef) -> list[str]:
+    return [
+        str(argument.value)
+        for decorator in function.decorator_list
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault"
+        for argument in decorator.args
+        if isinstance(argument, ast.Constant)
+    ]
 
 
 @dataclass(eq=False)  # pytest puts plugins into sets
@@ -109,7 +125,9 @@ class Reliability:
             return
         date, commit = datetime.now(UTC).strftime("%Y-%m-%d"), _commit()
         kept = parsed(self.page.read_text()) if self.page.exists() else []
-        merged = {(one.fault, one.test): one for one in kept if exists(one.test)}
+        here = marked()
+        merged = {(fault, test): Result(fault, test) for fault, test in here}
+        merged |= {(one.fault, one.test): one for one in kept if (one.fault, one.test) in here}
         merged |= {key: replace(one, date=date, commit=commit) for key, one in self.results.items()}
         self.page.write_text(rendered(merged))
 

@@ -34,7 +34,8 @@ class ProxiedKafka(Kafka):
     """A broker with one more listener, which tells its clients to come through a proxy."""
 
     def __init__(self, home: Home, ports: Ports) -> None:
-        super().__init__(home, ports)
+        # The cleaner looks often, so that a test need not wait for it.
+        super().__init__(home, ports, {"log.cleaner.backoff.ms": "200"})
         self.inner = free_port()
         self.advertised = 0
 
@@ -145,6 +146,15 @@ class Server:
         try:
             with connection.cursor() as cursor:
                 cursor.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
+        finally:
+            connection.close()
+
+    def superuser(self, dsn: str, statement: str) -> None:
+        """Do what no role of the product may, in one database."""
+        connection = psycopg2.connect(self.postgres.superuser_dsn, dbname=dsn.rpartition("/")[2])
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(statement)
         finally:
             connection.close()
 

@@ -223,6 +223,7 @@ def of_case(dsn: str, case: Case, policy: str) -> InProcess:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.fault("F28", "F29")
 def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case) -> None:
     """F28, F29 with the policy `quarantine`, one attempt given up on the way: offset, reason and bytes are kept."""
     one = of_case(dsn, case, "quarantine")
@@ -265,6 +266,7 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case) -> 
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.reason], ids=lambda case: case.name)
+@pytest.mark.fault("F28", "F29")
 def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn: str, case: Case) -> None:
     """F28, F29, S5: topic, partition, offset and reason, and no value of the record."""
     one = of_case(dsn, case, "fail")
@@ -301,6 +303,7 @@ UPSERT = {"mode": "upsert", "key": "id", "columns": {"id": "bigint", "name": "te
 @pytest.mark.parametrize(
     ("tombstone", "left", "quarantined"), [("delete", [2], []), ("ignore", [1, 2], []), ("quarantine", [1, 2], [2])]
 )
+@pytest.mark.fault("F29")
 def test_a_tombstone_does_to_an_upsert_target_what_is_declared(
     dsn: str, tombstone: str, left: list[int], quarantined: list[int]
 ) -> None:
@@ -327,6 +330,7 @@ def test_a_tombstone_that_names_no_key_is_quarantined(dsn: str) -> None:
     assert kept(one) == [1, 2]
 
 
+@pytest.mark.fault("F29")
 def test_of_one_key_in_one_epoch_the_last_offset_wins(dsn: str) -> None:
     """F29: the same key twice."""
     records = [Case("", JSON, doc(id=1, name=name)) for name in "abc"]
@@ -386,6 +390,7 @@ def test_what_an_existing_table_asks_of_a_value_is_asked_of_each_record(dsn: str
     assert reasons[1][1] == f"{name}_e: NULL in small, which the table declares NOT NULL"
 
 
+@pytest.mark.fault("F30")
 def test_a_row_of_two_hundred_columns_is_a_row(dsn: str) -> None:
     """F30."""
     columns = {f"c{number}": ("text", "bigint", "numeric", "jsonb")[number % 4] for number in range(200)}
@@ -410,6 +415,7 @@ def test_a_row_of_two_hundred_columns_is_a_row(dsn: str) -> None:
     assert kept(one) == [1]
 
 
+@pytest.mark.fault("F30")
 def test_a_million_records_in_one_partition_need_no_more_memory_than_a_few(dsn: str) -> None:
     """F30: the writer holds a batch at a time, whatever the partition holds; the other partitions hold nothing."""
     total, at_once = 1_000_000, 10_000

@@ -199,6 +199,7 @@ def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world
 # Races
 
 
+@pytest.mark.fault("F10")
 def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: TwoTables) -> None:
     """K14, U1, trap 7."""
 

@@ -41,6 +41,7 @@ def _ids(database, ticket):
     return [row[0] for row in database.rows(ticket, "public.ids", "id, _offset")]
 
 
+@pytest.mark.fault("F5")
 def test_a_second_try_of_a_part_answers_with_the_first_and_keeps_no_row_of_its_own(database, ticket):
     write_id = str(uuid.uuid4())
     first = _write(database, ticket, write_id, [1, 2, 3])
@@ -137,6 +138,7 @@ def test_a_writer_whose_session_ended_for_another_reason_may_be_tried_again(data
     assert database.fenced_writes(ticket) == []
 
 
+@pytest.mark.fault("F5")
 def test_two_concurrent_tries_of_a_part_give_one_set_of_rows(database, ticket):
     write_id, answers = str(uuid.uuid4()), []
     writers = [

@@ -1,0 +1,277 @@
+"""The broker dies; transactions, compaction, retention, topics made again and partitions added, through whole epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPartition
+from kafka.admin import NewPartitions
+
+from epochline import KafkaSource
+from epochline.coordinator import PlanOutcome
+from epochline.errors import DataLossError, SourceUnavailableError
+from tests.crash.checker import assert_exact, recover
+from tests.crash.conftest import Background
+from tests.crash.line import Line
+from tests.crash.reliability import Recovery
+from tests.crash.servers import Server, wait_for
+
+InBackground = Callable[[Callable[[], Any]], Background]
+
+
+@pytest.mark.fault("F19")
+def test_a_plan_without_a_broker_fails_retryably_and_plans_the_same_range_when_it_is_back(
+    line: Line, server: Server, recovery: Recovery
+) -> None:
+    """I1, I7: nothing is written to the ledger meanwhile."""
+    server.kill_broker()
+    with pytest.raises(SourceUnavailableError):
+        line.plan("run-1")
+    assert line.query("SELECT * FROM epochline.epochs") == []
+    since = recovery.last_fault()
+
+    server.start_broker()
+
+    recovery.took(recover(line, since=since))
+
+
+@pytest.mark.fault("F19")
+def test_a_broker_killed_between_pre_commit_and_commit_delays_the_mirror_alone(
+    line: Line, server: Server, recovery: Recovery
+) -> None:
+    """The commit needs no broker."""
+    line.to_sealed("run-1")
+    server.kill_broker()
+
+    assert line.commit(1).epoch.committed_at is not None
+
+    since = recovery.last_fault()
+    server.start_broker()
+    line.some(2, "later")
+    recovery.took(recover(line, since=since))
+
+
+def transactional(line: Line) -> KafkaProducer:
+    producer = KafkaProducer(bootstrap_servers=line.bootstrap, transactional_id=f"tx-{line.name}", acks="all")
+    producer.init_transactions()
+    return producer
+
+
+@pytest.mark.fault("F23")
+def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_committed(
+    line: Line, recovery: Recovery
+) -> None:
+    """S13, trap 13: the plan stops at the last stable offset, and nothing behind it is skipped."""
+    producer = transactional(line)
+    producer.begin_transaction()
+    held = line.send(producer, {0: [f"held {i}" for i in range(5)]})
+    line.produce({0: ["behind the open transaction"]})
+
+    planned = line.to_planned("run-1")
+
+    first = min(offset for _partition, offset in held)
+    assert {one.tp.partition: one.range.until for one in planned.ranges}[0] == first
+    assert any("open transaction holds back" in note for note in planned.notes)
+    assert line.run("run-1") == "success"
+    assert line.heads()[0] == first
+    producer.commit_transaction()
+    since = recovery.last_fault()
+    producer.close()
+    line.remember(held)
+    recovery.took(recover(line, since=since))
+
+
+@pytest.mark.fault("F23")
+def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
+    new_line: Callable[..., Line], recovery: Recovery
+) -> None:
+    """S13, INV-9: aborted records and their marker are offsets without a record."""
+    line = new_line(partitions=1)
+    producer = transactional(line)
+    producer.begin_transaction()
+    aborted = line.send(producer, {0: [f"aborted {i}" for i in range(5)]})
+    producer.abort_transaction()
+    producer.close()
+
+    assert line.run() == "success"
+
+    assert line.heads() == {0: len(aborted) + 1}
+    assert line.query("SELECT records_read, rows_written FROM epochline.epochs") == [(0, 0)]
+    assert_exact(line)
+    line.produce({0: ["and then one"]})
+    recovery.took(recover(line, since=recovery.last_fault()))
+
+
+@pytest.mark.fault("F24")
+def test_offsets_that_are_markers_are_no_missing_records(new_line: Callable[..., Line], recovery: Recovery) -> None:
+    """S13, trap 12, INV-9: committed and aborted transactions in turn."""
+    line = new_line(partitions=1)
+    producer = transactional(line)
+    for number in range(6):
+        producer.begin_transaction()
+        sent = line.send(producer, {0: [f"{number}-{i}" for i in range(3)]})
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            line.remember(sent)
+    producer.close()
+
+    recovery.took(recover(line, since=recovery.last_fault()))
+
+    ((read, offsets),) = line.query(
+        "SELECT sum(records_read)::int, sum(until_offset - start_offset)::int FROM epochline.offsets"
+    )
+    assert (read, offsets) == (9, 24)
+
+
+@pytest.mark.fault("F24")
+def test_records_that_compaction_took_are_no_missing_records(new_line: Callable[..., Line], recovery: Recovery) -> None:
+    """Trap 12: the cleaner has left gaps; what a consumer sees is what arrives."""
+    line = new_line(
+        partitions=1,
+        configs={"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
+    )
+    for number in range(30):
+        line.produce({0: [f"value {number}"]}, key=b"k%d" % (number % 3))
+
+    def gaps() -> dict[int, bytes] | None:
+        line.produce({0: ["rolls the segment"]}, key=b"roll")
+        seen = visible(line)
+        return seen if len(seen) < max(seen) else None
+
+    seen = wait_for("the cleaner took records", gaps, 120, every=0.5)
+    assert isinstance(seen, dict)
+    line.run()  # may read more than was looked at: the cleaner goes on while it reads
+
+    since = recovery.last_fault()
+    in_target = dict(line.query(f"SELECT _offset, value FROM {line.name}"))
+    line.produced = {(0, offset): value.encode() for offset, value in in_target.items()}
+    assert {offset: value.encode() for offset, value in in_target.items()}.items() >= visible(line).items()
+    recovery.took(recover(line, since=since))
+
+
+def visible(line: Line) -> dict[int, bytes]:
+    """What a consumer reads of partition 0 now."""
+    key = KafkaPartition(line.topic, 0)
+    consumer = KafkaConsumer(bootstrap_servers=line.bootstrap, isolation_level="read_committed", group_id=None)
+    try:
+        consumer.assign([key])
+        consumer.seek(key, 0)
+        end = consumer.end_offsets([key])[key]
+        seen: dict[int, bytes] = {}
+        while consumer.position(key) < end:
+            for record in consumer.poll(timeout_ms=200).get(key, []):
+                seen[record.offset] = record.value
+        return seen
+    finally:
+        consumer.close()
+
+
+@pytest.mark.fault("F25")
+def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -> None:
+    """I11, trap 9: the lost range is named; no run is green and no offset is reset."""
+    assert line.run() == "success"
+    head = line.heads()[0]
+    line.produce({0: [f"lost {i}" for i in range(10)]})
+    with line.admin() as admin:
+        admin.delete_records({KafkaPartition(line.topic, 0): head + 4})
+
+    with pytest.raises(DataLossError, match=rf"\[{head}, {head + 4}\), 4 of them") as lost:
+        line.plan("run-2")
+
+    assert not lost.value.retryable
+    assert line.run() == "failed"
+    assert line.heads()[0] == head
+
+
+@pytest.mark.fault("F26")
+@pytest.mark.parametrize("records", [3, 60], ids=["shorter", "longer"])
+def test_a_topic_made_again_stops_every_run_though_its_offsets_look_fine(line: Line, records: int) -> None:
+    """I11, trap 10: by the topic's id."""
+    assert line.run() == "success"
+    heads = line.heads()
+    with line.admin() as admin:
+        admin.delete_topics([line.topic])
+        wait_for("the topic is gone", lambda: line.topic not in admin.list_topics())
+        admin.create_topics({line.topic: {"num_partitions": 2, "replication_factor": 1}})
+        admin.wait_for_topics([line.topic])
+    line.produce({p: [f"another {i}" for i in range(records)] for p in (0, 1)})
+
+    with pytest.raises(DataLossError, match="deleted and made again"):
+        line.plan("run-2")
+
+    assert line.run() == "failed"
+    assert line.heads() == heads
+
+
+@pytest.mark.fault("F26")
+def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(line: Line) -> None:
+    """I11: a range that Kafka does not hold any more is not a short one."""
+    planned = line.to_planned("run-1")
+    ticket = line.begin(1, "run-1")
+    assert ticket is not None
+    with line.admin() as admin:
+        admin.delete_topics([line.topic])
+        wait_for("the topic is gone", lambda: line.topic not in admin.list_topics())
+
+    line.patience = 3.0
+    with pytest.raises(SourceUnavailableError, match="no record"):
+        line.stage(planned.ranges, ticket)
+
+    line.abort(1, "run-1")
+    assert line.heads() == {0: 0, 1: 0}
+    assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
+
+
+@pytest.mark.fault("F27")
+def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from_their_first_record(
+    line: Line, recovery: Recovery
+) -> None:
+    """S2, trap 14: the epoch reads what was planned, the next one everything else."""
+    planned = line.to_planned("run-1")
+    with line.admin() as admin:
+        admin.create_partitions({line.topic: NewPartitions(3)})
+    wait_for("it is there", lambda: _partitions(line) == 3)
+    line.produce({2: ["early", "late"]})
+
+    line.pre_commit(planned, "run-1")
+    line.commit(1)
+
+    assert set(line.heads()) == {0, 1}
+    with line.admin() as admin:
+        admin.create_partitions({line.topic: NewPartitions(4)})
+    wait_for("it is there", lambda: _partitions(line) == 4)
+    line.produce({3: ["later still"]})
+    recovery.took(recover(line, since=recovery.last_fault()))
+    assert set(line.heads()) == {0, 1, 2, 3}
+
+
+def _partitions(line: Line) -> int:
+    with line.admin() as admin:
+        return len(admin.describe_topics([line.topic])[0]["partitions"])
+
+
+@pytest.mark.fault("F27")
+def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
+    new_line: Callable[..., Line], recovery: Recovery
+) -> None:
+    """S2, FLIP-288: whatever the startup mode says of topics that were there at first."""
+    first = new_line(partitions=1)
+    first.produce({0: ["before the pipeline"]})
+    source = KafkaSource(pattern=f"{first.topic}(-new)?", startup="latest")
+    first.pipeline = first.pipeline.model_copy(update={"source": source})
+    assert first.plan("run-1").outcome is PlanOutcome.NOTHING_TO_READ
+    first.produced.clear()
+    with first.admin() as admin:
+        admin.create_topics({f"{first.topic}-new": {"num_partitions": 1, "replication_factor": 1}})
+        admin.wait_for_topics([f"{first.topic}-new"])
+    first.topic = f"{first.topic}-new"
+    first.produce({0: ["in the new topic"]})
+
+    recovery.took(recover(first, since=recovery.last_fault()))
+
+    assert first.query(f"SELECT value, _topic FROM {first.name}") == [("in the new topic", first.topic)]

@@ -1,0 +1,108 @@
+"""F35: what an older version of the code wrote is read, finished and gone on from by this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from epochline.coordinator import PlanOutcome
+from epochline.epoch import CommitOutcome, EpochState
+from epochline.ledger.migrate import head_revision, upgrade
+from epochline.local.stack import Stack
+from epochline.offsets import chain_breaks
+from tests.conftest import sqlalchemy_url
+from tests.contract.worlds import World, postgres_world
+
+DUMPS = sorted(Path(__file__).parent.glob("ledger-*.sql"))
+
+
+@pytest.fixture(params=DUMPS, ids=lambda path: path.stem)
+def old(request: pytest.FixtureRequest, stack: Stack) -> str:
+    """The libpq URL of a database with an older ledger in it, not migrated."""
+    name = f"upgrade_{request.param.stem.replace('-', '_')}"
+    admin = psycopg2.connect(stack.postgres.superuser_dsn)
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
+        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
+    admin.close()
+    dsn = stack.postgres.dsn(name)
+    connection = psycopg2.connect(dsn)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(request.param.read_text())
+    connection.close()
+    return dsn
+
+
+@pytest.fixture
+def upgraded(old: str) -> World:
+    """The pipeline of the old ledger, in the hands of this code."""
+    upgrade(sqlalchemy_url(old))
+    return postgres_world(old)
+
+
+def question(dsn: str, statement: str) -> list[tuple[object, ...]]:
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.mark.fault("F35")
+def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> None:
+    rows = question(old, "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3")
+    epochs = question(old, "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1")
+
+    upgrade(sqlalchemy_url(old))
+
+    assert question(old, "SELECT version_num FROM epochline.alembic_version") == [(head_revision(),)]
+    assert question(old, "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3") == rows
+    after = question(old, "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1")
+    assert after == epochs
+    assert [state for _id, state, *_ in epochs] == ["ABORTED", "COMMITTED", "PRE_COMMITTED"]
+
+
+@pytest.mark.fault("F35")
+def test_an_epoch_sealed_before_the_upgrade_is_committed_after_it(upgraded: World) -> None:
+    """INV-5, INV-6: its staging is the old code's."""
+    receipt = upgraded.commit(3)
+
+    assert receipt.outcome is CommitOutcome.COMMITTED
+    assert upgraded.commit(3).outcome is CommitOutcome.ALREADY_COMMITTED
+    assert upgraded.left_over() == 0
+
+
+@pytest.mark.fault("F35")
+def test_another_run_recovers_it_and_goes_on_where_the_old_code_stopped(upgraded: World, old: str) -> None:
+    """INV-1, INV-6: every record once, by two versions of the code."""
+    planned = upgraded.to_committed("after the upgrade")
+
+    assert planned.outcome is PlanOutcome.PLANNED
+    assert planned.epoch is not None
+    assert planned.epoch.epoch_id == 4
+    assert any("committed epoch 3" in note for note in planned.notes)
+    assert upgraded.epoch(3).state is EpochState.COMMITTED
+    assert [row[:3] for row in upgraded.visible()] == [
+        ("orders", partition, offset) for partition, records in ((0, 10), (1, 5)) for offset in range(records)
+    ]
+    for partition in (0, 1):
+        ranges = question(
+            old, f"SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = {partition}"
+        )
+        assert chain_breaks(ranges) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.fault("F35")
+def test_a_run_that_was_aborted_before_the_upgrade_is_not_tried_on_a_range_that_was_taken(upgraded: World) -> None:
+    """U5: across the upgrade as within one version."""
+    upgraded.commit(3)
+
+    planned = upgraded.plan("run-0")
+
+    assert any("epoch 1 of orders is not tried again" in note for note in planned.notes)
