@@ -32,7 +32,10 @@ class Program:
         declared = find("raw_value", ROOT / "dags")
         source = KafkaSource(topics=topic, records_per_epoch=10)
         settings = Settings(minimum_pause=0, fail_on_epoch_error=False)
-        self.pipeline = declared.model_copy(update={"source": source, "settings": settings})
+        # A name of its own: the consumer group of another test's ledger would tell of epochs that this one lacks.
+        self.name = f"raw_value.{topic}"
+        changes = {"name": self.name, "source": source, "settings": settings}
+        self.pipeline = declared.model_copy(update=changes)
         self._spark, self._database = spark, database
         self._ledger = PostgresLedger(database.dsn)
         self._source = KafkaOffsets({"bootstrap.servers": bootstrap})
@@ -51,17 +54,17 @@ class Program:
         return ", ".join(str(one.range) for one in planned.ranges)
 
     def pre_commit(self, run: Run) -> None:
-        ticket = begin(self._ledger, "raw_value", self._epoch, run, lease=LEASE)
+        ticket = begin(self._ledger, self.name, self._epoch, run, lease=LEASE)
         assert ticket is not None
-        run_job(self._spark, "raw_value", self._epoch, ticket.attempt, self._credentials)
+        run_job(self._spark, self.name, self._epoch, ticket.attempt, self._credentials)
         gaps = self._source.look(self.pipeline.source).invisible_allowed
         seal(self._ledger, ticket, run, invisible_allowed=gaps)
 
     def commit(self) -> None:
-        commit(self._ledger, self._source, "raw_value", self._epoch)
+        commit(self._ledger, self._source, self.name, self._epoch)
 
     def abort(self, run: Run) -> None:
-        abort(self._ledger, "raw_value", self._epoch, run, reason="test")
+        abort(self._ledger, self.name, self._epoch, run, reason="test")
 
     def values(self) -> list[str]:
         found = self._database.query("SELECT value FROM t_test ORDER BY value::int, id")
