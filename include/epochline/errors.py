@@ -167,6 +167,12 @@ class NonDeterministicPartError(EpochError):
     retryable = True
 
 
+class InputCutError(EpochError):
+    """Spark's input of a task broke off before its end, so that a part would lack its rest; nothing of it was kept."""
+
+    retryable = True
+
+
 class BadRecordError(EpochError):
     """A record could not be parsed or does not fit the target, and the policy is ``fail``."""
 

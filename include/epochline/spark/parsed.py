@@ -37,6 +37,7 @@ from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.transaction import PartTransaction
+from epochline.spark.whole_input import require_whole_input
 
 KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
 IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
@@ -60,6 +61,7 @@ class ParseTask:
         Raises:
             NonDeterministicPartError: the same task ran before and received other records.
             EpochFencedError: the attempt was fenced or sealed, or its job has ended.
+            InputCutError: the executor broke off before the last record; nothing was left in the ledger.
         """
         self.functions.install()
         flow = BatchFlow(self.pipeline, self.ticket.tables)
@@ -73,6 +75,7 @@ class ParseTask:
             )
             if refused.num_rows:
                 yield _widened(schema, refused.num_rows, IS_REFUSED, {REFUSED: _as_struct(schema, refused)})
+        require_whole_input(self.ticket)
         self._leave(counts)
         yield _widened(schema, 1, IS_COUNTS, {COUNTS: pa.array([json.dumps(message_of(counts))], pa.string())})
 

@@ -21,8 +21,9 @@ from epochline.failpoints import failpoint
 from epochline.layout import StagedTable, StagingTicket
 from epochline.ledger.parts import Part, insert_manifest
 from epochline.spark.connection import transaction
-from epochline.spark.flow import Flow, FlowMaker
+from epochline.spark.flow import FlowMaker
 from epochline.spark.transaction import PartTransaction
+from epochline.spark.whole_input import require_whole_input
 
 SOURCE_NAME = "epochline_staging"
 
@@ -59,6 +60,7 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
         Raises:
             EpochFencedError: the attempt was fenced or sealed; nothing of the partition was kept.
+            InputCutError: the executor broke off before the last record; nothing of the partition was kept.
             NonDeterministicPartError: an earlier try of the partition committed other rows.
             LedgerUnavailableError: PostgreSQL is gone; a repeat helps.
         """
@@ -67,7 +69,7 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         order = self._order
         part = PartTransaction(order.ticket, order.dsn, self._write_id, spark_partition)
         try:
-            parts = _stage(part, order.flow.tables, order.flow.make(), iterator)
+            parts = _stage(part, order, iterator)
             return PartMessage(spark_partition, part.finish(parts))
         finally:
             part.close()
@@ -115,11 +117,10 @@ def _source(order: WriteOrder) -> type[DataSource]:
     return StagingSource
 
 
-def _stage(
-    part: PartTransaction, tables: Sequence[StagedTable], flow: Flow, batches: Iterable[pa.RecordBatch]
-) -> list[Part]:
+def _stage(part: PartTransaction, order: WriteOrder, batches: Iterable[pa.RecordBatch]) -> list[Part]:
     """Copy every batch, table by table, and say what was copied."""
-    copies = {table.sink: _copying(part, table) for table in tables}
+    flow = order.flow.make()
+    copies = {table.sink: _copying(part, table) for table in order.flow.tables}
     rows = dict.fromkeys(copies, 0)
 
     def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
@@ -131,6 +132,7 @@ def _stage(
     for batch in batches:
         if batch.num_rows:
             copy(flow.process(batch))
+    require_whole_input(order.ticket)
     copy(flow.finish())
     return [
         Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink))) for sink, count in rows.items()

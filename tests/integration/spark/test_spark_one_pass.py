@@ -151,6 +151,7 @@ def test_a_range_that_kafka_does_not_hold_fails_the_attempt(spark, database, top
 
     assert not database.ended(ticket)
     assert database.manifests(ticket) == {}
+    assert database.parts(ticket) == {}, "a part was made of an input that had broken off"
 
 
 def test_partitions_that_were_not_planned_are_not_read(spark, database, topic, name, credentials):
