@@ -34,6 +34,7 @@ FUNCTIONS = ROOT / "tests" / "airflow" / "functions"
 @pytest.fixture
 def scripted(new_line: Callable[..., Line]) -> Line:
     """A pipeline whose records say what its parse does; small batches, so that a part is copied in many steps."""
+    sys.modules.pop("scripted", None)  # as a writer of this process may have put it there, without a file
     return new_line(
         partitions=4,
         parse="scripted:parse",
@@ -102,7 +103,7 @@ def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
                     return psutil.Process(connection.pid)
         return None
 
-    worker = wait_for("a worker copies rows", found, 120)
+    worker = wait_for("a worker copies rows", found, 240)
     assert isinstance(worker, psutil.Process)
     return worker
 
@@ -129,7 +130,7 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
     scripted: Line, tmp_path: Path, who: str, recovery: Recovery
 ) -> None:
     """F3, trap 2, I1, I4: Spark tries the task again within the attempt, which is sealed."""
-    sleeping(scripted, 3)
+    sleeping(scripted, 8)
     scripted.to_planned("run-1")
     ticket = scripted.begin(1, "run-1")
     assert ticket is not None
@@ -196,7 +197,7 @@ def test_a_speculative_copy_of_a_task_adds_no_row(scripted: Line, tmp_path: Path
                 " HAVING count(*) = 2",
                 ticket.application_name,
             ),
-            120,
+            240,
         )
         assert scripted.query("SELECT count(DISTINCT spark_partition) FROM epochline.part") == [(3,)]
         since = recovery.last_fault()
@@ -223,7 +224,7 @@ def test_a_broker_killed_under_a_reading_job_is_waited_for(
             lambda: scripted.query(
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = %s", ticket.application_name
             ),
-            120,
+            240,
         )
         server.kill_broker()
         since = recovery.last_fault()
