@@ -13,6 +13,7 @@ from tests.crash.reliability import Recovery
 
 
 @pytest.mark.fault("F13")
+@pytest.mark.slow
 def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
     scheduler: Scheduler, recovery: Recovery
 ) -> None:

@@ -125,6 +125,7 @@ def sleeping(line: Line, seconds: int, partitions: int = 4) -> None:
 
 
 @pytest.mark.fault("F3")
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["Python worker", "executor"])
 def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
     scripted: Line, tmp_path: Path, who: str, recovery: Recovery
@@ -175,6 +176,7 @@ def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
 
 
 @pytest.mark.fault("F5")
+@pytest.mark.slow
 def test_a_speculative_copy_of_a_task_adds_no_row(scripted: Line, tmp_path: Path, recovery: Recovery) -> None:
     """F5, trap 2, I4: both copies write; one part counts, with one message."""
     sleeping(scripted, 12, partitions=1)
@@ -209,6 +211,7 @@ def test_a_speculative_copy_of_a_task_adds_no_row(scripted: Line, tmp_path: Path
 
 
 @pytest.mark.fault("F19")
+@pytest.mark.slow
 def test_a_broker_killed_under_a_reading_job_is_waited_for(
     scripted: Line, server: Server, tmp_path: Path, recovery: Recovery
 ) -> None:

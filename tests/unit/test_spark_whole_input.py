@@ -1,0 +1,58 @@
+"""A stream that breaks off between two batches looks whole to Arrow; Spark's word behind it tells."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import pyarrow as pa
+import pytest
+
+from epochline.errors import InputCutError
+from epochline.spark.whole_input import require_whole_input
+
+END_OF_STREAM = struct.pack("!i", -4)
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+def stream(batches: int, *, ended: bool) -> bytes:
+    """What an executor writes to its Python worker: batches, and at the end Arrow's mark."""
+    sink = io.BytesIO()
+    writer = pa.ipc.new_stream(sink, SCHEMA)
+    for number in range(batches):
+        writer.write_batch(pa.record_batch([[number]], schema=SCHEMA))
+    if not ended:
+        return sink.getvalue()
+    writer.close()
+    return sink.getvalue()
+
+
+def main(infile: io.BufferedReader, outfile: object) -> int:
+    """As pyspark's worker: it alone holds the stream, and reads Spark's word when the task is done."""
+    rows = sum(batch.num_rows for batch in pa.ipc.open_stream(infile))
+    require_whole_input("the attempt")
+    return rows
+
+
+def run(data: bytes) -> int:
+    return main(io.BufferedReader(io.BytesIO(data)), None)  # type: ignore[arg-type]
+
+
+def test_an_input_that_was_ended_by_spark_is_whole() -> None:
+    assert run(stream(3, ended=True) + END_OF_STREAM) == 3
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["between two batches", "before Spark's word"])
+def test_an_input_that_broke_off_is_refused_though_arrow_reads_it_to_its_end(ended: bool) -> None:
+    """Trap 2: a part of it would stand, and Spark's next try of the task would be refused as another one."""
+    cut = stream(2, ended=ended)
+    assert sum(batch.num_rows for batch in pa.ipc.open_stream(io.BytesIO(cut))) == 2
+
+    with pytest.raises(InputCutError, match="broke off before the last record") as refused:
+        run(cut)
+
+    assert refused.value.retryable
+
+
+def test_outside_a_worker_there_is_nothing_to_ask() -> None:
+    require_whole_input("the attempt")
