@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text
+from epochline.declarations import find_all
 from epochline.effective import in_force, recorded_restart, run_settings
 from epochline.errors import ConfigurationError, DeclarationError
 from epochline.profiles import profile, profiles
 from epochline.restart import WITHOUT_END
 from epochline.settings import PerRun
 from epochline.settings_file import file_settings, settings_file
+from tests.conftest import AIRFLOW_DAGS, AIRFLOW_FUNCTIONS
 
 PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
 
@@ -356,3 +358,10 @@ def test_a_declaration_kept_before_there_were_settings_is_still_read() -> None:
     body |= {"retries": 2, "retry_delay": "PT10S", "pre_commit_timeout": "PT1H"}
 
     assert Pipeline.from_stored(json.dumps(body)).declaration_hash == pipeline().declaration_hash
+
+
+def test_every_pipeline_of_the_scheduler_tests_is_declared_rightly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wrong file there would only be seen after minutes, and fail every test of the folder."""
+    monkeypatch.syspath_prepend(str(AIRFLOW_FUNCTIONS))
+
+    assert "canary" in find_all(AIRFLOW_DAGS)

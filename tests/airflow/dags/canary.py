@@ -5,7 +5,7 @@ import tempfile
 from datetime import timedelta
 from pathlib import Path
 
-from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
+from epochline import FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
 
 LOGS = Path(os.environ.get("EPOCHLINE_HOME", tempfile.gettempdir())) / "logs"
 
@@ -17,8 +17,7 @@ canary = epoch_dag(
         record={"value": "text"},
         sinks=[PostgresTable(table="canary", columns={"value": "text"})],
         writer_connection="epochline_writer",
-        retries=1,
-        retry_delay=timedelta(seconds=1),
+        settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
         spark_conf={
             "spark.ui.enabled": "true",
             "spark.eventLog.enabled": "true",
