@@ -72,9 +72,9 @@ class Server:
         server.stack.home.ports.write_text(json.dumps({name: free_port() for name in DEFAULTS}))
         with Proxy("127.0.0.1", server.kafka.inner) as server.to_kafka:
             server.kafka.advertised = server.to_kafka.port
-            server.stack.up(parts=("postgres", "kafka"), report=lambda _line: None)
-            server._use_small_segments()
             try:
+                server.stack.up(parts=("postgres", "kafka"), report=lambda _line: None)
+                server._use_small_segments()
                 yield server
             finally:
                 server.stack.down(wipe=True)
