@@ -16,13 +16,8 @@ LAST = "test_every_failpoint_fired"
 TASKS = ("plan", "begin", "seal", "commit", "abort")
 """The use cases that a run's tasks call. Commands of an operator are answered to a person, who sees what came of them."""
 
-NOT_YET = frozenset(
-    {
-        "claims.connect", "claims.partitions", "claims.records", "commit.quarantine.requeue", "seal.quarantine.claims",
-        "commit.chain.extend_back", "asking.source.leader_epoch_ends", "job.stage",
-    }
-)  # fmt: skip
-"""Not made to act so far: they are passed by epochs that an operator makes (requeue, extend-back), after a change of leader, and by Spark."""
+NOT_YET = frozenset({"asking.source.leader_epoch_ends", "job.stage"})
+"""Not made to act so far: one is passed after a change of leader, one inside a Spark job."""
 
 
 def use_cases_of_a_run() -> set[str]:
@@ -59,7 +54,7 @@ def judged_last(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item.name != LAST]
     files = {item.path for item in items if item.path.parent == FOLDER}
     whole = files >= set(FOLDER.glob("test_*.py")) - {last[0].path}
-    chosen = any("::" in argument for argument in config.args) or config.option.keyword or config.option.markexpr
+    chosen = any("::" in argument for argument in config.args) or config.option.keyword or config.option.markexpr not in ("", "not slow")
     if whole and not chosen and not config.getoption("lf", default=False):
         items.extend(last)
     else:

@@ -21,16 +21,20 @@ import pyarrow as pa
 
 from epochline import KafkaSource
 from epochline.cli.connections import ledger_of, offsets_of
-from epochline.coordinator import LEASE, preview, renew, seal
+from epochline.coordinator import LEASE, Plan, preview, renew, seal
 from epochline.epoch import Interval
 from epochline.failpoints import arm, known_failpoints, named
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import Part
 from epochline.ledger.postgres import PostgresLedger
 from epochline.offsets import PlannedRange
+from epochline.operations import ACTIONS
+from epochline.operations.action import Order, Subject
+from epochline.operations.ordered import EpochAction
 from epochline.restart import FailureRate
 from epochline.settings import Settings
 from epochline.spark import job
+from epochline.spark.claims import ClaimReader
 from epochline.spark.plan import read_plan
 from epochline.spark.transaction import PartTransaction
 from epochline.startup import FromGroup, FromTimestamp
@@ -41,12 +45,13 @@ ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100,
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "from a moment": {"startup": FromTimestamp(timestamp=ALL_TIME.start)},
+    "from the end": {"startup": "latest"},
     "from a group": {"startup": FromGroup(group="nobody", reset="earliest")},
     "paced": {"settings": Settings(minimum_pause=timedelta(milliseconds=50))},
     "impatient": {"settings": Settings(tolerable_failures=0)},
     "counting failures": {"settings": Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))},
 }
-"""Declarations by which the use cases take another way; every one reads all records."""
+"""Declarations by which the use cases take another way; every one but ``from the end`` reads all records."""
 
 
 class SharedTopic(Line):
@@ -88,7 +93,10 @@ class SharedTopic(Line):
         """As the driver does it: the plan from the ledger, the writes, the manifests, the end mark."""
         plan = read_plan(self.via, self.name, ticket.epoch_id, ticket.attempt)
         try:
-            self.write(plan.ranges, ticket)
+            if plan.ranges:
+                self.write(plan.ranges, ticket)
+            else:
+                self.write_claims(ticket)
             job._end(ticket, self.via)
         except Exception as error:
             ours = job._what_happened(ticket, self.via, error)
@@ -103,6 +111,23 @@ class SharedTopic(Line):
             as_spark_partition(number)
             messages.append(writer.write(self.read(one)))
         writer.commit(messages)
+
+    def write_claims(self, ticket: StagingTicket) -> None:
+        """What the job of a requeue epoch writes."""
+        reader, writer = ClaimReader(ticket, self.via), self.writer(ticket)
+        messages = []
+        for number, one in enumerate(reader.partitions()):
+            as_spark_partition(number)
+            messages.append(writer.write(reader.read(one)))
+        writer.commit(messages)
+
+    def order(self, action: str, who: str, **asked: Any) -> Plan:
+        """The plan of an epoch that an operator orders."""
+        ordered = ACTIONS[action]
+        assert isinstance(ordered, EpochAction)
+        subject = Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
+        order = Order(actor="somebody@here", reason="a test of crashes")
+        return ordered.plan(subject, ordered.parameters(**asked), order, self.run_of(who))
 
     # A task of Airflow finds its epoch by XCom; here the ledger is asked, past every failpoint.
 

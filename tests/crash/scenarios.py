@@ -103,6 +103,33 @@ def abandoned(line: SharedTopic) -> None:
         tx.epochs.mark_aborted(epoch, "gone")
 
 
+def requeued(line: SharedTopic) -> None:
+    """An operator has the bad record read again."""
+    committed(line)
+    assert line.order("requeue", TWO, everything=True).epoch is not None
+
+
+def requeue_sealed(line: SharedTopic) -> None:
+    requeued(line)
+    line.step_pre_commit(TWO)
+
+
+def requeue_planned_to_committed(line: SharedTopic) -> None:
+    tried(lambda: line.step_pre_commit(TWO), 3)
+    tried(lambda: line.step_commit(TWO), 3)
+
+
+def extended_back(line: SharedTopic) -> None:
+    """A pipeline that began at the end is to have what lies before, and has staged it."""
+    assert line.plan(ONE).epoch is None
+    assert line.order("extend-back", TWO, to="earliest").epoch is not None
+    line.step_pre_commit(TWO)
+
+
+def commit_two(line: SharedTopic) -> None:
+    tried(lambda: line.step_commit(TWO), 3)
+
+
 def nothing(line: SharedTopic) -> None:
     """A first run."""
 
@@ -173,6 +200,9 @@ SCENARIOS = {
     "write a part twice": Scenario(begun, "write_twice", pre_commit_and_commit),
     "fail in Spark": Scenario(begun, "keep_error", pre_commit_and_commit),
     "commit": Scenario(sealed, "commit", commit_again),
+    "pre-commit a requeue": Scenario(requeued, "pre_commit", requeue_planned_to_committed, run=TWO),
+    "commit a requeue": Scenario(requeue_sealed, "commit", commit_two, run=TWO),
+    "commit what lies before the origin": Scenario(extended_back, "commit", commit_two, run=TWO, kind="from the end"),
     "commit again": Scenario(committed, "commit", commit_again),
     "commit without staging": Scenario(staging_lost, "commit", give_up_and_clear),
     "plan after a pause": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="paced"),
