@@ -54,7 +54,11 @@ def judged_last(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item.name != LAST]
     files = {item.path for item in items if item.path.parent == FOLDER}
     whole = files >= set(FOLDER.glob("test_*.py")) - {last[0].path}
-    chosen = any("::" in argument for argument in config.args) or config.option.keyword or config.option.markexpr not in ("", "not slow")
+    chosen = (
+        any("::" in argument for argument in config.args)
+        or config.option.keyword
+        or config.option.markexpr not in ("", "not slow")
+    )
     if whole and not chosen and not config.getoption("lf", default=False):
         items.extend(last)
     else:

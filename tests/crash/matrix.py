@@ -52,6 +52,8 @@ NOT_HERE = {
 PARTLY = {
     "F3": "Executors are processes of one machine here (`local-cluster`); the loss of a whole machine is the same to"
     " the driver: its sockets close.",
+    "F5": "Spark starts no speculative copy on the host of the original (tried, on `local-cluster`), so one machine sees"
+    " none; the two tries of one part are made with the real writer, one after the other and at once.",
     "F16": "Full disks of Spark's local folder and of Airflow's logs are not made: without the right to mount a small"
     " file system, a limit on a process's file size hits its other files as well.",
     "F19": "The transactional send belongs to the Kafka sink, which does not exist yet. One broker: no second replica"

@@ -1,4 +1,4 @@
-"""Executors, Python workers and tasks of a cluster die, fail for ever or run twice; the broker dies under a reader.
+"""Executors, Python workers and tasks of a cluster die or fail for ever; the broker dies under a reader.
 
 `local-cluster` starts a master, workers and executors as on a cluster, each executor a process of its own, and Spark
 tries a task four times. The job is the one that spark-submit runs.
@@ -114,12 +114,12 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
     )
 
 
-def sleeping(line: Line, seconds: int, partitions: int = 4) -> None:
+def sleeping(line: Line, seconds: int) -> None:
     """Twenty rows of a part are copied before its parse sleeps."""
     line.produce(
         {
             p: [*(f"p{p}-{i}" for i in range(25)), f"sleep {seconds}", *(f"p{p}-late-{i}" for i in range(15))]
-            for p in range(partitions)
+            for p in range(4)
         }
     )
 
@@ -172,41 +172,6 @@ def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
     since = recovery.last_fault()
     monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path))  # where this process's parse looks
     (tmp_path / "forgive").touch()
-    recovery.took(recover(scripted, since=since))
-
-
-@pytest.mark.fault("F5")
-@pytest.mark.slow
-def test_a_speculative_copy_of_a_task_adds_no_row(scripted: Line, tmp_path: Path, recovery: Recovery) -> None:
-    """F5, trap 2, I4: both copies write; one part counts, with one message."""
-    sleeping(scripted, 12, partitions=1)
-    scripted.produce({p: [f"p{p}-quick"] for p in (1, 2, 3)})
-    scripted.to_planned("run-1")
-    ticket = scripted.begin(1, "run-1")
-    assert ticket is not None
-    speculation = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.5",
-        "spark.speculation.minTaskRuntime": "100ms",
-    }
-    with job(scripted, ticket, tmp_path, CLUSTER, **speculation) as running:
-        wait_for(
-            "two copies of one task write",
-            lambda: scripted.query(
-                "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
-                " HAVING count(*) = 2",
-                ticket.application_name,
-            ),
-            240,
-        )
-        assert scripted.query("SELECT count(DISTINCT spark_partition) FROM epochline.part") == [(3,)]
-        since = recovery.last_fault()
-        assert running.wait(240) == 0, log_of(tmp_path)
-
-    assert scripted.seal(ticket, "run-1").read == len(scripted.produced)
-    scripted.commit(1)
     recovery.took(recover(scripted, since=since))
 
 
