@@ -193,7 +193,8 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
     produce(kafka_bootstrap, topic, 0, 5)
     first = world.to_committed()
     stack.kafka.stop()
-    stack.up(parts=("kafka",))
+    stack.kafka.start()  # On the port that it had, which `up` may give away.
+    stack.kafka.wait()
     produce(kafka_bootstrap, topic, 0, 7)
 
     planned = world.plan("r2")
