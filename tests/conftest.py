@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,23 @@ AIRFLOW_FUNCTIONS = Path(__file__).with_name("airflow") / "functions"
 
 def sqlalchemy_url(dsn: str) -> str:
     return dsn.replace("postgresql://", "postgresql+psycopg2://", 1)
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_this_process() -> Iterator[None]:
+    """A writer puts shipped functions in the place of their modules; run here, it would leave them to the next test."""
+    before = dict(sys.modules)
+    yield
+    shipped = [
+        name
+        for name, one in sys.modules.items()
+        if one is not before.get(name) and getattr(one, "__spec__", one) is None
+    ]
+    for name in shipped:
+        if name in before:
+            sys.modules[name] = before[name]
+        else:
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

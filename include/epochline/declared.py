@@ -75,7 +75,7 @@ def check_reference(reference: str) -> str:
     module, _, function = reference.partition(":")
     try:
         spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, ValueError):  # the latter for a module without a file, such as __main__ of a prompt
         spec = None
     if spec is None or spec.origin is None:
         raise ValueError(

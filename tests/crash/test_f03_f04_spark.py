@@ -34,7 +34,6 @@ FUNCTIONS = ROOT / "tests" / "airflow" / "functions"
 @pytest.fixture
 def scripted(new_line: Callable[..., Line]) -> Line:
     """A pipeline whose records say what its parse does; small batches, so that a part is copied in many steps."""
-    sys.modules.pop("scripted", None)  # as a writer of this process may have put it there, without a file
     return new_line(
         partitions=4,
         parse="scripted:parse",
