@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.offsets import Head, TopicPartition
 from epochline.pipeline import KafkaSource
@@ -20,7 +22,7 @@ from epochline.planning import SourceView
 from epochline.ports import MirroredOffset
 from tests.crash.line import Line
 from tests.crash.one_step import SharedTopic
-from tests.crash.servers import Server
+from tests.crash.servers import Server, wait_for
 from tests.crash.steps import StepServer
 
 _numbers = itertools.count(1)
@@ -40,6 +42,9 @@ class AskedOnce:
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
         return self._kafka.offsets_at(partitions, moment)
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        return self._kafka.leader_epoch_ends(epochs)
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         return {}
@@ -74,7 +79,27 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
     batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
     path = tmp_path_factory.mktemp("records") / "records"
     path.write_bytes(pickle.dumps(batches))
-    return SharedRecords(bootstrap, line.topic, str(path), line.produced, AskedOnce(bootstrap, line.pipeline.source))
+    asked_once = AskedOnce(bootstrap, line.pipeline.source)
+    change_leader(server, line)
+    return SharedRecords(bootstrap, line.topic, str(path), line.produced, asked_once)
+
+
+def change_leader(server: Server, line: Line) -> None:
+    """Give every partition another leader epoch: what was read until now was read under a former one (trap 11)."""
+
+    def leader_epochs() -> list[int | None] | None:
+        with contextlib.suppress(SourceUnavailableError):
+            return [one.leader_epoch for one in line.source.look(line.pipeline.source).partitions]
+        return None
+
+    before = leader_epochs()
+    assert before is not None
+    server.kill_broker()
+    server.start_broker()
+    wait_for(
+        "every partition has a new leader",
+        lambda: all(now != former for now, former in zip(leader_epochs() or before, before, strict=True)),
+    )
 
 
 @pytest.fixture(scope="session")

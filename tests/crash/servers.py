@@ -174,7 +174,8 @@ class Server:
 
 def free_port() -> int:
     """A port from which the kernel makes no outgoing connections: it is still free when its server comes back."""
-    return next(port for port in random.sample(range(20_000, 32_000), 200) if is_free(port))
+    tried = random.sample(range(20_000, 32_000), 200)
+    return next(port for port in tried if port not in DEFAULTS.values() and is_free(port))
 
 
 def wait_for(what: str, check: object, seconds: float = 60.0, every: float = 0.02) -> object:

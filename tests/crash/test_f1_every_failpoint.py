@@ -12,7 +12,7 @@ import pytest
 from epochline.failpoints.named import KILLED
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
-from tests.crash.fired import failpoints_of_a_run
+from tests.crash.fired import IN_SPARK, failpoints_of_a_run
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.steps import StepServer
 
@@ -41,7 +41,7 @@ def passed(steps: StepServer, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 @pytest.mark.fault("F1")
-@pytest.mark.parametrize("name", failpoints_of_a_run())
+@pytest.mark.parametrize("name", [name for name in failpoints_of_a_run() if name not in IN_SPARK])
 def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
     name: str, passed: Callable[..., Passed], new_case: NewCase, steps: StepServer, fired: Path, recovery
 ) -> None:

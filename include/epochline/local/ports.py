@@ -15,9 +15,9 @@ from epochline.errors import StackError
 from epochline.local.home import Home, write_private
 
 LOOPBACK = "127.0.0.1"
-DEFAULTS: Mapping[str, int] = {"postgres": 55432, "kafka": 59092, "kafka_controller": 59093, "airflow": 58080}
-# Below the range from which the kernel takes ports for outgoing connections, so that a stack which is
-# down does not lose its ports to a browser.
+# All below the range from which the kernel takes ports for outgoing connections (32768 up on Linux), so that a server
+# which is down does not lose its port to a browser.
+DEFAULTS: Mapping[str, int] = {"postgres": 25432, "kafka": 29092, "kafka_controller": 29093, "airflow": 28080}
 _FALLBACK = range(20_000, 32_000)
 _LISTEN = "0A"  # in /proc/net/tcp
 
