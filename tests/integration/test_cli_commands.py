@@ -153,6 +153,21 @@ def test_lag_counts_what_is_not_committed(call, fed):
     assert "people: 150 records behind" in call("lag")[1]
 
 
+def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call, fed, tmp_path):
+    (tmp_path / "absent.py").write_text(
+        "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
+        "epoch_dag(Pipeline(name='absent', source=KafkaSource(topics='no_such_topic'), parse=Text(),\n"
+        "    sinks=[PostgresTable(table='absent', columns={'value': 'text'})]))\n"
+    )
+
+    code, out, err = call("lag")
+
+    assert code == 1
+    assert "people: 150 records behind" in out
+    assert "absent: cannot be asked" in err
+    assert "no_such_topic" in err
+
+
 def test_the_ledger_shows_epochs_and_everything_of_one(call, planned):
     epochs = json.loads(call("ledger", "--json")[1])
     one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])

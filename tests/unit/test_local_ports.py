@@ -70,6 +70,15 @@ def test_a_running_part_keeps_the_port_it_listens_on(home):
         assert Ports(home).settle({"kafka"}) == first
 
 
+def test_a_port_lost_before_its_server_ever_started_is_replaced_while_postgresql_runs(home):
+    first = Ports(home).settle(set())
+    with socket.create_server(("127.0.0.1", first["kafka"])):
+        second = Ports(home).settle({"postgres"})
+
+    assert second["kafka"] != first["kafka"]
+    assert second["postgres"] == first["postgres"]
+
+
 def test_a_lost_port_is_not_replaced_while_other_parts_rely_on_it(home):
     first = Ports(home).settle(set())
     with (

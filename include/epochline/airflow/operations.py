@@ -6,15 +6,20 @@ committed by runs of the pipeline's own DAG, which are started here and told by 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.connections import epochline_errors, ledger_of, offsets_of, postgres_dsn, run_of, writers_of
+from epochline.airflow.settings import ACTION
+from epochline.declarations import find, find_all
 from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, Subject, tidy
 from epochline.pipeline import Pipeline
 
@@ -22,9 +27,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from epochline.coordinator import Plan
-
-CONF = "action"
-"""Key of a run's conf that says which action the run is an epoch of."""
 
 _TAGS = ["epochline", "operations"]
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,14 +61,12 @@ class ActionOperator(BaseOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Preview, then act."""
-        from epochline.declarations import find
-
         params, action = dict(context["params"]), ACTIONS[self.action]
         pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
         with epochline_errors():
             order = Order(actor=actor_of(context), reason=reason)
             asked = action.parameters(**params)
-            subject = subject_of(find(pipeline))
+            subject = subject_of(find(pipeline, _dags_folder()))
             foreseen = action.preview(subject, asked)
             for line in foreseen.lines:
                 self.log.info(line)
@@ -79,7 +79,7 @@ class ActionOperator(BaseOperator):
                     "name": action.name, "parameters": asked.model_dump(exclude_none=True), "actor": order.actor,
                     "reason": order.reason,
                 }  # fmt: skip
-                return [{CONF: told}] * min(foreseen.epochs, _MOST_STEPS)
+                return [{ACTION: told}] * min(foreseen.epochs, _MOST_STEPS)
             if isinstance(action, DirectAction):
                 for line in action.act(subject, asked, order).lines:
                     self.log.info(line)
@@ -91,11 +91,10 @@ class JanitorOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Tidy, and log what was found."""
-        from epochline.declarations import find_all
         from epochline.ledger.postgres import PostgresLedger
 
         with epochline_errors():
-            for connection in sorted({one.postgres_connection for one in find_all().values()}):
+            for connection in sorted({one.postgres_connection for one in find_all(_dags_folder()).values()}):
                 tidied = tidy(PostgresLedger(postgres_dsn(connection)), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
@@ -109,13 +108,15 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
     """
     from epochline.errors import ActionRefusedError
 
-    told = (context["dag_run"].conf or {}).get(CONF)
+    told = (context["dag_run"].conf or {}).get(ACTION)
     if told is None:
         return None
     action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch: {told!r}.")
-    order = Order(actor=told.get("actor") or actor_of(context), reason=str(told.get("reason") or ""))
+    # Whoever triggered this very run is believed first: a conf can name anybody.
+    actor = getattr(context["dag_run"], "triggering_user_name", None) or told.get("actor") or actor_of(context)
+    order = Order(actor=actor, reason=str(told.get("reason") or ""))
     try:
         asked = action.parameters(**told.get("parameters") or {})
     except (TypeError, ValueError) as error:
@@ -132,6 +133,12 @@ def actor_of(context: Mapping[str, Any]) -> str:
     """Who triggered the run, as far as Airflow says; else the run itself."""
     run = context["dag_run"]
     return str(getattr(run, "triggering_user_name", None) or f"run {run.run_id} of {run.dag_id}")
+
+
+def _dags_folder() -> Path:
+    """Where the command line finds declarations, if that is said; else where this Airflow finds its DAGs."""
+    named = os.environ.get("EPOCHLINE_DAGS")
+    return Path(named or conf.get("core", "dags_folder"))
 
 
 def _dag_of(action: Action[Any, Any]) -> DAG:

@@ -16,6 +16,9 @@ from epochline.settings_file import file_settings
 PLAN_PATIENCE = timedelta(minutes=5)
 """Two leases are waited for another run, and Kafka has its own patience; a minimum pause comes on top."""
 
+ACTION = "action"
+"""Key of a run's conf: which of an operator's actions the run is an epoch of (`epochline.airflow.operations`)."""
+
 
 def settings_of_dag(pipeline: Pipeline) -> InForce:
     """What holds for every run that says nothing else."""
@@ -29,12 +32,12 @@ def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) ->
         AirflowFailException: the conf holds what no run may set.
     """
     with epochline_errors():
-        conf = run_settings(context["dag_run"].conf or {}, dag.params)
-        return in_force(pipeline, file=file_settings(), run=conf)
+        conf = {name: value for name, value in (context["dag_run"].conf or {}).items() if name != ACTION}
+        return in_force(pipeline, file=file_settings(), run=run_settings(conf, dag.params))
 
 
 def params() -> dict[str, Param]:
-    """The params of a pipeline's DAG: the whole of what the conf of a run may hold."""
+    """The params of a pipeline's DAG: the whole of what a person may put into the conf of a run."""
     return {
         "record_limit": Param(
             None,

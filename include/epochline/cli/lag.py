@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from epochline.errors import EpochlineError
 from epochline.pipeline import Pipeline
 
 TOO_FAR_BEHIND = 3
@@ -26,12 +27,20 @@ def lag(
     """Show per partition the head, the end of the log, the records between, and when something was last committed.
 
     The end is the last stable offset: what can be read now. Exit code 0: shown; 1: Kafka or the ledger cannot be
-    asked; 2: there is no such pipeline; 3: a pipeline is further behind than --fail-above.
+    asked for one of them, and the others are shown; 2: there is no such pipeline; 3: a pipeline is further behind than
+    --fail-above.
     """
     from epochline.cli import pipelines, printing
 
     declared = pipelines.find_all() if pipeline is None else {pipeline: pipelines.find(pipeline)}
-    rows = [row for one in declared.values() for row in lag_of(one)]
+    rows, errors = [], {}
+    for name, one in declared.items():
+        try:
+            rows += lag_of(one)
+        except EpochlineError as error:
+            if pipeline is not None:
+                raise
+            errors[name] = error
     if as_json:
         printing.say(printing.as_json(rows))
     else:
@@ -50,10 +59,15 @@ def lag(
                 for row in rows
             ],
         )
-    behind = {name: sum(row["lag"] for row in rows if row["pipeline"] == name) for name in declared}
+    asked = [name for name in declared if name not in errors]
+    behind = {name: sum(row["lag"] for row in rows if row["pipeline"] == name) for name in asked}
     if not as_json:
         for name, records in behind.items():
             printing.say(f"{name}: {records} records behind" if records else f"{name}: caught up")
+    for name, reason in errors.items():
+        printing.progress(f"{name}: cannot be asked: {reason}")
+    if errors:
+        raise typer.Exit(1)
     if fail_above is not None and any(records > fail_above for records in behind.values()):
         raise typer.Exit(TOO_FAR_BEHIND)
 

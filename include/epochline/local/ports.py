@@ -95,19 +95,19 @@ class Ports:
         """Choose ports that are missing and replace lost ones; the servers in `running` keep theirs.
 
         Raises:
-            StackError: a lost port cannot be replaced, because running parts were told of it.
+            StackError: a lost port cannot be replaced, because a running Airflow was told of it.
         """
         known = self.known()
+        told = any(part.startswith("airflow") for part in running)  # PostgreSQL and Kafka know no port but their own
         chosen: dict[str, int] = {}
         for name, default in DEFAULTS.items():
             kept = known.get(name)
             if kept is not None and (name in running or becomes_free(kept)):
                 chosen[name] = kept
-            elif kept is not None and running:
+            elif kept is not None and told:
                 raise StackError(
-                    f"port {kept} of {name} is now used by {holder(kept)}, and parts of this stack that "
-                    "still run were told of that port; end that process, or run `epochline down` and then "
-                    "`epochline up`"
+                    f"port {kept} of {name} is now used by {holder(kept)}, and this stack's Airflow, which still runs,"
+                    " was told of that port; end that process, or run `epochline down` and then `epochline up`"
                 )
             else:
                 chosen[name] = self._choose(default, set(chosen.values()) | set(known.values()))
