@@ -1,7 +1,7 @@
 """How Kafka's brokers are reached: the properties of one connection, for kafka-python and for Kafka's Java client.
 
 The names are librdkafka's, which connections of Airflow's own Kafka provider hold too. What is not listed is refused by
-its name: a property decides what is read, or where to (S2).
+its name: a property decides what is read, or where to (SEC-2).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
         params: names of the DAG's params: what a conf may hold.
 
     Raises:
-        ConfigurationError: the conf holds something else, which could only be meant to smuggle (S2), or a wrong value.
+        ConfigurationError: the conf holds what no run may set (SEC-2), or a wrong value.
     """
     for name in conf:
         if name in _NOT_PER_RUN:

@@ -23,8 +23,8 @@ from epochline.local.stack import Stack
 from tests.conftest import AIRFLOW_DAGS
 
 PATIENCE_SECONDS = 300.0
-RUN_BY_THEMSELVES = frozenset({"scheduled"})
-"""DAGs with a schedule of seconds, which would keep the machine busy: their tests unpause and pause them."""
+RUN_BY_THEMSELVES = frozenset({"scheduled", "backfilled"})
+"""DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
 
 
 def eventually(what: str, check: Callable[[], Any], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> Any:

@@ -77,6 +77,7 @@ def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[dict[s
 def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
     """U3: backwards, again with "reprocess completed", and once more beside a manual run."""
     scheduler.prepare("backfilled", {p: [] for p in PARTITIONS})
+    scheduler.pause("backfilled", False)
     # The schedule's own run for its last interval finds nothing, and is out of the way.
     eventually(
         "the scheduled run is over",
@@ -175,9 +176,9 @@ def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_not
     assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
 
 
-def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int) -> str:
+def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int, **conf: Any) -> str:
     """Trigger a run and pause its DAG while Spark writes: the epoch is sealed, and its commit does not start."""
-    run = scheduler.trigger(pipeline)
+    run = scheduler.trigger(pipeline, **conf)
     eventually("Spark has begun", lambda: scheduler.epoch(pipeline, epoch)[1] == 1)
     scheduler.pause(pipeline, True)
     eventually("the epoch is sealed", lambda: scheduler.epoch(pipeline, epoch)[0] == "PRE_COMMITTED")
@@ -223,6 +224,31 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     scheduler.clear("half_cleared", run, ["plan_epoch"])
     assert scheduler.wait("half_cleared", run) == "success"
     assert_exact(scheduler, "half_cleared", added(first, second))
+
+
+def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
+    scheduler: Scheduler,
+) -> None:
+    """K13: the next run commits what was retained, and reads again what was deleted; no reader sees a difference."""
+    values: dict[int, list[str]] = {}
+    for number, (on_cancel, state) in enumerate([("retain", "PRE_COMMITTED"), ("delete", "ABORTED")]):
+        more = {p: [f"{on_cancel}-{p}"] for p in PARTITIONS}
+        scheduler.prepare("cancelled", more)
+        epoch = number + 1
+        run = sealed_but_paused(scheduler, "cancelled", epoch, on_cancel=on_cancel)
+        scheduler.call(
+            "PATCH", f"/api/v2/dags/cancelled/dagRuns/{run}/taskInstances/commit_epoch", {"new_state": "failed"}
+        )
+        scheduler.pause("cancelled", False)
+
+        assert scheduler.wait("cancelled", run) == "failed"
+        assert scheduler.epoch("cancelled", epoch)[0] == state
+        assert bool([name for name in scheduler.staging_tables() if "cancelled" in name]) == (on_cancel == "retain")
+        assert scheduler.query("SELECT count(*) FROM cancelled") == [(sum(map(len, values.values())),)]
+
+        assert scheduler.run("cancelled")["run"] == "success"
+        values = added(values, more)
+        assert_exact(scheduler, "cancelled", values)
 
 
 @pytest.mark.fault("F9")

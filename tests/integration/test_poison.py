@@ -268,7 +268,7 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case) -> 
 @pytest.mark.parametrize("case", [case for case in CASES if case.reason], ids=lambda case: case.name)
 @pytest.mark.fault("F28", "F29")
 def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn: str, case: Case) -> None:
-    """F28, F29, S5: topic, partition, offset and reason, and no value of the record."""
+    """F28, F29, SEC-5: topic, partition, offset and reason, and no value of the record."""
     one = of_case(dsn, case, "fail")
     planned, run = one.planned()
     ticket = one.begun(planned, run)

@@ -39,7 +39,7 @@ def settings(kafka: SecureKafka, password: str = PASSWORD, **changes: str) -> di
 def test_planning_the_mirror_and_the_audit_go_through_one_connection(
     secure_kafka: SecureKafka, topic: str, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
-    """S2, S4: read from AIRFLOW_CONN_… as tasks and the command line read it; the password is in no log."""
+    """SEC-2, SEC-4: read from AIRFLOW_CONN_… as tasks and the command line read it; the password is in no log."""
     caplog.set_level(logging.DEBUG)
     held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(held))

@@ -1,4 +1,4 @@
-"""The properties of a Kafka connection: what is taken, what is refused by name, what each client is given (S2)."""
+"""The properties of a Kafka connection: what is taken, what is refused by name, what each client is given (SEC-2)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_host_stands_for_the_brokers_where_none_are_named() -> None:
 def test_what_is_not_listed_or_does_not_fit_is_refused_by_name_and_no_value_is_shown(
     changes: dict[str, str], said: str
 ) -> None:
-    """S2: a property decides what is read, or where to."""
+    """SEC-2: a property decides what is read, or where to."""
     given = {**SASL, "sasl.username": "me", "sasl.password": SECRET, **changes}
 
     with pytest.raises(ConfigurationError, match=f"^here.*{said}") as caught:

@@ -203,7 +203,7 @@ def test_a_run_may_change_these_settings() -> None:
     ],
 )
 def test_a_conf_that_holds_anything_else_is_refused(conf: dict[str, Any], said: str) -> None:
-    """S2: no option of Spark or Kafka passes, and what cannot differ per run is said to be so."""
+    """SEC-2: no option of Spark or Kafka passes, and what cannot differ per run is said to be so."""
     with pytest.raises(ConfigurationError, match=said):
         run_settings(conf, PARAMS)
 

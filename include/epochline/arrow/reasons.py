@@ -1,7 +1,7 @@
 """Reasons why a record is bad, with the values in them marked.
 
 The quarantine shows a reason whole, beside the record's own bytes. An error is written to logs and into the ledger,
-where no value of a record belongs (S5): there the marked parts are left out.
+where no value of a record belongs (SEC-5): there the marked parts are left out.
 """
 
 from __future__ import annotations

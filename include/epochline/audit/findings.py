@@ -1,4 +1,4 @@
-"""What an audit finds, and whom it tells. No finding shows a value of a record (S5)."""
+"""What an audit finds, and whom it tells. No finding shows a value of a record (SEC-5)."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_hostile_and_huge_records_have_their_outcome_and_are_read_again_as_spark
 def test_the_job_of_a_pipeline_that_fails_on_poison_names_the_record_and_no_value(
     spark, database, hostile, kafka_bootstrap
 ):
-    """F28, S5: the error that the driver raises and the ledger keeps."""
+    """F28, SEC-5: the error that the driver raises and the ledger keeps."""
     topic, _ = hostile
     ticket = database.attempt(declared(topic, topic, "fail"), {(topic, 0): (6, 8)})
 
