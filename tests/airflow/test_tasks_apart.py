@@ -21,7 +21,7 @@ if hasattr(task, "epoch_id"):
     task.epoch_id = epoch
 else:
     task.record_limit = task.note = None
-context = {{"dag_run": SimpleNamespace(dag_id=dag_id, run_id="by-hand", conf={{}})}}
+context = {{"dag_run": SimpleNamespace(dag_id=dag_id, run_id="by-hand", run_type="manual", conf={{}})}}
 print("XCOM", task.execute(context))
 """
 

@@ -62,13 +62,14 @@ def steps(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[Ste
 
 @dataclass(frozen=True)
 class SharedRecords:
-    """A topic with some records, a bad one among them, read from Kafka once."""
+    """A topic with some records, a bad one among them, read from Kafka once; and Kafka under two leaders of it."""
 
     bootstrap: str
     topic: str
     file: str
     produced: dict[tuple[int, int], bytes]
-    asked_once: AskedOnce
+    former: AskedOnce
+    now: AskedOnce
 
 
 @pytest.fixture(scope="session")
@@ -79,9 +80,10 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
     batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
     path = tmp_path_factory.mktemp("records") / "records"
     path.write_bytes(pickle.dumps(batches))
-    asked_once = AskedOnce(bootstrap, line.pipeline.source)
+    former = AskedOnce(bootstrap, line.pipeline.source)
     change_leader(server, line)
-    return SharedRecords(bootstrap, line.topic, str(path), line.produced, asked_once)
+    now = AskedOnce(bootstrap, line.pipeline.source)
+    return SharedRecords(bootstrap, line.topic, str(path), line.produced, former, now)
 
 
 def change_leader(server: Server, line: Line) -> None:
@@ -126,7 +128,8 @@ def new_case(shared: SharedRecords, clean_database: Callable[[], str]) -> NewCas
             topic=shared.topic, records=shared.file, name=f"case_{next(_numbers)}", **options,
         )  # fmt: skip
         line.produced = shared.produced
-        line.source = shared.asked_once  # type: ignore[assignment]
+        line.source = shared.now  # type: ignore[assignment]
+        line.former_source = shared.former
         with line.ledger.transaction() as tx:
             tx.targets.create(line.pipeline)
         return line

@@ -81,6 +81,7 @@ class SharedTopic(Line):
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
         self.topic = topic
         self.kind = kind
+        self.former_source: Any = None
         self.records: dict[int, pa.RecordBatch] = pickle.loads(Path(records).read_bytes())  # noqa: S301 - of our own
         self.records_file = records
 

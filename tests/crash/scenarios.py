@@ -75,6 +75,12 @@ def committed(line: SharedTopic) -> None:
     line.commit(1)
 
 
+def committed_under_a_former_leader(line: SharedTopic) -> None:
+    line.source, now = line.former_source, line.source
+    committed(line)
+    line.source = now
+
+
 def aborted(line: SharedTopic) -> None:
     staged(line)
     line.abort(1, ONE)
@@ -187,6 +193,7 @@ SCENARIOS = {
     "plan from a group": Scenario(nothing, "plan", run_one, kind="from a group"),
     "plan again": Scenario(planned, "plan", run_one),
     "plan after a commit": Scenario(committed, "plan", run_two, run=TWO, limit=SOME),
+    "plan after a change of leader": Scenario(committed_under_a_former_leader, "plan", run_two, run=TWO, limit=SOME),
     "plan after an abort": Scenario(aborted, "plan", run_one),
     "recover a sealed epoch": Scenario(sealed, "plan", run_two, run=TWO, limit=SOME),
     "recover a left epoch": Scenario(left_planned, "plan", run_two, run=TWO, limit=SOME),
