@@ -87,9 +87,10 @@ def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler, secrets
     began = time.time()
     with Watch() as watch:
         run = ready.trigger(PIPELINE, note=NOTE)
+        # Not before: spark-submit asks a Java process of the same arguments how to start Java.
+        eventually("the job writes", lambda: sessions(ready), 120, every=0.05)
         driver = ready.driver(PIPELINE, 1)
-        job = eventually("the job reads", lambda: sessions(ready) and family(driver), 120)
-        inherited = "\n".join(environment_of(process) for process in job)
+        inherited = "\n".join(environment_of(process) for process in family(driver))
         ports = eventually("Spark's UI listens", lambda: listening(driver), 60)
         shown = eventually("Spark's UI answers", lambda: ui_of(ports), 60)
         assert ready.wait(PIPELINE, run) == "success", ready.log(PIPELINE, run, "pre_commit")
