@@ -72,7 +72,8 @@ def test_a_parse_of_ones_own_is_tested_without_servers(tutorial: tuple[Path, str
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
         cwd=project,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{project / 'spark_jobs'}"},
+        # A reader's pytest is not told what this one is.
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{project / 'spark_jobs'}", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         timeout=120,
