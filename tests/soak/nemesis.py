@@ -229,8 +229,7 @@ class Nemesis:
             pid = airflow.pids["scheduler"]
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
-            _gone(lambda: airflow.pids["scheduler"] is None)
-            airflow.start()
+            _gone(lambda: airflow.pids["scheduler"] != pid)
         else:
             return self._clear_under_airflow(phase)
         return SCHEDULED, phase

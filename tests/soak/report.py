@@ -78,7 +78,9 @@ def page(result: Result, commit: str) -> str:
             "",
             "A random nemesis broke a running stack: PostgreSQL, Kafka, Airflow with Spark, and two pipelines whose tasks"
             " are plain processes that use the same use cases, ledger and staging writer (a Kafka consumer in Spark's"
-            " place), because a soak wants more epochs than Spark can start in ten minutes on this machine.",
+            " place), because a soak wants more epochs than Spark can start in ten minutes on this machine."
+            " Airflow's processes are started again when they end, as systemd or Compose would: its scheduler gives up"
+            " when it cannot reach its database.",
             "A reader held both tables of every pipeline against the ledger in one snapshot, all the time; at the end"
             " every record of the log was looked for in every table.",
             "",

@@ -19,6 +19,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
+from epochline.errors import StackError
 from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
 from tests.soak.faults import Fault, schedule
@@ -74,6 +75,7 @@ class Soak:
         self._producing = threading.Event()
         self._stopping = _SPAWN.Value("b", 0)
         self._workers: list[Any] = []
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
     def run(self) -> Result:
         """Everything, from an empty home to the verdict."""
@@ -82,6 +84,8 @@ class Soak:
         seats = self._start_workers()
         producer = threading.Thread(target=self._produce, daemon=True)
         producer.start()
+        if self._with_airflow:
+            self._supervisor.start()
         watch = Watch(self._stack.postgres.dsn(), self._pipelines)
         watch.start()
         planned = schedule(self._seed, self._seconds, airflow=self._with_airflow)
@@ -101,6 +105,8 @@ class Soak:
     def down(self) -> None:
         """Stop all that was started."""
         self._stopping.value = 1
+        if self._supervisor.is_alive():
+            self._supervisor.join(20)
         for worker in self._workers:
             worker.join(20)
             if worker.is_alive():
@@ -138,6 +144,14 @@ class Soak:
                 self._workers.append(worker)
                 seats.append(seat)
         return seats
+
+    def _supervise(self) -> None:
+        """Start Airflow's processes again when they end, as systemd or Compose would: its scheduler gives up when it
+        cannot reach its database."""
+        while not self._stopping.value:
+            with suppress(StackError):
+                self._stack.airflow.start()
+            time.sleep(1)
 
     def _produce(self) -> None:
         producer, number = None, 0
