@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all reliability soak lint up down status lock
+.PHONY: help setup demo test test-fast test-all reliability model soak lint up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ test-all: setup lint ## everything, the slowest rows of the fault matrix and mor
 # A test that is not run keeps the line of the run that it was in, with that run's date and commit.
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it
 	$(BIN)/pytest -m fault --write-reliability docs/reliability.md $(FAST) $(REAL)
+
+model: setup ## search every state of the protocol's model, take every guard away, and write what was found
+	$(BIN)/python -m tests.model --report docs/model.md
 
 # MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
 soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled

@@ -123,7 +123,7 @@ class Reliability:
     def pytest_sessionfinish(self) -> None:
         if self.page is None:
             return
-        date, commit = datetime.now(UTC).strftime("%Y-%m-%d"), _commit()
+        date, commit = datetime.now(UTC).strftime("%Y-%m-%d"), commit_of_tree()
         kept = parsed(self.page.read_text()) if self.page.exists() else []
         here = marked()
         merged = {(fault, test): Result(fault, test) for fault, test in here}
@@ -155,7 +155,9 @@ working tree differed from it.
 """
 
 
-def _commit() -> str:
+def commit_of_tree() -> str:
+    """The commit that is checked out; a ``+`` behind it where the working tree differs."""
+
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
