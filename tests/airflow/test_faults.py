@@ -11,8 +11,17 @@ from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
 
-# Sleeping records keep the third and fourth part of an epoch open on two cores, while the first two are committed.
-SLOW = {p: [f"p{p}-{i}" for i in range(25)] + ["sleep 4"] + [f"p{p}-late-{i}" for i in range(15)] for p in range(4)}
+
+def held(pipeline: str) -> dict[int, list[str]]:
+    """Records of which the third and fourth partition stay half copied until they are `let_go`."""
+    wait = f"wait {pipeline}-may-go"
+    return {
+        p: [f"p{p}-{i}" for i in range(25)] + [wait] * (p > 1) + [f"p{p}-late-{i}" for i in range(15)] for p in range(4)
+    }
+
+
+def let_go(scheduler: Scheduler, pipeline: str) -> None:
+    (scheduler.stack.home.root / f"{pipeline}-may-go").touch()
 
 
 def produced(values: dict[int, list[str]]) -> list[tuple[str, int]]:
@@ -44,24 +53,27 @@ def some_parts_but_not_all(scheduler: Scheduler, pipeline: str) -> None:
 @pytest.mark.fault("F2")
 def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(scheduler: Scheduler) -> None:
     """F2, C14, G5: SIGKILL while rows are being copied."""
-    scheduler.prepare("killed_driver", SLOW)
+    values = held("killed_driver")
+    scheduler.prepare("killed_driver", values)
     run = scheduler.trigger("killed_driver")
 
     some_parts_but_not_all(scheduler, "killed_driver")
     scheduler.driver("killed_driver", 1).kill()
+    let_go(scheduler, "killed_driver")
     assert scheduler.query("SELECT count(*) FROM killed_driver") == [(0,)]
     scheduler.produce("killed_driver", {0: ["later"]})
 
     assert scheduler.wait("killed_driver", run) == "success"
     assert scheduler.epoch("killed_driver", 1) == ("COMMITTED", 2)
     assert fenced_writes(scheduler, "killed_driver", 1)[0] == "FENCED"
-    assert_exact(scheduler, "killed_driver", SLOW)
+    assert_exact(scheduler, "killed_driver", values)
 
 
 @pytest.mark.fault("F2", "F7", "F8")
 def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> None:
     """Traps 1 and 8, U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
-    scheduler.prepare("zombie", SLOW)
+    values = held("zombie")
+    scheduler.prepare("zombie", values)
     run = scheduler.trigger("zombie")
     some_parts_but_not_all(scheduler, "zombie")
 
@@ -75,7 +87,8 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> Non
     for process in stopped:
         with suppress(psutil.NoSuchProcess):
             process.suspend()
-    assert driver.status() == psutil.STATUS_STOPPED
+    eventually("the driver stands still", lambda: driver.status() == psutil.STATUS_STOPPED, 30)
+    let_go(scheduler, "zombie")
     eventually("the retry is sealed", lambda: scheduler.epoch("zombie", 1)[0] in ("PRE_COMMITTED", "COMMITTED"))
     for process in stopped:
         with suppress(psutil.NoSuchProcess):
@@ -87,7 +100,7 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> Non
     assert state == "FENCED"
     assert refused >= 1
     eventually("the zombie ends by itself", lambda: not driver.is_running(), 60)
-    assert_exact(scheduler, "zombie", SLOW)
+    assert_exact(scheduler, "zombie", values)
 
 
 @pytest.mark.fault("F1")

@@ -13,7 +13,7 @@ from epochline.coordinator import abort
 from epochline.epoch import Run
 from epochline.ledger.postgres import PostgresLedger
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import SLOW, assert_exact, some_parts_but_not_all
+from tests.airflow.test_faults import assert_exact, held, let_go, some_parts_but_not_all
 
 PARTITIONS = range(4)
 FOUR_WEEKS = [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 29, tzinfo=UTC), datetime(2026, 2, 26, tzinfo=UTC),
@@ -118,7 +118,8 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
 
 def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
     """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
-    scheduler.prepare("marked", SLOW)
+    values = held("marked")
+    scheduler.prepare("marked", values)
     run = scheduler.trigger("marked")
     some_parts_but_not_all(scheduler, "marked")
 
@@ -129,27 +130,30 @@ def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(sc
     assert not [name for name in scheduler.staging_tables() if "marked" in name]
     assert scheduler.query("SELECT count(*) FROM marked") == [(0,)]
 
+    let_go(scheduler, "marked")
     scheduler.produce("marked", {0: ["later"]})
     scheduler.clear("marked", run, ["plan_epoch"])
     assert scheduler.wait("marked", run) == "success"
     assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
-    assert_exact(scheduler, "marked", SLOW)
+    assert_exact(scheduler, "marked", values)
 
 
 def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_its_range(scheduler: Scheduler) -> None:
     """U4, U6: the run that was marked failed shows as failed; nothing that its driver still wrote is there."""
-    scheduler.prepare("marked_run", SLOW)
+    values = held("marked_run")
+    scheduler.prepare("marked_run", values)
     run = scheduler.trigger("marked_run")
     some_parts_but_not_all(scheduler, "marked_run")
 
     scheduler.call("PATCH", f"/api/v2/dags/marked_run/dagRuns/{run}", {"state": "failed"})
 
     eventually("the run shows as failed", lambda: scheduler.state("marked_run", run) == "failed")
+    let_go(scheduler, "marked_run")
     assert scheduler.run("marked_run")["run"] == "success"
     assert scheduler.state("marked_run", run) == "failed"
     assert scheduler.epoch("marked_run", 1)[0] == "ABORTED"
     assert scheduler.epoch("marked_run", 2)[0] == "COMMITTED"
-    assert_exact(scheduler, "marked_run", SLOW)
+    assert_exact(scheduler, "marked_run", values)
 
 
 @pytest.mark.fault("F10")
@@ -254,7 +258,8 @@ def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_
 @pytest.mark.fault("F9")
 def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restart(scheduler: Scheduler) -> None:
     """F9, C4: SIGKILL for the scheduler and its executor, then a start as `epochline up` does it."""
-    scheduler.prepare("rescheduled", SLOW)
+    values = held("rescheduled")
+    scheduler.prepare("rescheduled", values)
     run = scheduler.trigger("rescheduled")
     some_parts_but_not_all(scheduler, "rescheduled")
 
@@ -263,8 +268,9 @@ def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restar
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     eventually("the scheduler is gone", lambda: airflow.pids["scheduler"] is None, 30)
+    let_go(scheduler, "rescheduled")
     airflow.start()
     airflow.wait()
 
     assert scheduler.wait("rescheduled", run) == "success"
-    assert_exact(scheduler, "rescheduled", SLOW)
+    assert_exact(scheduler, "rescheduled", values)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import SLOW, assert_exact, some_parts_but_not_all
+from tests.airflow.test_faults import assert_exact, held, let_go, some_parts_but_not_all
 from tests.crash.reliability import Recovery
 
 
@@ -18,7 +18,8 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
     scheduler: Scheduler, recovery: Recovery
 ) -> None:
     """F13, I1, I7: an immediate stop; whatever became of the run, the schedule's next ones commit everything."""
-    scheduler.prepare("shared_server", SLOW)
+    values = held("shared_server")
+    scheduler.prepare("shared_server", values)
     first = scheduler.trigger("shared_server")
     some_parts_but_not_all(scheduler, "shared_server")
 
@@ -28,6 +29,7 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
     postmaster.send_signal(signal.SIGQUIT)  # as `pg_ctl stop -m immediate`
     postmaster.wait(30)
     recovery.last_fault()
+    let_go(scheduler, "shared_server")
     # What a service manager does: start again what ended.
     eventually("everything runs", lambda: _started(scheduler), 120, every=1)
 
@@ -35,7 +37,7 @@ def test_a_crash_of_the_server_that_airflow_shares_loses_and_doubles_nothing(
     if outcome != "success":
         assert scheduler.run("shared_server")["run"] == "success"
 
-    assert_exact(scheduler, "shared_server", SLOW)
+    assert_exact(scheduler, "shared_server", values)
     recovery.took()
 
 
