@@ -23,11 +23,12 @@ import pytest
 from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
+from tests.airflow.test_faults import let_go
 
 PIPELINE = "canary"
 TASKS = ("plan_epoch", "pre_commit", "commit_epoch", "abort_epoch")
 RECORD = f"record-canary-{uuid.uuid4()}"  # not in any source or log of another run
-RECORDS = {0: [f"{RECORD}-{i}" for i in range(5)], 1: ["sleep 5"], 2: [], 3: [f"{RECORD}-5"]}
+RECORDS = {0: [f"{RECORD}-{i}" for i in range(5)], 1: ["wait canary-may-go"], 2: [], 3: [f"{RECORD}-5"]}
 NOTE = "{{ conn.epochline_postgres.password }} {{ var.value.x }} {% raw %} %s '; DROP TABLE epochline.epoch; --"
 
 
@@ -93,6 +94,7 @@ def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler, secrets
         inherited = "\n".join(environment_of(process) for process in family(driver))
         ports = eventually("Spark's UI listens", lambda: listening(driver), 60)
         shown = eventually("Spark's UI answers", lambda: ui_of(ports), 60)
+        let_go(ready, PIPELINE)
         assert ready.wait(PIPELINE, run) == "success", ready.log(PIPELINE, run, "pre_commit")
 
     assert PIPELINE in watch.text
