@@ -70,6 +70,7 @@ def test_quarantined_records_are_requeued_by_a_form_as_an_epoch_of_their_own(sch
     assert "no record in the quarantine fits" in scheduler.log("epochline_requeue", again["id"], "act")
 
 
+@pytest.mark.slow
 def test_the_past_is_committed_by_a_form_in_as_many_runs_as_it_takes(scheduler: Scheduler, order: Any) -> None:
     """S9, S10: begun at the end of the log; then what lay before follows in contiguous epochs, five records each."""
     before = {p: [f"before {p} {i}" for i in range(3)] for p in range(4)}

@@ -72,6 +72,7 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
 
 
 @pytest.mark.fault("F3")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["write.copy", "write.commit", "write.committed"])
 def test_a_worker_killed_at_a_failpoint_is_made_good_by_sparks_own_retry(
     name: str, new_case: NewCase, fired: Path, tmp_path: Path
