@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from epochline.epoch import EpochState
 from epochline.operations import ACTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +83,8 @@ from epochline.airflow import operations
 
 name, user, params = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 run = SimpleNamespace(dag_id="epochline_" + name, run_id="manual__1", conf={}, triggering_user_name=user or None)
-task = operations.ActionOperator(task_id="act", action=name)
+janitor = name == "janitor"
+task = operations.JanitorOperator(task_id="tidy") if janitor else operations.ActionOperator(task_id="act", action=name)
 try:
     print("ANSWER" + json.dumps(task.execute({"params": params, "dag_run": run})))
 except Exception as error:
@@ -88,23 +92,18 @@ except Exception as error:
 """
 
 
-def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(
-    postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
-) -> None:
-    """The operator's own code in a process of its own; starting it from a form is Airflow's."""
-    from epochline.ledger.postgres import PostgresLedger
-    from tests.contract.test_epochs_of_operators import quarantined
-    from tests.contract.worlds import postgres_world
+@pytest.fixture
+def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[..., Any]:
+    """Carries out an operator's own code in a process of its own; starting it from a form is Airflow's."""
     from tests.integration.test_cli_commands import as_connection
 
-    quarantined(postgres_world(postgres_dsn))
     (tmp_path / "orders.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
         "dag = epoch_dag(Pipeline(name='orders', source=KafkaSource(topics='orders'), parse=Text(),\n"
         "    sinks=[PostgresTable(table='orders', columns={'value': 'text'})]))\n"
     )
 
-    def act(name: str, user: str = "", **params: Any) -> list[Any]:
+    def do(name: str, user: str = "", **params: Any) -> Any:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "EPOCHLINE"))},
             "AIRFLOW_HOME": str(tmp_path / "airflow"),
@@ -119,7 +118,34 @@ def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_i
             capture_output=True, text=True, check=False, env=environment, timeout=120,
         )  # fmt: skip
         [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-        return json.loads(line.removeprefix("ANSWER"))  # type: ignore[no-any-return]
+        return json.loads(line.removeprefix("ANSWER"))
+
+    return do
+
+
+def test_the_janitors_dag_ends_what_nobody_stages_in_every_database_that_is_named(
+    act: Callable[..., Any], postgres_dsn: str
+) -> None:
+    """Trap 8."""
+    from tests.contract.worlds import postgres_world
+
+    world = postgres_world(postgres_dsn)
+    world.plan(lease=timedelta(hours=-2))
+
+    assert act("janitor") is None
+
+    assert world.epoch(1).state is EpochState.ABORTED
+    assert "ended by run manual__1 of epochline_janitor" in (world.epoch(1).error or "")
+
+
+def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(
+    act: Callable[..., Any], postgres_dsn: str
+) -> None:
+    from epochline.ledger.postgres import PostgresLedger
+    from tests.contract.test_epochs_of_operators import quarantined
+    from tests.contract.worlds import postgres_world
+
+    quarantined(postgres_world(postgres_dsn))
 
     def written() -> list[tuple[str, str]]:
         with PostgresLedger(postgres_dsn).transaction() as tx:
