@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ def committed(scheduler: Scheduler, pipeline: str) -> int:
 
 
 def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Scheduler) -> None:
-    """U2, K8: three scheduled epochs, each range starts where the one before ended."""
+    """U2, U3, K8: three scheduled epochs, each range starts where the one before ended; then a backfill beside them."""
     values: dict[int, list[str]] = {}
     scheduler.prepare("scheduled", {p: [] for p in PARTITIONS})
     scheduler.pause("scheduled", False)
@@ -46,6 +46,18 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
         assert len(runs) >= 3
         assert all(run.startswith("scheduled__") for run in runs)
         assert {scheduler.wait("scheduled", run) for run in runs} == {"success"}
+
+        more = {p: [f"beside-{p}"] for p in PARTITIONS}
+        scheduler.produce("scheduled", more)
+        values = added(values, more)
+        now = datetime.now(UTC)
+        again = backfill(
+            scheduler, "scheduled", from_date=(now - timedelta(seconds=40)).isoformat(),
+            to_date=(now - timedelta(seconds=20)).isoformat(), reprocess_behavior="completed",
+        )  # fmt: skip
+        assert {run["state"] for run in again} == {"success"}
+        heads = {p: len(some) for p, some in values.items()}
+        eventually("the schedule goes on", lambda: scheduler.heads("scheduled") == heads)
     finally:
         scheduler.pause("scheduled", True)
 
