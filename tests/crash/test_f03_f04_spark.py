@@ -124,7 +124,7 @@ def sleeping(line: Line, seconds: int) -> None:
 
 
 @pytest.mark.fault("F3")
-@pytest.mark.parametrize("who", ["Python worker", "executor"])
+@pytest.mark.parametrize("who", ["Python worker", pytest.param("executor", marks=pytest.mark.slow)])
 def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
     scripted: Line, tmp_path: Path, who: str, recovery: Recovery
 ) -> None:
