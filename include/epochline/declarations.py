@@ -43,10 +43,10 @@ def project_folder() -> Path:
     return Path(os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[2])
 
 
-def dags_folder() -> Path:
-    """``EPOCHLINE_DAGS``, or ``dags/`` of the project."""
+def dags_folder(otherwise: Path | None = None) -> Path:
+    """``EPOCHLINE_DAGS``; where that is not set, the folder given, or ``dags/`` of the project."""
     named = os.environ.get("EPOCHLINE_DAGS")
-    return Path(named) if named else project_folder() / "dags"
+    return Path(named) if named else otherwise or project_folder() / "dags"
 
 
 def find_all(folder: Path | None = None) -> dict[str, Pipeline]:

@@ -12,7 +12,7 @@ import pickle
 import selectors
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -106,20 +106,20 @@ class SharedTopic(Line):
             raise ours from error
 
     def write(self, ranges: Any, ticket: StagingTicket) -> None:
-        writer = self.writer(ticket)
-        messages = []
-        for number, one in enumerate(ranges):
-            as_spark_partition(number)
-            messages.append(writer.write(self.read(one)))
-        writer.commit(messages)
+        self.write_parts(map(self.read, ranges), ticket)
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""
-        reader, writer = ClaimReader(ticket, self.via), self.writer(ticket)
+        reader = ClaimReader(ticket, self.via)
+        self.write_parts(map(reader.read, reader.partitions()), ticket)
+
+    def write_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
+        """One write: each part as a Spark partition, then the manifests."""
+        writer = self.writer(ticket)
         messages = []
-        for number, one in enumerate(reader.partitions()):
+        for number, batches in enumerate(parts):
             as_spark_partition(number)
-            messages.append(writer.write(reader.read(one)))
+            messages.append(writer.write(batches))
         writer.commit(messages)
 
     def order(self, action: str, who: str, **asked: Any) -> Plan:

@@ -6,16 +6,13 @@ import argparse
 import os
 import platform
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.crash.reliability import commit_of_tree
-from tests.model.guards import MUTANTS, Mutant, guards
-from tests.model.search import Found, search
+from tests.model.guards import MUTANTS, Mutant
+from tests.model.search import Found, search, search_without
 from tests.model.worlds import WORLDS
-
-_BY_NAME = {world.name: world for world in WORLDS}
 
 
 def main() -> int:
@@ -28,7 +25,7 @@ def main() -> int:
         worlds.append(search(world))
         print(worlds[-1], flush=True)
     for mutant in MUTANTS:
-        mutants.append((mutant, without(mutant)))
+        mutants.append((mutant, search_without(mutant, unconstrained=mutant.unconstrained)))
         found = mutants[-1][1].counterexample
         print(f"without {mutant}: {'nobody noticed' if found is None else found[-1]}", flush=True)
     wrong = [one for one in worlds if one.counterexample is not None]
@@ -38,13 +35,6 @@ def main() -> int:
     if options.report and not wrong and not unnoticed:
         options.report.write_text(page(worlds, mutants))
     return 1 if wrong or unnoticed else 0
-
-
-def without(mutant: Mutant) -> Found:
-    """What the model finds without the guard."""
-    with mutant.in_force():
-        in_force = replace(guards(), chain_constrained=False) if mutant.unconstrained else guards()
-        return search(_BY_NAME[mutant.world], in_force)
 
 
 def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:

@@ -6,12 +6,13 @@ import logging
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.model.guards import Guards, guards
+from tests.model.guards import Guards, Mutant, guards
 from tests.model.protocol import Protocol, State, World
 from tests.model.tables import Violation
+from tests.model.worlds import WORLDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,20 @@ def search(world: World, in_force: Guards | None = None) -> Found:
     finally:
         planning._TRIES = kept
         logging.disable(logging.NOTSET)
+
+
+def search_without(mutant: Mutant, *, unconstrained: bool) -> Found:
+    """What the world of a mutant shows while its guard is missing.
+
+    Args:
+        mutant: whose guard.
+        unconstrained: whether the database's constraints on the chain are taken away as well.
+    """
+    with mutant.in_force():
+        in_force = guards()
+        if unconstrained:
+            in_force = replace(in_force, chain_constrained=False)
+        return search(next(world for world in WORLDS if world.name == mutant.world), in_force)
 
 
 def _search(world: World, in_force: Guards) -> Found:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from tests.model.guards import MUTANTS, Mutant, guards
-from tests.model.search import search
+from tests.model.guards import MUTANTS, Mutant
+from tests.model.search import search, search_without
 from tests.model.worlds import WORLDS, World
-
-_BY_NAME = {world.name: world for world in WORLDS}
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
@@ -28,11 +24,7 @@ def test_no_state_within_the_bounds_breaks_an_invariant(world: World, record_pro
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_model_finds_out_when_a_guard_is_missing(mutant: Mutant, record_property) -> None:
     """The shortest way from the first state to the broken invariant, over the product's text without the guard."""
-    with mutant.in_force():
-        in_force = guards()
-        if mutant.unconstrained:
-            in_force = replace(in_force, chain_constrained=False)
-        found = search(_BY_NAME[mutant.world], in_force)
+    found = search_without(mutant, unconstrained=mutant.unconstrained)
 
     assert found.counterexample is not None, f"nobody noticed: {found}"
     record_property("counterexample", "\n".join(found.counterexample))
@@ -41,9 +33,7 @@ def test_the_model_finds_out_when_a_guard_is_missing(mutant: Mutant, record_prop
 
 def test_the_chain_s_constraints_stand_behind_the_compare_and_swap() -> None:
     """INV-1: without the compare-and-swap, PostgreSQL itself refuses the commit; nothing is lost or doubled."""
-    mutant = MUTANTS[0]
-    with mutant.in_force():
-        found = search(_BY_NAME[mutant.world])
+    found = search_without(MUTANTS[0], unconstrained=False)
 
     assert found.counterexample is not None
     assert "PostgreSQL refused" in found.counterexample[-1]

@@ -6,7 +6,6 @@ committed by runs of the pipeline's own DAG, which are started here and told by 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline.airflow.connections import epochline_errors, ledger_of, offsets_of, postgres_dsn, run_of, writers_of
 from epochline.airflow.settings import ACTION
-from epochline.declarations import find, find_all
+from epochline.declarations import dags_folder, find, find_all
 from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, Subject, tidy
 from epochline.pipeline import Pipeline
 
@@ -114,9 +113,7 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
     action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch: {told!r}.")
-    # Whoever triggered this very run is believed first: a conf can name anybody.
-    actor = getattr(context["dag_run"], "triggering_user_name", None) or told.get("actor") or actor_of(context)
-    order = Order(actor=actor, reason=str(told.get("reason") or ""))
+    order = Order(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
     try:
         asked = action.parameters(**told.get("parameters") or {})
     except (TypeError, ValueError) as error:
@@ -129,16 +126,18 @@ def subject_of(pipeline: Pipeline) -> Subject:
     return Subject(name=pipeline.name, ledger=ledger_of(pipeline), declared=pipeline, source=offsets_of(pipeline))
 
 
-def actor_of(context: Mapping[str, Any]) -> str:
-    """Who triggered the run, as far as Airflow says; else the run itself."""
+def actor_of(context: Mapping[str, Any], told: object = None) -> str:
+    """Who triggered the run, as far as Airflow says; else who the run was ``told`` of; else the run itself.
+
+    Airflow is believed first: a conf can name anybody.
+    """
     run = context["dag_run"]
-    return str(getattr(run, "triggering_user_name", None) or f"run {run.run_id} of {run.dag_id}")
+    return str(getattr(run, "triggering_user_name", None) or told or f"run {run.run_id} of {run.dag_id}")
 
 
 def _dags_folder() -> Path:
     """Where the command line finds declarations, if that is said; else where this Airflow finds its DAGs."""
-    named = os.environ.get("EPOCHLINE_DAGS")
-    return Path(named or conf.get("core", "dags_folder"))
+    return dags_folder(Path(conf.get("core", "dags_folder")))
 
 
 def _dag_of(action: Action[Any, Any]) -> DAG:

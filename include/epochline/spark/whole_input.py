@@ -8,6 +8,7 @@ that gives other rows. Spark's own word comes behind the stream, where only its 
 from __future__ import annotations
 
 import sys
+from types import FrameType
 from typing import Any
 
 from epochline.errors import InputCutError
@@ -35,11 +36,9 @@ def require_whole_input(what: object) -> None:
 
 def _stream_of_worker() -> Any | None:
     """What the worker's main function reads from; it is handed to nobody, and found in its frame."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "main" and {"infile", "outfile"} <= set(frame.f_locals):
             return frame.f_locals["infile"]
-        if frame.f_back is None:
-            return None
         frame = frame.f_back
     return None

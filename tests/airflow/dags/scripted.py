@@ -1,14 +1,17 @@
 """Pipelines whose records tell them what to do, one per test, so that no test sees another's epochs."""
 
 from datetime import timedelta
+from typing import Any
 
 from epochline import FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
 
 
-def scripted(name: str, schedule: timedelta | None = None) -> Pipeline:
+def scripted(
+    name: str, schedule: timedelta | None = None, source: KafkaSource | None = None, **changes: Any
+) -> Pipeline:
     return Pipeline(
         name=name,
-        source=KafkaSource(topics=name),
+        source=source or KafkaSource(topics=name),
         parse="scripted:parse",
         record={"value": "text"},
         sinks=[
@@ -19,6 +22,7 @@ def scripted(name: str, schedule: timedelta | None = None) -> Pipeline:
         settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
         # Small batches: rows are copied while later batches of the same part are still being parsed.
         spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
+        **changes,
     )
 
 
@@ -39,3 +43,7 @@ half_cleared = epoch_dag(scripted("half_cleared"))
 cancelled = epoch_dag(scripted("cancelled"))
 rescheduled = epoch_dag(scripted("rescheduled"))
 shared_server = epoch_dag(scripted("shared_server"))
+requeued = epoch_dag(scripted("requeued", bad_records="quarantine"))
+extended = epoch_dag(
+    scripted("extended", source=KafkaSource(topics="extended", startup="latest", records_per_epoch=5)),
+)
