@@ -27,6 +27,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_each_line_of_a_log_is_there_exactly_once_after_five_epochs(
     scheduler: Scheduler, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[dict[s
     return sorted(runs, key=lambda run: run["start_date"])
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
     """U3: backwards, again with "reprocess completed", and once more beside a manual run."""
@@ -150,6 +151,7 @@ def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(sc
     assert_exact(scheduler, "marked", values)
 
 
+@pytest.mark.slow
 def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_its_range(scheduler: Scheduler) -> None:
     """U4, U6: the run that was marked failed shows as failed; nothing that its driver still wrote is there."""
     values = held("marked_run")
@@ -168,6 +170,7 @@ def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_it
     assert_exact(scheduler, "marked_run", values)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_nothing(scheduler: Scheduler) -> None:
     """U5."""

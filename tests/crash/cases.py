@@ -62,14 +62,14 @@ def steps(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[Ste
 
 @dataclass(frozen=True)
 class SharedRecords:
-    """A topic with some records, a bad one among them, read from Kafka once; and Kafka under two leaders of it."""
+    """A topic with some records, a bad one among them, read from Kafka once; and Kafka under its first leader."""
 
     bootstrap: str
     topic: str
     file: str
     produced: dict[tuple[int, int], bytes]
     former: AskedOnce
-    now: AskedOnce
+    source: KafkaSource
 
 
 @pytest.fixture(scope="session")
@@ -82,8 +82,21 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
     path.write_bytes(pickle.dumps(batches))
     former = AskedOnce(bootstrap, line.pipeline.source)
     change_leader(server, line)
-    now = AskedOnce(bootstrap, line.pipeline.source)
-    return SharedRecords(bootstrap, line.topic, str(path), line.produced, former, now)
+    return SharedRecords(bootstrap, line.topic, str(path), line.produced, former, line.pipeline.source)
+
+
+@pytest.fixture(scope="session")
+def kafka_now(server: Server, shared: SharedRecords) -> Callable[[], AskedOnce]:
+    """Kafka as it is since the broker's last start: what a task in another process is told must be no news."""
+    asked: dict[int | None, AskedOnce] = {}
+
+    def now() -> AskedOnce:
+        broker = server.kafka.pid
+        if broker not in asked:
+            asked[broker] = AskedOnce(shared.bootstrap, shared.source)
+        return asked[broker]
+
+    return now
 
 
 def change_leader(server: Server, line: Line) -> None:
@@ -119,7 +132,7 @@ def clean_database(request: pytest.FixtureRequest, server: Server) -> Callable[[
 
 
 @pytest.fixture
-def new_case(shared: SharedRecords, clean_database: Callable[[], str]) -> NewCase:
+def new_case(shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_database: Callable[[], str]) -> NewCase:
     """Makes a pipeline of its own on the shared topic."""
 
     def make(**options: Any) -> SharedTopic:
@@ -128,7 +141,7 @@ def new_case(shared: SharedRecords, clean_database: Callable[[], str]) -> NewCas
             topic=shared.topic, records=shared.file, name=f"case_{next(_numbers)}", **options,
         )  # fmt: skip
         line.produced = shared.produced
-        line.source = shared.now  # type: ignore[assignment]
+        line.source = kafka_now()  # type: ignore[assignment]
         line.former_source = shared.former
         with line.ledger.transaction() as tx:
             tx.targets.create(line.pipeline)

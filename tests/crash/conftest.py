@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.crash.cases import clean_database, new_case, shared, steps
+from tests.crash.cases import clean_database, kafka_now, new_case, shared, steps
 from tests.crash.fired import fired, judged_last
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
 from tests.crash.servers import Server
 
-__all__ = ["clean_database", "fired", "new_case", "shared", "steps"]
+__all__ = ["clean_database", "fired", "kafka_now", "new_case", "shared", "steps"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
