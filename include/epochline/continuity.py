@@ -5,7 +5,7 @@ Every message says what happened, how many offsets, and what the operator may do
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from epochline.errors import DataLossError
 from epochline.offsets import Head, TopicPartition
@@ -24,9 +24,10 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
     """
     views = {(view.tp.topic, view.tp.partition): view for view in partitions}
     seen = [(head, views.get((head.tp.topic, head.tp.partition))) for head in heads]
-    _refuse_gone(pipeline, [head for head, view in seen if view is None], {topic for topic, _ in views})
+    _refuse_gone(pipeline, [head for head, view in seen if view is None], partitions)
     there = [(head, view) for head, view in seen if view is not None]
-    _refuse_made_again(pipeline, [(head, view) for head, view in there if view.tp.topic_id != head.tp.topic_id])
+    again = [(head, view) for head, view in there if view.tp.topic_id != head.tp.topic_id]
+    _refuse_made_again(pipeline, again, partitions)
     passed = {head.tp: (head.next_offset, view.log_start) for head, view in there if head.next_offset < view.log_start}
     if passed:
         gone = [
@@ -71,17 +72,31 @@ def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[Topi
     _refuse_truncated(pipeline, truncated, {head.tp: head.next_offset for head in heads})
 
 
-def _refuse_gone(pipeline: str, heads: Sequence[Head], topics: set[str]) -> None:
+def committed_offsets(heads: Iterable[Head]) -> int:
+    """How many offsets lie between the origins and the heads."""
+    return sum(head.next_offset - head.origin for head in heads)
+
+
+def held(partitions: Iterable[PartitionView]) -> str:
+    """How many offsets Kafka holds now in these partitions, in words."""
+    views = list(partitions)
+    offsets = sum(view.high_watermark - view.log_start for view in views)
+    return f"{offsets} offsets in {len(views)} partition{'' if len(views) == 1 else 's'}"
+
+
+def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
     if not heads:
         return
     gone = [f"{head.tp}, committed up to offset {head.next_offset}" for head in heads]
-    shrunk = sorted({head.tp.topic for head in heads} & topics)
+    shrunk = sorted({head.tp.topic for head in heads} & {view.tp.topic for view in partitions})
     raise DataLossError(
-        f"{pipeline}: Kafka no longer has the partition{'' if len(gone) == 1 else 's'} {_all(gone)}. What was produced"
+        f"{pipeline}: Kafka no longer has the partition{'' if len(gone) == 1 else 's'}"
+        f" {_all(gone, committed_offsets(heads), 'were committed')}. What was produced"
         " after that and not read is lost; how much, nobody can tell. Nothing was planned."
         + (
             f" A topic does not lose partitions, so it was made again with fewer: `epochline adopt-topic {pipeline}"
-            f" {shrunk[0]}` goes on with the new one."
+            f" {shrunk[0]}` goes on with the new one, which holds"
+            f" {held(view for view in partitions if view.tp.topic == shrunk[0])}."
             if shrunk
             else " Bring the topic back, or take it out of the declaration if it is meant to be gone. Made again under"
             f" its name, it is another topic: `epochline adopt-topic {pipeline} {heads[0].tp.topic}` goes on with that."
@@ -89,19 +104,21 @@ def _refuse_gone(pipeline: str, heads: Sequence[Head], topics: set[str]) -> None
     )
 
 
-def _refuse_made_again(pipeline: str, found: Sequence[tuple[Head, PartitionView]]) -> None:
+def _refuse_made_again(
+    pipeline: str, found: Sequence[tuple[Head, PartitionView]], partitions: Sequence[PartitionView]
+) -> None:
     if not found:
         return
     head, view = found[0]
     topic = head.tp.topic
-    committed = [
-        f"offset {one.next_offset} of partition {one.tp.partition}" for one, _ in found if one.tp.topic == topic
-    ]
+    void = [one for one, _ in found if one.tp.topic == topic]
+    committed = [f"offset {one.next_offset} of partition {one.tp.partition}" for one in void]
     raise DataLossError(
         f"{pipeline}: topic {topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
-        f" {view.tp.topic_id}); {_all(committed)} now means another record, and what was not read before is lost."
-        " Nothing was planned. Bring the old topic back, or say"
-        f" `epochline adopt-topic {pipeline} {topic}` to go on with the new one."
+        f" {view.tp.topic_id}); {_all(committed)} now means another record. {committed_offsets(void)} offsets of the"
+        " old topic were committed; what was not read of it is lost, and how much, nobody can tell. Nothing was"
+        f" planned. Bring the old topic back, or say `epochline adopt-topic {pipeline} {topic}` to go on with the new"
+        f" one, which holds {held(one for one in partitions if one.tp.topic == topic)}."
     )
 
 
@@ -123,7 +140,11 @@ def _refuse_truncated(
     )
 
 
-def _all(said: Sequence[str], offsets: int | None = None) -> str:
+def _all(said: Sequence[str], offsets: int | None = None, which: str = "in all") -> str:
     """All that is said, or its beginning where it is long."""
     shown = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN} partitions more" if len(said) > _SHOWN else "")
-    return f"{shown} ({offsets} offsets in all)" if offsets is not None and len(said) > 1 else shown
+    return (
+        f"{shown} ({offsets} offsets {which})"
+        if offsets is not None and (len(said) > 1 or which != "in all")
+        else shown
+    )

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from epochline.declared import Declared
+from epochline.restart import Duration
 from epochline.settings import Settings
 
 _FILE = Path(__file__).with_name("profiles.toml")
@@ -25,19 +26,61 @@ _DEFAULTS = Settings(
 )
 
 
+BROKERS_MAXIMUM = timedelta(minutes=15)
+"""Kafka's default of ``transaction.max.timeout.ms``: what a broker lets a producer ask for (K18)."""
+
+
+class Kept(Declared):
+    """Values of a configuration that are loaded and checked, and that nothing here acts on.
+
+    Args:
+        producer_semantics: of the documents' producer; its own default, ``at_least_once``, is refused (K16).
+        transaction_timeout: of the producer's transactions, at most what a broker grants (K17 to K19). No transaction
+            of Kafka's is open between a seal and a commit here, so that none can run out (X3).
+        prefer_checkpoint_for_recovery: whether a newer savepoint is passed over (K6).
+        time_characteristic: what a window's time is.
+        group_id: of the documents' consumer; the ledger's heads decide, whatever a group says (S11).
+        state_path: where the documents keep state, which lives in PostgreSQL here.
+    """
+
+    producer_semantics: Literal["exactly_once"] | None = None
+    transaction_timeout: Duration | None = None
+    prefer_checkpoint_for_recovery: bool | None = None
+    time_characteristic: Literal["event_time"] | None = None
+    group_id: str | None = Field(default=None, min_length=1)
+    state_path: str | None = Field(default=None, min_length=1)
+
+    @field_validator("producer_semantics", mode="before")
+    @classmethod
+    def _only_exactly_once(cls, semantics: Any) -> Any:
+        if semantics == "at_least_once":
+            raise ValueError("at_least_once repeats what was sent before a crash; say exactly_once")
+        return semantics
+
+    @field_validator("transaction_timeout")
+    @classmethod
+    def _what_a_broker_grants(cls, timeout: timedelta | None) -> timedelta | None:
+        if timeout is not None and timeout > BROKERS_MAXIMUM:
+            asked, granted = (int(one / timedelta(milliseconds=1)) for one in (timeout, BROKERS_MAXIMUM))
+            raise ValueError(
+                f"{asked} ms is more than the {granted} ms that a broker grants (transaction.max.timeout.ms); ask for"
+                " less"
+            )
+        return timeout
+
+
 class Profile(Declared):
     """One configuration of the documents.
 
     Args:
         name: its name.
         settings: every setting that the documents give or have a default for.
-        kept: values that are loaded and kept, and that nothing acts on: those of the Kafka sink (K16 to K19), of
-            savepoints, and of state that lives in PostgreSQL here and not in a folder.
+        kept: what the documents give beside the settings of epochs.
     """
 
     name: str
     settings: Settings
-    kept: dict[str, Any] = Field(default_factory=dict)
+    kept: Kept = Field(default_factory=Kept)
 
 
 def profile(name: str) -> Profile:
@@ -59,7 +102,7 @@ def profiles() -> Mapping[str, Profile]:
 
 
 def _read(name: str, table: dict[str, Any]) -> Profile:
-    kept = table.pop("kept", {})
+    kept = Kept(**table.pop("kept", {}))
     given = Settings(**table)
     settings = given.model_copy(
         update={

@@ -77,9 +77,8 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
     bootstrap = server.kafka.bootstrap_servers
     line = Line(server.new_database(), bootstrap)
     line.some()
-    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
     path = tmp_path_factory.mktemp("records") / "records"
-    path.write_bytes(pickle.dumps(batches))
+    keep_records(line, path)
     former = AskedOnce(bootstrap, line.pipeline.source)
     change_leader(server, line)
     return SharedRecords(bootstrap, line.topic, str(path), line.produced, former, line.pipeline.source)
@@ -97,6 +96,12 @@ def kafka_now(server: Server, shared: SharedRecords) -> Callable[[], AskedOnce]:
         return asked[broker]
 
     return now
+
+
+def keep_records(line: Line, path: Path) -> None:
+    """Read what a line has produced, for tasks in processes of their own."""
+    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
+    path.write_bytes(pickle.dumps(batches))
 
 
 def change_leader(server: Server, line: Line) -> None:
@@ -137,7 +142,7 @@ def new_case(shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_da
 
     def make(**options: Any) -> SharedTopic:
         line = SharedTopic(
-            clean_database(), shared.bootstrap,
+            options.pop("dsn", None) or clean_database(), shared.bootstrap,
             topic=shared.topic, records=shared.file, name=f"case_{next(_numbers)}", **options,
         )  # fmt: skip
         line.produced = shared.produced

@@ -12,15 +12,13 @@ from typing import Any, TypeVar
 
 import psycopg2
 import pyarrow as pa
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka import TopicPartition as KafkaPartition
+from kafka import KafkaAdminClient, KafkaProducer
 from pyspark import TaskContext
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.arrow.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
 from epochline.epoch import Counts, EpochState, Run
-from epochline.errors import EpochlineError, EpochNotFoundError, SourceUnavailableError
+from epochline.errors import EpochlineError, EpochNotFoundError
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job
@@ -30,6 +28,7 @@ from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
 from epochline.spark.staging import StagingWriter, WriteOrder
+from tests.reading import read_range
 
 T = TypeVar("T")
 Through = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -181,25 +180,7 @@ class Line:
 
     def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
         """The committed records of a range, in small batches."""
-        key = KafkaPartition(planned.tp.topic, planned.tp.partition)
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.kafka, isolation_level="read_committed", group_id=None, enable_auto_commit=False
-        )
-        try:
-            consumer.assign([key])
-            consumer.seek(key, planned.range.start)
-            deadline = time.monotonic() + self.patience
-            while consumer.position(key) < planned.range.until:
-                polled = consumer.poll(timeout_ms=200, max_records=batch).get(key, [])
-                records = [record for record in polled if record.offset < planned.range.until]
-                if records:
-                    yield _batch(records)
-                if polled:
-                    deadline = time.monotonic() + self.patience
-                elif time.monotonic() > deadline:
-                    raise SourceUnavailableError(f"{planned}: no record for {self.patience:.0f} s")
-        finally:
-            consumer.close()
+        return read_range(self.kafka, planned, batch=batch, patience=self.patience)
 
     def pre_commit(self, planned: Plan, who: str) -> None:
         assert planned.epoch is not None
@@ -288,18 +269,3 @@ def tried(task: Callable[[], T], tries: int) -> T:
                 raise
         time.sleep(RETRY_DELAY)
     raise AssertionError("unreachable")
-
-
-def _batch(records: Sequence[Any]) -> pa.RecordBatch:
-    columns = [
-        [record.topic for record in records],
-        [record.partition for record in records],
-        [record.offset for record in records],
-        [record.timestamp * 1000 for record in records],
-        [record.timestamp_type for record in records],
-        [record.key for record in records],
-        [record.value for record in records],
-        [[] for _ in records],
-    ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SOURCE_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
 import psycopg2
+import pyarrow as pa
 import pytest
 from kafka.admin import KafkaAdminClient
 from psycopg2 import sql
@@ -19,7 +21,7 @@ from epochline.coordinator import abort
 from epochline.epoch import EpochState, Run
 from epochline.errors import LockTimeoutError
 from tests.crash.checker import assert_chain, assert_exact
-from tests.crash.line import Line
+from tests.crash.line import Line, Through
 
 OPERATOR = Run(dag_id="operator", run_id="test", host="here")
 
@@ -44,6 +46,18 @@ def locked(line: Line, table: str) -> Iterator[None]:
         yield
 
 
+def slowly(seconds: float) -> Through:
+    """A pause before a part's first batch, while its consumer is open."""
+
+    def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches):
+            if not number:
+                time.sleep(seconds)
+            yield batch
+
+    return through
+
+
 def test_a_pending_epoch_is_shown_and_the_last_committed_one_stays_the_point_of_resumption(line: Line) -> None:
     """S8, S14, Q1."""
     assert line.run() == "success"
@@ -61,10 +75,16 @@ def test_a_pending_epoch_is_shown_and_the_last_committed_one_stays_the_point_of_
 
 def test_nothing_but_a_commit_moves_the_consumer_group(line: Line) -> None:
     """S12, S5, Q1: no client commits offsets by itself; what is confirmed to Kafka is what is committed."""
-    planned = line.to_sealed("first")
+    planned = line.to_planned("first")
+    assert planned.epoch is not None
+    ticket = line.begin(planned.epoch.epoch_id, "first")
+    assert ticket is not None
+    # A client that commits by itself does so every two seconds in the documents (S12).
+    line.stage(planned.ranges, ticket, slowly(2.5))
+    assert group_offsets(line) == {}
+    line.seal(ticket, "first")
     assert group_offsets(line) == {}
 
-    assert planned.epoch is not None
     line.commit(planned.epoch.epoch_id)
 
     assert group_offsets(line) == line.heads()
@@ -222,6 +242,9 @@ def test_two_runs_at_once_never_overlap_and_commit_in_the_order_of_their_ids(lin
         thread.join(120)
 
     assert line.run("last") in ("success", "skipped")
+    assert set(outcomes) == {"one", "two"}
+    assert set(outcomes.values()) <= {"success", "skipped"}, outcomes
+    assert "success" in outcomes.values()
     committed = line.query(
         "SELECT epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY committed_at, epoch_id"
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.crash.reliability import commit_of_tree
 from tests.model.guards import MUTANTS, Mutant
+from tests.model.protocol import FAULTS, World
 from tests.model.search import Found, search, search_without
 from tests.model.worlds import WORLDS
 
@@ -52,11 +53,17 @@ def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit_of_tree()}, {os.cpu_count()} cores, Python"
         f" {platform.python_version()}: {sum(one.states for one in worlds)} states, no invariant broken.",
         "",
-        "| world | faults at once | states | transitions | contents of the ledger's tables | seconds |",
-        "|---|---|---|---|---|---|",
+        "Bounds: two partitions of one topic, one or two runs, an attempt for each try, and the faults of a world in any"
+        " combination up to their number. A run that is not started again cannot act twice, so the number of attempts is"
+        " bounded by the number of faults.",
+        "",
+        "| world | runs | records per partition | produced on the way | faults, at most | of which kinds | states |"
+        " transitions | contents of the ledger's tables | seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {one.world.name} | {one.world.most_faults} | {one.states} | {one.transitions} | {one.tables} |"
+        f"| {one.world.name} | {one.world.runs} | {', '.join(map(str, one.world.records))} | {one.world.produced} |"
+        f" {one.world.most_faults} | {kinds(one.world)} | {one.states} | {one.transitions} | {one.tables} |"
         f" {one.seconds:.1f} |"
         for one in worlds
     ]
@@ -73,6 +80,11 @@ def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:
                   f"{', and the constraints of the chain with it' if mutant.unconstrained else ''}.", ""]  # fmt: skip
         lines += ["```text", *(found.counterexample or ()), "```"]
     return "\n".join([*lines, ""])
+
+
+def kinds(world: World) -> str:
+    """The faults of a world, in the order of the protocol's list."""
+    return ", ".join(one for one in FAULTS if one in world.faults) if world.most_faults else "none"
 
 
 if __name__ == "__main__":

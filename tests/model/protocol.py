@@ -11,8 +11,8 @@ teardown
     ``abort_epoch`` of the run starts, whatever the run's other tasks do.
 lease expires
     of the PLANNED epoch.
-operator aborts, janitor sweeps
-    processes of their own.
+operator aborts, janitor comes
+    processes of their own; the janitor waits for nobody: a lease that has ended is stale to it at once.
 answer lost
     a transaction was committed and its process was told otherwise; or it was not, and cannot know.
 straggler
@@ -34,7 +34,6 @@ from typing import Any, NamedTuple
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import abort, begin, commit, plan, seal
-from epochline.coordinator.discard import sweep
 from epochline.coordinator.plan import Plan, PlanOutcome
 from epochline.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
 from epochline.errors import (
@@ -49,6 +48,7 @@ from epochline.errors import (
     SealRefusedError,
     StagingLostError,
 )
+from epochline.operations.janitor import Tidied, tidy
 from epochline.testing import FakeKafka, FakeLedger
 from tests.model.guards import Guards
 from tests.model.invariants import check_change, check_reads, check_rows
@@ -61,7 +61,7 @@ LEASE = timedelta(0)
 """Nobody waits for a live lease in the model: who would, fails retryably at once."""
 
 FAULTS = (
-    "retry", "clear", "teardown", "lease expires", "operator aborts", "janitor sweeps", "answer lost", "straggler",
+    "retry", "clear", "teardown", "lease expires", "operator aborts", "janitor comes", "answer lost", "straggler",
     "staging lost", "head moved",
 )  # fmt: skip
 
@@ -136,6 +136,8 @@ class State(NamedTuple):
     faults: int
     produced: int
 
+
+_JANITOR = Run(dag_id="janitor", run_id="janitor", host="h")
 
 _NOTHING: frozenset[Any] = frozenset()
 
@@ -252,7 +254,7 @@ class Protocol:
             return lambda s: abort(
                 s, NAME, facts[0], Run(dag_id="cli", run_id="operator", host="h"), reason="decided", by_operator=True
             )
-        return lambda s: sweep(s, NAME)
+        return lambda s: tidy(s, _JANITOR, stale_after=timedelta(0))
 
     @staticmethod
     def _pre_commit(session: Session, run: Run, epoch_id: int) -> str:
@@ -469,7 +471,7 @@ class Protocol:
             if "operator aborts" in self.world.faults:
                 newest = max(epoch_id for _, epoch_id in rows.epochs)
                 yield "an operator aborts", less._replace(operator=self.start("operator", newest))
-            if "janitor sweeps" in self.world.faults:
+            if "janitor comes" in self.world.faults:
                 yield "the janitor starts", less._replace(operator=self.start("janitor"))
         if "straggler" in self.world.faults:
             for job in state.jobs:
@@ -520,6 +522,8 @@ class Protocol:
             if needed is None or not self.world.faults.issuperset(needed):
                 raise Violation(f"{kind[0]} stops without a reason: {type(step.error).__name__}: {step.error}")
             return
+        if isinstance(step.value, Tidied) and step.value.ended:
+            self.met.add("janitor: ended an epoch")
         if isinstance(step.value, Plan):
             for note in step.value.notes:
                 for said in ("committed epoch", "aborted epoch", "is not tried again", "rows were sealed for"):

@@ -48,6 +48,9 @@ READS = frozenset(
         "limit_time",
         "lock",
         "lock_attempt",
+        "stale",
+        "pipelines",
+        "unexplained",
     ]
 )
 """Methods of a transaction that write nothing; any other is taken for one that does."""

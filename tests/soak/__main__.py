@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.crash.reliability import commit_of_tree
 from tests.soak.report import enough, page, table
 from tests.soak.soak import Soak
 
@@ -37,8 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(table(result), flush=True)
     missed = enough(result)
     if options.report and not missed:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-        options.report.write_text(page(result, commit.stdout.strip() or "unknown"))
+        options.report.write_text(page(result, commit_of_tree()))
     for one in missed:
         print(f"NOT PROVEN: {one}", flush=True)
     if missed:

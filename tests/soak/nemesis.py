@@ -20,7 +20,7 @@ from epochline.epoch import Interval, Run
 from epochline.errors import EpochlineError
 from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
-from tests.soak.faults import ON_TASKS, UNDER_AIRFLOW, Fault
+from tests.soak.faults import ON_TASKS, SERVERS, UNDER_AIRFLOW, Fault
 from tests.soak.pipelines import SCHEDULED
 from tests.soak.worker import IDLE, Seat
 
@@ -40,6 +40,10 @@ class Hit:
     def live(self) -> bool:
         """Whether it met an epoch at work."""
         return self.phase != IDLE
+
+    def hurts(self, pipeline: str) -> bool:
+        """Whether the pipeline has to recover from it."""
+        return self.pipeline in (pipeline, "all") or self.kind in (*SERVERS, "connections cut")
 
 
 class Nemesis:
@@ -106,29 +110,33 @@ class Nemesis:
         pid, phase = seat.pid.value, seat.now
         if phase == IDLE:
             return None
-        with suppress(ProcessLookupError):
-            if fault.kind == "task killed":
-                os.kill(pid, signal.SIGKILL)
-            elif fault.kind == "task stopped":
-                os.kill(pid, signal.SIGSTOP)
-                # Half of them sleep beyond the patience of their scheduler and wake up as zombies.
-                longer = 14.0 if fault.victim % 2 else 0.0
-                self._stopped.append((time.monotonic() + fault.seconds + longer, pid))
-            else:
-                self._cut_connections()
+        if fault.kind == "connections cut":
+            return (seat.pipeline, phase) if self._cut_connections() else None
+        try:
+            os.kill(pid, signal.SIGKILL if fault.kind == "task killed" else signal.SIGSTOP)
+        except ProcessLookupError:
+            return None  # It ended meanwhile.
+        if fault.kind == "task stopped":
+            # Half of them sleep beyond the patience of their scheduler and wake up as zombies.
+            longer = 14.0 if fault.victim % 2 else 0.0
+            self._stopped.append((time.monotonic() + fault.seconds + longer, pid))
         return seat.pipeline, phase
 
-    def _cut_connections(self) -> None:
-        with suppress(psycopg2.OperationalError):
+    def _cut_connections(self) -> int:
+        """End every session of the product; how many there were."""
+        try:
             connection = psycopg2.connect(self._stack.postgres.superuser_dsn, connect_timeout=5)
-            try:
-                with connection, connection.cursor() as cursor:
-                    cursor.execute(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                        " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"
-                    )
-            finally:
-                connection.close()
+        except psycopg2.OperationalError:
+            return 0
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"
+                )
+                return sum(ended for (ended,) in cursor.fetchall())
+        finally:
+            connection.close()
 
     def _whoever_is_at_work(self, fault: Fault) -> tuple[str, str]:
         seat = self._busy(fault)
@@ -137,8 +145,8 @@ class Nemesis:
     def _restart_postgres(self, fault: Fault) -> tuple[str, str]:
         met = self._whoever_is_at_work(fault)
         postgres = self._stack.postgres
-        if postgres.pid is not None:
-            os.kill(postgres.pid, signal.SIGQUIT)  # an immediate stop
+        assert postgres.pid is not None, "PostgreSQL ended by itself"
+        os.kill(postgres.pid, signal.SIGQUIT)  # an immediate stop
         _gone(lambda: postgres.pid is None)
         postgres.start()
         postgres.daemon.wait_ready(postgres.health, 60)
@@ -147,8 +155,8 @@ class Nemesis:
     def _kill_broker(self, fault: Fault) -> tuple[str, str]:
         met = self._whoever_is_at_work(fault)
         kafka = self._stack.kafka
-        if kafka.pid is not None:
-            os.kill(kafka.pid, signal.SIGKILL)
+        assert kafka.pid is not None, "the broker ended by itself"
+        os.kill(kafka.pid, signal.SIGKILL)
         _gone(lambda: kafka.pid is None)
         kafka.start()
         kafka.wait()
@@ -227,8 +235,9 @@ class Nemesis:
         elif fault.kind == "scheduler killed":
             airflow = self._stack.airflow
             pid = airflow.pids["scheduler"]
-            if pid is not None:
-                os.kill(pid, signal.SIGKILL)
+            if pid is None:
+                return None  # It had ended, and is being started again.
+            os.kill(pid, signal.SIGKILL)
             _gone(lambda: airflow.pids["scheduler"] != pid)
         else:
             return self._clear_under_airflow(phase)

@@ -7,10 +7,11 @@ import multiprocessing
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,10 @@ from epochline.local.stack import Stack
 from tests.soak.faults import Fault, schedule
 from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared
+from tests.soak.report import DRAIN_SECONDS
 from tests.soak.tasks import Servers
-from tests.soak.watch import Exactness, Watch, compare
+from tests.soak.watch import Exactness, Watch, compare, left_over
 from tests.soak.worker import Seat, work
-
-DRAIN_SECONDS = 180.0
-"""Flink's bar for a job to be healthy again after the last fault (I7)."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -47,6 +46,7 @@ class Result:
     wrong: list[str]
     snapshots: int
     drained_after: float | None
+    left: list[str] = field(default_factory=list)
     tables: list[Exactness] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
@@ -75,6 +75,7 @@ class Soak:
         self._producing = threading.Event()
         self._stopping = _SPAWN.Value("b", 0)
         self._workers: list[Any] = []
+        self._left: list[str] = []
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
     def run(self) -> Result:
@@ -97,7 +98,7 @@ class Soak:
         watch.stop()
         result = Result(
             seed=self._seed, seconds=self._seconds, airflow=self._with_airflow, planned=planned, hits=hits,
-            wrong=watch.wrong, snapshots=watch.snapshots, drained_after=drained,
+            wrong=watch.wrong, snapshots=watch.snapshots, drained_after=drained, left=self._left,
         )  # fmt: skip
         self._count(result)
         return result
@@ -190,11 +191,13 @@ class Soak:
         return hits
 
     def _drain(self) -> float | None:
-        """Seconds until everything that was produced is committed, without anybody's help; None: it never was."""
+        """Seconds until all that was produced is committed and nothing is left over, without anybody's help; or None."""
         begun = time.monotonic()
         while time.monotonic() - begun < DRAIN_SECONDS:
             if all(self._lag(name) == 0 for name in self._pipelines):
-                return time.monotonic() - begun
+                self._left = self._look(left_over)
+                if not self._left:
+                    return time.monotonic() - begun
             time.sleep(0.5)
         return None
 
@@ -235,11 +238,17 @@ class Soak:
             )]
             for name in self._pipelines
         }  # fmt: skip
-        for hit in result.hits:
-            for name in self._pipelines if hit.pipeline == "all" else [hit.pipeline]:
-                after = _first_after(commits[name], hit.over_at)
-                if after is not None:
-                    result.recovery.setdefault(hit.kind, []).append(after)
+        for name in self._pipelines:
+            for kind, after in _recoveries([hit for hit in result.hits if hit.hurts(name)], commits[name], name):
+                result.recovery.setdefault(kind, []).append(after)
+
+    def _look(self, question: Callable[[Any], list[str]]) -> list[str]:
+        connection = psycopg2.connect(self._stack.postgres.dsn())
+        try:
+            with connection, connection.cursor() as cursor:
+                return question(cursor)
+        finally:
+            connection.close()
 
     def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         connection = psycopg2.connect(self._stack.postgres.dsn())
@@ -268,5 +277,11 @@ class Soak:
         return call
 
 
-def _first_after(commits: list[datetime], moment: datetime) -> float | None:
-    return next(((at - moment).total_seconds() for at in commits if at >= moment), None)
+def _recoveries(hits: list[Hit], commits: list[datetime], pipeline: str) -> Iterator[tuple[str, float]]:
+    """Per fault the seconds to the pipeline's next commit; of several before that commit, the last counts (I7)."""
+    ordered = sorted(hits, key=lambda hit: hit.over_at)
+    for hit, following in zip_longest(ordered, ordered[1:]):
+        after = next((at for at in commits if at >= hit.over_at), None)
+        met_another = following is not None and (after is None or following.over_at < after)
+        if after is not None and not met_another and hit.pipeline in (pipeline, "all"):
+            yield hit.kind, (after - hit.over_at).total_seconds()

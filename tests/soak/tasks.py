@@ -6,19 +6,13 @@ the product: use cases, ledger, staging writer, parse and encoding.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 
-import pyarrow as pa
-from kafka import KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
-
-from epochline.arrow.source import SOURCE_SCHEMA
 from epochline.coordinator import PlanOutcome, abort, begin, commit, plan, seal
 from epochline.epoch import Interval, Run
-from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job
@@ -29,6 +23,7 @@ from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
 from epochline.spark.plan import read_plan
 from epochline.spark.staging import StagingWriter, WriteOrder
+from tests.reading import read_range
 
 # Short, so that runs take over from dead ones while the soak lasts.
 LEASE = timedelta(seconds=6)
@@ -94,42 +89,7 @@ class Tasks:
         functions = ship_functions(work.pipeline)
         flow = OnePass(pipeline=work.pipeline, tables=work.ticket.tables, functions=functions)
         writer = StagingWriter(WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn))
-        ranges = {(one.tp.topic, one.tp.partition): (one.range.start, one.range.until) for one in work.ranges}
-        writer.commit([writer.write(_read(self._servers.bootstrap, ranges))])
+        reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
+        writer.commit([writer.write(chain.from_iterable(reads))])
         with transaction(self._servers.dsn, ticket.application_name) as session, session.cursor() as cursor:
             end_job(cursor, ticket.attempt_id)
-
-
-def _read(bootstrap: str, ranges: dict[tuple[str, int], tuple[int, int]]) -> Iterator[pa.RecordBatch]:
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False, group_id=None
-    )
-    try:
-        for (topic, partition), (start, until) in ranges.items():
-            key = KafkaPartition(topic, partition)
-            consumer.assign([key])
-            consumer.seek(key, start)
-            position, deadline = start, time.monotonic() + _READ_SECONDS
-            while position < until:
-                records = [r for r in consumer.poll(500).get(key, []) if r.offset < until]
-                position = consumer.position(key)
-                if records:
-                    yield _batch(records)
-                if time.monotonic() > deadline:
-                    raise SourceUnavailableError(f"{topic}-{partition}: nothing came for {_READ_SECONDS} s")
-    finally:
-        consumer.close()
-
-
-def _batch(records: list[object]) -> pa.RecordBatch:
-    columns = {
-        "topic": [r.topic for r in records],  # type: ignore[attr-defined]
-        "partition": [r.partition for r in records],  # type: ignore[attr-defined]
-        "offset": [r.offset for r in records],  # type: ignore[attr-defined]
-        "timestamp": [r.timestamp * 1000 for r in records],  # type: ignore[attr-defined]
-        "timestamp_type": [0] * len(records),
-        "key": [r.key for r in records],  # type: ignore[attr-defined]
-        "value": [r.value for r in records],  # type: ignore[attr-defined]
-        "headers": [None] * len(records),
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=SOURCE_SCHEMA)

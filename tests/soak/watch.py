@@ -14,14 +14,43 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from psycopg2 import sql
 
+from epochline.names import QUARANTINE
 from epochline.offsets import chain_breaks
 
+_COUNTS = """
+SELECT e.epoch_id, e.records_read, e.records_passed + e.records_skipped + e.records_quarantined, e.rows_written,
+       (SELECT sum(rows) FROM epochline.manifest m WHERE m.attempt_id = a.attempt_id AND sink <> {quarantine}),
+       (SELECT sum(rows) FROM epochline.part p WHERE p.attempt_id = a.attempt_id AND sink <> {quarantine}),
+       (SELECT sum(r.records_read) FROM epochline.planned_range r
+        WHERE r.pipeline = e.pipeline AND r.epoch_id = e.epoch_id),
+       (SELECT count(*) FROM {table} WHERE _epoch = e.epoch_id) + (SELECT count(*) FROM {again} WHERE _epoch = e.epoch_id)
+FROM epochline.epoch e JOIN epochline.attempt a USING (pipeline, epoch_id, attempt)
+WHERE e.pipeline = {pipeline} AND e.state = 'COMMITTED' AND e.epoch_id > {after} ORDER BY e.epoch_id
+"""
+_LEFT = """
+SELECT s.table_name, e.epoch_id FROM epochline.staging s JOIN epochline.attempt a USING (attempt_id)
+JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE s.dropped_at IS NULL AND e.pipeline = %s AND e.state = 'COMMITTED' AND a.attempt = e.attempt
+"""
 _LINKS = "SELECT partition, start_offset, until_offset FROM epochline.committed_range WHERE pipeline = %s"
 
 
-def look(cursor: Any, pipeline: str) -> list[str]:
-    """What is wrong in one snapshot: chain, one unfinished epoch, both tables and the ledger at one moment."""
+def look(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
+    """What is wrong in one snapshot: chain, counts, one unfinished epoch, both tables and the ledger at one moment.
+
+    Args:
+        cursor: in a REPEATABLE READ transaction.
+        pipeline: its name.
+        counted: the last epoch whose counts were compared already; a committed epoch does not change.
+
+    Returns:
+        What is wrong, and the last epoch whose counts are compared now.
+    """
     wrong = []
+    rows_of_epochs, counted = _counts(cursor, pipeline, counted)
+    wrong += rows_of_epochs
+    cursor.execute(_LEFT, (pipeline,))
+    wrong += [f"{pipeline}: staging {table} of committed epoch {epoch_id} is left" for table, epoch_id in cursor]
     cursor.execute(_LINKS, (pipeline,))
     chains: dict[int, list[tuple[int | None, int]]] = {}
     for partition, start, until in cursor.fetchall():
@@ -42,7 +71,47 @@ def look(cursor: Any, pipeline: str) -> list[str]:
     )
     if cursor.fetchone()[0] > 1:
         wrong.append(f"{pipeline}: more than one unfinished epoch")
-    return wrong
+    return wrong, counted
+
+
+def _counts(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
+    """I4, of each committed epoch: records read = parsed, skipped or set aside; rows = manifests = parts = in targets."""
+    cursor.execute(
+        sql.SQL(_COUNTS).format(
+            quarantine=sql.Literal(QUARANTINE), pipeline=sql.Literal(pipeline), after=sql.Literal(counted),
+            table=sql.Identifier(pipeline), again=sql.Identifier(f"{pipeline}_again"),
+        )
+    )  # fmt: skip
+    wrong = []
+    for counted, read, balanced, written, of_manifests, of_parts, of_ranges, in_targets in cursor.fetchall():
+        if not (read == balanced == of_ranges and written == of_manifests == of_parts == in_targets):
+            wrong.append(
+                f"{pipeline} epoch {counted}: {read} records read, {of_ranges} by its ranges, {balanced} accounted for;"
+                f" {written} rows written, {of_manifests} by manifests, {of_parts} by parts, {in_targets} in the targets"
+            )
+    return wrong, counted
+
+
+def left_over(cursor: Any) -> list[str]:
+    """I6, once nothing is to be read any more: staging, prepared transactions, unfinished epochs, open transactions."""
+    found = []
+    for what, question in (
+        ("staging table", "SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'"),
+        ("staging in the ledger", "SELECT table_name FROM epochline.staging WHERE dropped_at IS NULL"),
+        ("prepared transaction", "SELECT gid FROM pg_prepared_xacts"),
+        (
+            "epoch",
+            "SELECT pipeline || ' ' || epoch_id FROM epochline.epoch WHERE state IN ('PLANNED', 'PRE_COMMITTED')",
+        ),
+        (
+            "open transaction",
+            "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'epochline%'"
+            " AND datname = current_database() AND xact_start < now() - interval '5 s'",
+        ),
+    ):
+        cursor.execute(question)
+        found += [f"{what} {name}" for (name,) in cursor.fetchall()]
+    return found
 
 
 @dataclass
@@ -53,6 +122,7 @@ class Watch:
     pipelines: Sequence[str]
     snapshots: int = 0
     wrong: list[str] = field(default_factory=list)
+    _counted: dict[str, int] = field(default_factory=dict)
     _done: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -66,6 +136,12 @@ class Watch:
             self._thread.join()
 
     def _watch(self) -> None:
+        try:
+            self._until_done()
+        except Exception as error:
+            self.wrong.append(f"the watch ended: {type(error).__name__}: {error}")
+
+    def _until_done(self) -> None:
         while not self._done.wait(0.25):
             try:
                 connection = psycopg2.connect(self.dsn, connect_timeout=5, application_name="soak watch")
@@ -76,7 +152,8 @@ class Watch:
                 while not self._done.wait(0.25):
                     with connection, connection.cursor() as cursor:
                         for pipeline in self.pipelines:
-                            self.wrong += look(cursor, pipeline)
+                            wrong, self._counted[pipeline] = look(cursor, pipeline, self._counted.get(pipeline, 0))
+                            self.wrong += wrong
                     self.snapshots += 1
             except (psycopg2.OperationalError, psycopg2.InterfaceError):
                 continue

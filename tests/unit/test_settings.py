@@ -13,7 +13,7 @@ from epochline import Endless, FailureRate, FixedDelay, KafkaSource, NoRestart, 
 from epochline.declarations import find_all
 from epochline.effective import in_force, recorded_restart, run_settings
 from epochline.errors import ConfigurationError, DeclarationError
-from epochline.profiles import profile, profiles
+from epochline.profiles import Kept, profile, profiles
 from epochline.restart import WITHOUT_END
 from epochline.settings import PerRun
 from epochline.settings_file import file_settings, settings_file
@@ -283,7 +283,7 @@ EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "tolerable_failures": 10, "restart": FixedDelay(attempts=3, delay=10),
         },
         {
-            "state_path": "hdfs://node1:8020/flink-checkpoint/checkpoint", "transaction_timeout": 5,
+            "state_path": "hdfs://node1:8020/flink-checkpoint/checkpoint", "transaction_timeout": seconds(5),
             "group_id": "flink",
         },
     ),
@@ -297,7 +297,7 @@ EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "tolerable_failures": None,
         },
         {
-            "state_path": "file:///e://data//checkpoint-demo//", "transaction_timeout": 900,
+            "state_path": "file:///e://data//checkpoint-demo//", "transaction_timeout": seconds(900),
             "producer_semantics": "exactly_once",
         },
     ),
@@ -327,7 +327,7 @@ EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"interval": seconds(5), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=10)},
         {
             "time_characteristic": "event_time", "prefer_checkpoint_for_recovery": True,
-            "state_path": "java.io.tmpdir", "transaction_timeout": 60, "producer_semantics": "exactly_once",
+            "state_path": "java.io.tmpdir", "transaction_timeout": seconds(60), "producer_semantics": "exactly_once",
         },
     ),
 }  # fmt: skip
@@ -337,11 +337,32 @@ EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_profile_holds_the_documents_values_and_their_defaults(
     name: str, values: dict[str, Any], kept: dict[str, Any]
 ) -> None:
-    """K1 to K7, K17 to K19."""
+    """K1 to K7, K16 to K19."""
     one = in_force(pipeline(profile=name))
 
     assert {field: getattr(one, field) for field in (*DOCUMENTS_DEFAULTS, "interval")} == DOCUMENTS_DEFAULTS | values
-    assert profile(name).kept == kept
+    assert profile(name).kept.model_dump(exclude_none=True) == kept
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"producer_semantics": "at_least_once"}, "at_least_once repeats what was sent before a crash"),
+        ({"transaction_timeout": 3600}, r"3600000 ms is more than the 900000 ms that a broker grants"),
+        ({"transaction_timeout": 0}, "transaction_timeout"),
+        ({"group_id": ""}, "group_id"),
+        ({"transaction_time_out": 5}, "transaction_time_out"),
+    ],
+)
+def test_a_value_that_is_only_kept_is_checked_all_the_same(value: dict[str, Any], said: str) -> None:
+    """K16, K18: what will not do is refused when the profile is read, not when a sink first asks for it."""
+    with pytest.raises(DeclarationError, match=said):
+        Kept(**value)
+
+
+def test_what_a_broker_grants_at_most_is_accepted() -> None:
+    """K18."""
+    assert Kept(transaction_timeout=900).transaction_timeout == seconds(900)
 
 
 def test_every_profile_is_tested_and_only_two_ask_for_two_epochs_at_once() -> None:

@@ -49,10 +49,10 @@ def ask(
     try:
         view = source.look(pipeline.source)
     except TopicMissingError as error:
-        check_same_cluster(pipeline, row, error.cluster_id)
+        check_same_cluster(pipeline, row, heads, error.cluster_id)
         check_same_log(pipeline.name, [head for head in heads if head.tp.topic in error.topics], ())
         raise
-    check_same_cluster(pipeline, row, view.cluster_id)
+    check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
     check_topics(pipeline, heads, view)
     now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
     former = {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from epochline.changes import Effect, changes
-from epochline.continuity import check_same_log
+from epochline.continuity import check_same_log, committed_offsets, held
 from epochline.epoch import Epoch, EpochState
 from epochline.errors import (
     ConfigurationError,
@@ -66,7 +66,13 @@ def is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
     return True
 
 
-def check_same_cluster(pipeline: Pipeline, row: PipelineRow, cluster_id: str | None) -> None:
+def check_same_cluster(
+    pipeline: Pipeline,
+    row: PipelineRow,
+    heads: Sequence[Head],
+    cluster_id: str | None,
+    partitions: Sequence[PartitionView] = (),
+) -> None:
     """Offsets belong to the cluster that the first plan noted.
 
     Raises:
@@ -74,20 +80,24 @@ def check_same_cluster(pipeline: Pipeline, row: PipelineRow, cluster_id: str | N
     """
     if None in (row.cluster_id, cluster_id) or row.cluster_id == cluster_id:
         return
+    there = f", which holds {held(partitions)} of these topics" if partitions else ""
     raise DataLossError(
-        f"{pipeline.name}: its offsets belong to Kafka cluster {row.cluster_id}, but {pipeline.source.connection} now"
-        f" leads to cluster {cluster_id}, where they mean other records. Nothing was planned. Correct the connection;"
-        f" where the topics have moved for good, `epochline adopt-topic {pipeline.name} --cluster` goes on there."
+        f"{pipeline.name}: its offsets, {committed_offsets(heads)} of them committed, belong to Kafka cluster"
+        f" {row.cluster_id}, but {pipeline.source.connection} now leads to cluster {cluster_id}{there}. There the same"
+        " offsets mean other records. Nothing was planned. Correct the connection; where the topics have moved for"
+        f" good, `epochline adopt-topic {pipeline.name} --cluster` goes on there."
     )
 
 
-def check_cluster(tx: Transaction, pipeline: Pipeline, row: PipelineRow, view: SourceView) -> None:
+def check_cluster(
+    tx: Transaction, pipeline: Pipeline, row: PipelineRow, heads: Sequence[Head], view: SourceView
+) -> None:
     """Note the cluster in the first plan, and hold every later one against it.
 
     Raises:
         DataLossError: the connection leads to another one.
     """
-    check_same_cluster(pipeline, row, view.cluster_id)
+    check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
     if row.cluster_id is None and view.cluster_id is not None:
         tx.epochs.remember_cluster(pipeline.name, view.cluster_id)
 
@@ -179,21 +189,21 @@ def check_mirror(
     """
     notes = []
     known = {(head.tp.topic, head.tp.partition): head for head in heads}
-    for (topic, partition), held in sorted(mirrored.items()):
+    for (topic, partition), told in sorted(mirrored.items()):
         head = known.get((topic, partition))
-        if held.generation is not None and held.epoch_id is not None:
-            newer = (held.generation, held.epoch_id) > (row.generation, row.last_epoch_id)
+        if told.generation is not None and told.epoch_id is not None:
+            newer = (told.generation, told.epoch_id) > (row.generation, row.last_epoch_id)
             if newer:
                 raise SourceError(
-                    f"{pipeline.name}: consumer group {pipeline.consumer_group} says that epoch {held.epoch_id} of"
-                    f" generation {held.generation} was committed, but the ledger knows none after epoch"
+                    f"{pipeline.name}: consumer group {pipeline.consumer_group} says that epoch {told.epoch_id} of"
+                    f" generation {told.generation} was committed, but the ledger knows none after epoch"
                     f" {row.last_epoch_id} of generation {row.generation}: the ledger went back in time (a"
                     " restored database?). Nothing was planned. Bring the newer ledger back, or, if the target went"
                     " back together with it, delete the consumer group and run again."
                 )
-        elif head is not None and held.offset != head.next_offset:
+        elif head is not None and told.offset != head.next_offset:
             notes.append(
-                f"{topic}-{partition}: somebody moved the consumer group to {held.offset}; the ledger says"
+                f"{topic}-{partition}: somebody moved the consumer group to {told.offset}; the ledger says"
                 f" {head.next_offset}, which counts"
             )
     return notes

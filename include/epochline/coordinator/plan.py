@@ -175,7 +175,7 @@ def _write_plan(
     # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, seen)
-        check_cluster(tx, pipeline, row, view)
+        check_cluster(tx, pipeline, row, seen.heads, view)
         for origin in origins_of(pipeline, seen.heads, view, asked.startup):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))

@@ -1,0 +1,64 @@
+"""Reading a planned range of a topic into the batches that a parse is given: Spark's place in tests without Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from kafka import KafkaConsumer
+from kafka import TopicPartition as KafkaPartition
+
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.errors import SourceUnavailableError
+from epochline.offsets import PlannedRange
+
+
+def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: float) -> Iterator[pa.RecordBatch]:
+    """The committed records of a range.
+
+    Args:
+        bootstrap: the broker.
+        planned: what to read.
+        batch: most records in a batch.
+        patience: seconds without a record after which it gives up, as a consumer's poll does.
+
+    Raises:
+        SourceUnavailableError: no record came for so long.
+    """
+    key = KafkaPartition(planned.tp.topic, planned.tp.partition)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed", group_id=None, enable_auto_commit=False
+    )
+    try:
+        consumer.assign([key])
+        consumer.seek(key, planned.range.start)
+        deadline = time.monotonic() + patience
+        while consumer.position(key) < planned.range.until:
+            polled = consumer.poll(timeout_ms=200, max_records=batch).get(key, [])
+            records = [record for record in polled if record.offset < planned.range.until]
+            if records:
+                yield batch_of(records)
+            if polled:
+                deadline = time.monotonic() + patience
+            elif time.monotonic() > deadline:
+                raise SourceUnavailableError(f"{planned}: no record for {patience:.0f} s")
+    finally:
+        consumer.close()
+
+
+def batch_of(records: Sequence[Any]) -> pa.RecordBatch:
+    """Records of kafka-python as a batch of the source's schema, without headers."""
+    columns = [
+        [record.topic for record in records],
+        [record.partition for record in records],
+        [record.offset for record in records],
+        [record.timestamp * 1000 for record in records],
+        [record.timestamp_type for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        [[] for _ in records],
+    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SOURCE_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)
