@@ -9,7 +9,11 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
+from epochline.declarations import find
 from tests.airflow.conftest import Scheduler, eventually
+from tests.conftest import AIRFLOW_DAGS
+from tests.crash.checker import assert_chain, assert_counts
+from tests.crash.reliability import Recovery
 
 
 def held(pipeline: str) -> dict[int, list[str]]:
@@ -28,14 +32,26 @@ def produced(values: dict[int, list[str]]) -> list[tuple[str, int]]:
     return sorted((value, partition) for partition, some in values.items() for value in some)
 
 
+class Judged:
+    """A pipeline of the scheduler, for the checks of the crash suite."""
+
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
+        self.name = name
+        self.pipeline = find(name, AIRFLOW_DAGS)
+        self.query = scheduler.query
+
+
 def assert_exact(scheduler: Scheduler, pipeline: str, values: dict[int, list[str]]) -> None:
-    """Both targets hold each record once; the chain is whole; nothing is left over (G3, INV-1)."""
+    """Both targets hold each record once; chain and counts are whole; nothing is left over (G3, INV-1, I1, I2, I4, I6)."""
     for table in (pipeline, f"{pipeline}_again"):
         rows = scheduler.query(f"SELECT value, _partition FROM {table}")
         assert sorted(rows) == produced(values)
     assert scheduler.heads(pipeline) == {p: len(some) for p, some in values.items()}
     assert scheduler.group_offsets(pipeline) == scheduler.heads(pipeline)
     assert not [name for name in scheduler.staging_tables() if pipeline in name]
+    judged = Judged(scheduler, pipeline)
+    assert_chain(judged)
+    assert_counts(judged)
 
 
 def fenced_writes(scheduler: Scheduler, pipeline: str, attempt: int) -> tuple[str, int]:
@@ -51,7 +67,9 @@ def some_parts_but_not_all(scheduler: Scheduler, pipeline: str) -> None:
 
 
 @pytest.mark.fault("F2")
-def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(scheduler: Scheduler) -> None:
+def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
     """F2, C14, G5: SIGKILL while rows are being copied."""
     values = held("killed_driver")
     scheduler.prepare("killed_driver", values)
@@ -59,6 +77,7 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
 
     some_parts_but_not_all(scheduler, "killed_driver")
     scheduler.driver("killed_driver", 1).kill()
+    recovery.last_fault()
     let_go(scheduler, "killed_driver")
     assert scheduler.query("SELECT count(*) FROM killed_driver") == [(0,)]
     scheduler.produce("killed_driver", {0: ["later"]})
@@ -67,10 +86,11 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
     assert scheduler.epoch("killed_driver", 1) == ("COMMITTED", 2)
     assert fenced_writes(scheduler, "killed_driver", 1)[0] == "FENCED"
     assert_exact(scheduler, "killed_driver", values)
+    recovery.took()
 
 
 @pytest.mark.fault("F2", "F7", "F8")
-def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> None:
+def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recovery: Recovery) -> None:
     """Traps 1 and 8, U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
     values = held("zombie")
     scheduler.prepare("zombie", values)
@@ -83,6 +103,7 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> Non
     task = scheduler.task_process("zombie", run, "pre_commit")
     task.kill()
     task.wait(10)
+    recovery.last_fault()
     stopped = [driver, *driver.children(recursive=True)]
     for process in stopped:
         with suppress(psutil.NoSuchProcess):
@@ -101,10 +122,13 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler) -> Non
     assert refused >= 1
     eventually("the zombie ends by itself", lambda: not driver.is_running(), 60)
     assert_exact(scheduler, "zombie", values)
+    recovery.took()
 
 
 @pytest.mark.fault("F1")
-def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler: Scheduler) -> None:
+def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
     """F1, S15, INV-5."""
     first = {p: [f"first-{p}"] for p in range(4)}
     scheduler.prepare("killed_commit", first)
@@ -116,11 +140,13 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler
         run = scheduler.trigger("killed_commit")
         eventually("the commit waits for the lock", lambda: _waiting_for_lock(scheduler, "killed_commit"))
         scheduler.task_process("killed_commit", run, "commit_epoch").kill()
+        recovery.last_fault()
         assert scheduler.query("SELECT count(*) FROM killed_commit_again") == [(0,)]
         holder.rollback()
     holder.close()
     assert scheduler.wait("killed_commit", run) == "success"
     assert_exact(scheduler, "killed_commit", first)
+    recovery.took()
 
     # After: Kafka is stopped, so that the task hangs in the mirror once the epoch is committed.
     scheduler.produce("killed_commit", {p: [f"second-{p}"] for p in range(4)})
@@ -134,6 +160,7 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler
     try:
         eventually("it is committed", lambda: scheduler.epoch("killed_commit", 2)[0] == "COMMITTED")
         scheduler.task_process("killed_commit", run, "commit_epoch").kill()
+        recovery.last_fault()
     finally:
         broker.resume()
 
@@ -141,6 +168,7 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(scheduler
     assert "already committed" in scheduler.log("killed_commit", run, "commit_epoch")
     both = {p: [f"first-{p}", f"second-{p}"] for p in range(4)}
     assert_exact(scheduler, "killed_commit", both)
+    recovery.took()
 
 
 def _waiting_for_lock(scheduler: Scheduler, table: str) -> bool:
@@ -154,7 +182,9 @@ def _waiting_for_lock(scheduler: Scheduler, table: str) -> bool:
 
 
 @pytest.mark.fault("F10")
-def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_receipt(scheduler: Scheduler) -> None:
+def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_receipt(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
     """U4, U6, U7, P15."""
     poisoned = {0: ["good", "bad", "better"], 1: ["fine"], 2: [], 3: []}
     scheduler.prepare("cleared", poisoned)
@@ -179,10 +209,12 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     # The reason goes away: the same run, cleared, reads the same range again, although more was produced.
     scheduler.produce("cleared", {2: ["later"]})
     (scheduler.stack.home.root / "forgive").touch()
+    recovery.last_fault()
     scheduler.clear("cleared", run, ["plan_epoch"])
     assert scheduler.wait("cleared", run) == "success"
     assert scheduler.epoch("cleared", 1)[0] == "COMMITTED"
     assert_exact(scheduler, "cleared", poisoned)
+    recovery.took()
 
     # A committed run, cleared, shows its receipt and writes nothing twice.
     scheduler.clear("cleared", run, ["plan_epoch"])

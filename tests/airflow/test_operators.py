@@ -14,6 +14,7 @@ from epochline.epoch import Run
 from epochline.ledger.postgres import PostgresLedger
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.test_faults import assert_exact, held, let_go, some_parts_but_not_all
+from tests.crash.reliability import Recovery
 
 PARTITIONS = range(4)
 FOUR_WEEKS = [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 29, tzinfo=UTC), datetime(2026, 2, 26, tzinfo=UTC),
@@ -172,7 +173,9 @@ def test_a_run_marked_failed_while_spark_writes_is_red_and_the_next_run_takes_it
 
 @pytest.mark.slow
 @pytest.mark.fault("F10")
-def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_nothing(scheduler: Scheduler) -> None:
+def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_nothing(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
     """U5."""
     forgive = scheduler.stack.home.root / "forgive"
     forgive.unlink(missing_ok=True)
@@ -187,12 +190,14 @@ def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_not
     assert scheduler.run("overtaken")["run"] == "success"
     assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
 
+    recovery.last_fault()
     scheduler.clear("overtaken", old, ["plan_epoch"])
     assert scheduler.wait("overtaken", old) == "success"
     assert scheduler.tasks("overtaken", old)["plan_epoch"] == "skipped"
     assert "nothing to read" in scheduler.log("overtaken", old, "plan_epoch")
     assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
     assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
+    recovery.took()
 
 
 def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int, **conf: Any) -> str:
@@ -207,8 +212,11 @@ def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int, **conf: A
     return run
 
 
-def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Scheduler) -> None:
-    """U4, P6, airflow trap 7: paused in the middle; "only failed" clears of the commit task, before and after an abort."""
+def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Scheduler, recovery: Recovery) -> None:
+    """U4, P6, airflow trap 7: paused in the middle; "only failed" clears of the commit task, before and after an abort.
+
+    C4: the last of its runs goes on under another scheduler than the one that sealed its epoch.
+    """
     first = {p: [f"first-{p}"] for p in PARTITIONS}
     scheduler.prepare("half_cleared", first)
     run = sealed_but_paused(scheduler, "half_cleared", 1)
@@ -241,8 +249,17 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     assert_exact(scheduler, "half_cleared", first)
 
     scheduler.clear("half_cleared", run, ["plan_epoch"])
+    eventually("Spark has begun", lambda: scheduler.epoch("half_cleared", 2)[1] == 2)
+    scheduler.pause("half_cleared", True)
+    eventually("its task ended", lambda: scheduler.tasks("half_cleared", run)["pre_commit"] == "success")
+    assert scheduler.epoch("half_cleared", 2)[0] == "PRE_COMMITTED"
+    kill_scheduler(scheduler)
+    recovery.last_fault()
+    start_scheduler(scheduler)
+    scheduler.pause("half_cleared", False)
     assert scheduler.wait("half_cleared", run) == "success"
     assert_exact(scheduler, "half_cleared", added(first, second))
+    recovery.took()
 
 
 def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
@@ -271,21 +288,33 @@ def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_
 
 
 @pytest.mark.fault("F9")
-def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restart(scheduler: Scheduler) -> None:
+def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restart(
+    scheduler: Scheduler, recovery: Recovery
+) -> None:
     """F9, C4: SIGKILL for the scheduler and its executor, then a start as `epochline up` does it."""
     values = held("rescheduled")
     scheduler.prepare("rescheduled", values)
     run = scheduler.trigger("rescheduled")
     some_parts_but_not_all(scheduler, "rescheduled")
 
+    kill_scheduler(scheduler)
+    recovery.last_fault()
+    let_go(scheduler, "rescheduled")
+    start_scheduler(scheduler)
+
+    assert scheduler.wait("rescheduled", run) == "success"
+    assert_exact(scheduler, "rescheduled", values)
+    recovery.took()
+
+
+def kill_scheduler(scheduler: Scheduler) -> None:
     airflow = scheduler.stack.airflow
     pid = airflow.pids["scheduler"]
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     eventually("the scheduler is gone", lambda: airflow.pids["scheduler"] is None, 30)
-    let_go(scheduler, "rescheduled")
-    airflow.start()
-    airflow.wait()
 
-    assert scheduler.wait("rescheduled", run) == "success"
-    assert_exact(scheduler, "rescheduled", values)
+
+def start_scheduler(scheduler: Scheduler) -> None:
+    scheduler.stack.airflow.start()
+    scheduler.stack.airflow.wait()

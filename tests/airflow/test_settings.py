@@ -41,6 +41,19 @@ def test_an_attempt_that_always_fails_is_made_as_often_as_declared_and_then_the_
     eventually("Airflow makes no more runs", lambda: scheduler.call("GET", "/api/v2/dags/restarted")["is_paused"], 60)
 
 
+def test_without_restarts_one_failed_attempt_ends_the_run_and_leaves_no_staging(scheduler: Scheduler) -> None:
+    """R3."""
+    scheduler.prepare("unrestarted", {p: [f"row-{p}"] for p in range(4)})
+
+    run = scheduler.trigger("unrestarted")
+
+    assert scheduler.wait("unrestarted", run) == "failed"
+    assert [one["try_number"] for one in tries(scheduler, "unrestarted", run, "pre_commit")] == [1]
+    assert scheduler.epoch("unrestarted", 1) == ("ABORTED", 1)
+    assert not [name for name in scheduler.staging_tables() if "unrestarted" in name]
+    assert scheduler.heads("unrestarted") == dict.fromkeys(range(4), 0)
+
+
 def test_without_an_end_a_task_is_tried_again_and_again(scheduler: Scheduler) -> None:
     """R4: still trying after more than ten fast failures."""
     run = scheduler.trigger("endless")

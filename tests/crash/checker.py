@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 from epochline.names import QUARANTINE
 from epochline.offsets import chain_breaks
+from epochline.pipeline import Pipeline
 from tests.crash.line import Line
 
 BAR_SECONDS = 180.0
 """Recovery without a human within this time (I7)."""
+
+
+class Judged(Protocol):
+    """A pipeline whose ledger and targets can be asked."""
+
+    name: str
+    pipeline: Pipeline
+
+    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of an answer."""
+        ...
 
 
 def recover(line: Line, *, since: float | None = None) -> float:
@@ -72,7 +84,7 @@ def assert_set(line: Line) -> None:
         )
 
 
-def assert_chain(line: Line) -> None:
+def assert_chain(line: Judged) -> None:
     """I2: per partition one interval from origin to head."""
     chains: dict[tuple[str, int], list[tuple[int | None, int]]] = {}
     for topic_id, partition, start, until in line.query(
@@ -83,7 +95,7 @@ def assert_chain(line: Line) -> None:
     assert {key: chain_breaks(ranges) for key, ranges in chains.items() if chain_breaks(ranges)} == {}
 
 
-def assert_counts(line: Line) -> None:
+def assert_counts(line: Judged) -> None:
     """I4: of every committed epoch, rows in the target = manifest = sum of parts, and the records balance."""
     for epoch_id, kind, attempt, written, read, passed, skipped, quarantined in line.query(
         "SELECT epoch_id, kind, attempt, rows_written, records_read, records_passed, records_skipped,"
@@ -112,7 +124,7 @@ def assert_counts(line: Line) -> None:
         assert written == sum(rows for sink, rows in in_targets.items() if sink != QUARANTINE)
 
 
-def _of_attempt(line: Line, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
+def _of_attempt(line: Judged, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
     return dict(
         line.query(
             f"SELECT sink, {what} FROM epochline.{table} JOIN epochline.attempt USING (attempt_id)"

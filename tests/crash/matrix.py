@@ -60,6 +60,10 @@ PARTLY = {
     " takes over; what is tested is that it comes back.",
     "F24": "The log cleaner runs when the broker decides; the gaps it leaves are made here by transaction markers and by"
     " `cleanup.policy=compact` with a forced roll.",
+    "F25": "Needs a human: every run stops until an operator declares the loss. The time is counted from the"
+    " declaration.",
+    "F26": "Needs a human: every run stops until an operator brings the topic back or adopts the new one, so that there"
+    " is no recovery to measure.",
     "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
     " protocol reads the clock of a client, which is what is tested.",
 }

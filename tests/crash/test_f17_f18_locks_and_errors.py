@@ -145,7 +145,7 @@ def test_an_error_that_passes_by_itself_is_tried_again(line: Line, code: str, re
 
 
 @pytest.mark.fault("F18")
-def test_an_error_that_does_not_pass_is_not_tried_again(line: Line) -> None:
+def test_an_error_that_does_not_pass_is_not_tried_again(line: Line, recovery: Recovery) -> None:
     """A rule of the target: trying again would only make noise. The sealed epoch is kept."""
     line.to_sealed("run-1")
     raising(line, "23514", 1)
@@ -156,10 +156,11 @@ def test_an_error_that_does_not_pass_is_not_tried_again(line: Line) -> None:
     assert not refused.value.retryable
     assert line.query("SELECT last_value, is_called FROM public.raised") == [(1, True)]
     assert line.state() is EpochState.PRE_COMMITTED
+    recovery.took(recover(line, since=recovery.last_fault()))
 
 
 @pytest.mark.fault("F18")
-def test_tries_are_bounded(line: Line) -> None:
+def test_tries_are_bounded(line: Line, recovery: Recovery) -> None:
     """An error that would pass, but does not, ends the run; a later one commits."""
     line.to_sealed("run-1")
     raising(line, "40001", 1000)
@@ -169,6 +170,8 @@ def test_tries_are_bounded(line: Line) -> None:
     ((tries, _called),) = line.query("SELECT last_value, is_called FROM public.raised")
     assert tries == 2
     assert line.state() is EpochState.PRE_COMMITTED
+    line.query("DROP FUNCTION public.raise_it() CASCADE")
+    recovery.took(recover(line, since=recovery.last_fault()))
 
 
 @pytest.mark.fault("F18")

@@ -13,6 +13,8 @@ from kafka.admin import NewPartitions
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import DataLossError, SourceUnavailableError
+from epochline.operations import ACTIONS
+from epochline.operations.action import DirectAction, Order, Subject
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import Background
 from tests.crash.line import Line
@@ -172,8 +174,8 @@ def visible(line: Line) -> dict[int, bytes]:
 
 
 @pytest.mark.fault("F25")
-def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -> None:
-    """I11, trap 9: the lost range is named; no run is green and no offset is reset."""
+def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, recovery: Recovery) -> None:
+    """I11, trap 9: the lost range is named; no run is green and no offset is reset, until an operator declares the loss."""
     assert line.run() == "success"
     head = line.heads()[0]
     line.produce({0: [f"lost {i}" for i in range(10)]})
@@ -186,6 +188,14 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -
     assert not lost.value.retryable
     assert line.run() == "failed"
     assert line.heads()[0] == head
+
+    declare_loss = ACTIONS["declare-loss"]
+    assert isinstance(declare_loss, DirectAction)
+    subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.source)
+    declare_loss.act(subject, declare_loss.parameters(), Order(actor="somebody@here", reason="a test lost them"))
+    for offset in range(head, head + 4):
+        del line.produced[0, offset]
+    recovery.took(recover(line, since=recovery.last_fault()))
 
 
 @pytest.mark.fault("F26")

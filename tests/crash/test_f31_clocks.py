@@ -40,7 +40,9 @@ def test_epochs_follow_each_other_whatever_clients_think_of_the_time(
 
 
 @pytest.mark.fault("F31")
-def test_a_client_whose_clock_is_ahead_does_not_take_a_live_lease(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_clock_is_ahead_does_not_take_a_live_lease(
+    line: Line, monkeypatch: pytest.MonkeyPatch, recovery: Recovery
+) -> None:
     """Trap 19, INV-4."""
     line.to_planned("run-1")
     assert line.begin(1, "run-1") is not None
@@ -49,6 +51,10 @@ def test_a_client_whose_clock_is_ahead_does_not_take_a_live_lease(line: Line, mo
 
     with pytest.raises(EpochBusyError, match="its lease is alive"):
         line.plan("run-2", lease=timedelta(seconds=0.2))
+    monkeypatch.undo()
+    since = recovery.last_fault()
+    assert line.run("run-1") == "success"
+    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F31")

@@ -8,6 +8,7 @@ from epochline.epoch import EpochState
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.one_step import SharedTopic
+from tests.crash.reliability import Recovery
 from tests.crash.scenarios import ONE, TWO, left_planned, planned, sealed, staged
 from tests.crash.servers import wait_for
 from tests.crash.steps import Step, StepServer
@@ -33,22 +34,25 @@ def stopped(steps: StepServer, step: str, line: SharedTopic, run: str, failpoint
 
 
 @pytest.mark.fault("F6")
-def test_two_commits_stopped_before_the_transaction_commit_once(new_case: NewCase, steps: StepServer) -> None:
+def test_two_commits_stopped_before_the_transaction_commit_once(
+    new_case: NewCase, steps: StepServer, recovery: Recovery
+) -> None:
     """I5, INV-5: whoever comes second shows the receipt."""
     line = new_case()
     sealed(line)
     both = [stopped(steps, "commit", line, ONE, "commit.transaction") for _ in range(2)]
 
+    since = recovery.last_fault()
     for one in both:
         one.go_on()
 
     assert sorted(one.ended().said for one in both) == ["already_committed", "committed"]
-    recover(line)
+    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F6")
 def test_a_commit_waits_for_the_one_that_is_about_to_commit_and_shows_its_receipt(
-    new_case: NewCase, steps: StepServer
+    new_case: NewCase, steps: StepServer, recovery: Recovery
 ) -> None:
     """I5: the row lock of the epoch; two at the same COMMIT there cannot be."""
     line = new_case()
@@ -57,34 +61,41 @@ def test_a_commit_waits_for_the_one_that_is_about_to_commit_and_shows_its_receip
     second = steps.start("commit", line, ONE)
     waits_for_a_lock(line)
 
+    since = recovery.last_fault()
     first.go_on()
 
     assert (first.ended().said, second.ended().said) == ("committed", "already_committed")
-    recover(line)
+    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F6", "F17")
-def test_a_commit_that_waited_too_long_says_that_a_retry_helps(new_case: NewCase, steps: StepServer) -> None:
+def test_a_commit_that_waited_too_long_says_that_a_retry_helps(
+    new_case: NewCase, steps: StepServer, recovery: Recovery
+) -> None:
     """I5: a named error, and nothing was changed; the retry shows the receipt."""
     line = new_case(lock_timeout=1.0)
     sealed(line)
     first = stopped(steps, "commit", line, ONE, "commit.commit")
 
+    since = recovery.last_fault()
     second = steps.run("commit", line, ONE)
 
     assert (second.error, second.answer["retryable"]) == ("LockTimeoutError", True)
     assert first.go_on().ended().said == "committed"
     assert steps.run("commit", line, ONE).said == "already_committed"
-    recover(line)
+    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F6", "F7")
-def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(new_case: NewCase, steps: StepServer) -> None:
+def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(
+    new_case: NewCase, steps: StepServer, recovery: Recovery
+) -> None:
     """I5, INV-4: the older one staged everything and stands before its seal; it is told that it was fenced."""
     line = new_case()
     planned(line)
     older = stopped(steps, "pre_commit", line, ONE, "seal.transaction")
 
+    since = recovery.last_fault()
     newer = steps.run("pre_commit", line, ONE)
 
     assert newer.said == "41"
@@ -93,17 +104,18 @@ def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(new_case: Ne
         ("PRE_COMMITTED", 2)
     ]
     line.commit(1)
-    recover(line)
+    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F6")
-def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase, steps: StepServer) -> None:
+def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
     """INV-3: the other one is told to try again, and then goes on with the same epoch."""
     line = new_case()
     first = stopped(steps, "plan", line, ONE, "plan.epochs.insert")
     second = steps.start("plan", line, ONE)
     waits_for_a_lock(line)
 
+    since = recovery.last_fault()
     first.go_on()
 
     assert first.ended().said == "planned"
@@ -112,7 +124,7 @@ def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase, steps: StepServ
     assert steps.run("plan", line, ONE).said == "resumed"
     assert line.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", line.name) == [(1,)]
     assert line.run(ONE) == "success"
-    recover(line)
+    recovery.took(recover(line, since=since))
 
 
 # F7, F8: no human; a zombie that holds locks loses them before the next attempt gives up.
@@ -120,7 +132,7 @@ def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase, steps: StepServ
 
 @pytest.mark.fault("F7", "F15")
 def test_a_zombie_before_its_commit_is_overtaken_and_then_shows_the_receipt(
-    new_case: NewCase, steps: StepServer, recovery
+    new_case: NewCase, steps: StepServer, recovery: Recovery
 ) -> None:
     """I2, I5, I7, INV-5: it holds every lock of the commit; the server takes them before the next try gives up."""
     line = new_case(lock_timeout=LOCK_TIMEOUT)
@@ -137,7 +149,9 @@ def test_a_zombie_before_its_commit_is_overtaken_and_then_shows_the_receipt(
 
 
 @pytest.mark.fault("F7", "F15")
-def test_a_zombie_before_the_commit_of_its_seal_is_overtaken(new_case: NewCase, steps: StepServer, recovery) -> None:
+def test_a_zombie_before_the_commit_of_its_seal_is_overtaken(
+    new_case: NewCase, steps: StepServer, recovery: Recovery
+) -> None:
     """I5, I7, INV-4: the retry becomes attempt 2 without an error; the zombie's seal is rolled back."""
     line = new_case(lock_timeout=LOCK_TIMEOUT)
     planned(line)
@@ -157,24 +171,29 @@ def test_a_zombie_before_the_commit_of_its_seal_is_overtaken(new_case: NewCase, 
 
 
 @pytest.mark.fault("F7")
-def test_a_zombie_of_a_left_run_wakes_after_another_run_took_over(new_case: NewCase, steps: StepServer) -> None:
+def test_a_zombie_of_a_left_run_wakes_after_another_run_took_over(
+    new_case: NewCase, steps: StepServer, recovery: Recovery
+) -> None:
     """I2, I5, INV-4: its lease passed while it stood before the seal; run two aborted its epoch and read the range."""
     line = new_case()
     planned(line)
     zombie = stopped(steps, "pre_commit", line, ONE, "seal.transaction")
     line.query("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 second'")
 
+    since = recovery.last_fault()
     assert line.run(TWO) == "success"
 
     assert zombie.go_on().ended().error == "EpochFencedError"
     assert line.state(1) is EpochState.ABORTED
     assert line.state(2) is EpochState.COMMITTED
-    recover(line)
+    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F7", "F8")
 @pytest.mark.parametrize("place", ["write.copy@2", "write.part", "write.commit"])
-def test_a_zombie_writer_is_refused_and_recorded(place: str, new_case: NewCase, steps: StepServer, recovery) -> None:
+def test_a_zombie_writer_is_refused_and_recorded(
+    place: str, new_case: NewCase, steps: StepServer, recovery: Recovery
+) -> None:
     """I1, I4, INV-4: its session is ended by the fence; what it wrote before and after is gone."""
     line = new_case()
     planned(line)
@@ -209,14 +228,15 @@ def test_a_recovery_that_stands_still_is_overtaken_by_the_next_one(new_case: New
 
 
 @pytest.mark.fault("F7")
-def test_a_teardown_that_wakes_late_aborts_nothing(new_case: NewCase, steps: StepServer) -> None:
+def test_a_teardown_that_wakes_late_aborts_nothing(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
     """INV-7, trap 5: the run was cleared, its epoch tried again and committed, while the teardown stood still."""
     line = new_case()
     staged(line)
     zombie = stopped(steps, "abort", line, ONE, "abort.transaction")
 
+    since = recovery.last_fault()
     assert line.run(ONE) == "success"
 
     assert zombie.go_on().ended().said == "aborted"
     assert line.state(1) is EpochState.COMMITTED
-    recover(line)
+    recovery.took(recover(line, since=since))

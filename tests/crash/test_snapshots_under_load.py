@@ -2,52 +2,78 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from typing import Any
+from contextlib import closing
+from typing import Any, NamedTuple
 
 import psycopg2
 
 from tests.crash.checker import assert_exact
+from tests.crash.conftest import Background
 from tests.crash.line import Line
 
-EPOCHS, READERS = 10, 5
+EPOCHS, READERS = 20, 4
 
 
-def seen_by(cursor: Any, line: Line) -> tuple[int, ...]:
+class Seen(NamedTuple):
+    """One look at both tables and the ledger."""
+
+    rows: int
+    rows_again: int
+    newest: int
+    newest_again: int
+    offsets: int
+    epochs: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every table holds each committed epoch and nothing else: two records are in each."""
+        return self.rows == self.rows_again == self.offsets == 2 * self.epochs and (
+            self.newest == self.newest_again == self.epochs
+        )
+
+
+def seen_by(cursor: Any, line: Line) -> Seen:
     cursor.execute(
         f"SELECT (SELECT count(*) FROM {line.name}), (SELECT count(*) FROM {line.name}_again),"
         f" (SELECT coalesce(max(_epoch), 0) FROM {line.name}), (SELECT coalesce(max(_epoch), 0) FROM {line.name}_again),"
         " (SELECT coalesce(sum(next_offset - origin_offset), 0)::bigint FROM epochline.heads),"
         " (SELECT count(*) FROM epochline.epochs WHERE state = 'COMMITTED')"
     )
-    return tuple(cursor.fetchone())
+    return Seen(*cursor.fetchone())
 
 
-def test_fifty_snapshots_that_straddle_a_commit_show_one_moment(new_line: Callable[..., Line]) -> None:
-    """INV-2, I3: opened before a commit and read again after it; a fresh one shows the whole epoch."""
+def test_fifty_snapshots_that_straddle_a_commit_show_one_moment(
+    new_line: Callable[..., Line], background: Callable[[Callable[[], Any]], Background]
+) -> None:
+    """INV-2, I3: readers open snapshots while epochs are committed one after the other, and read them twice."""
     line = new_line()
     line.produce({p: [f"{p}-{i}" for i in range(EPOCHS)] for p in (0, 1)})
-    straddled = 0
-    with ExitStack() as stack:
-        readers = [stack.enter_context(closing(psycopg2.connect(line.dsn))) for _ in range(READERS)]
-        for reader in readers:
-            reader.set_session(isolation_level="REPEATABLE READ")
-        cursors = [reader.cursor() for reader in readers]
-        for epoch in range(1, EPOCHS + 1):
-            line.to_sealed(f"run-{epoch}", record_limit=2)
-            before = [seen_by(cursor, line) for cursor in cursors]
-            line.commit(epoch)
-            during = [seen_by(cursor, line) for cursor in cursors]
-            for reader in readers:
-                reader.rollback()
-            after = [seen_by(cursor, line) for cursor in cursors]
-            for reader in readers:
-                reader.rollback()
+    over = threading.Event()
 
-            done = (epoch - 1) * 2
-            assert set(before + during) == {(done, done, epoch - 1, epoch - 1, done, epoch - 1)}
-            assert set(after) == {(done + 2, done + 2, epoch, epoch, done + 2, epoch)}
-            straddled += len(during)
-    assert straddled >= 50
+    def read() -> int:
+        """How many snapshots were opened before a commit and read again after it."""
+        straddled = 0
+        with closing(psycopg2.connect(line.dsn)) as reader, closing(psycopg2.connect(line.dsn)) as fresh:
+            reader.set_session(isolation_level="REPEATABLE READ")
+            fresh.autocommit = True
+            while not over.is_set():
+                with reader, reader.cursor() as cursor, fresh.cursor() as now:
+                    first = seen_by(cursor, line)
+                    while (latest := seen_by(now, line)).epochs == first.epochs and not over.wait(0.01):
+                        assert latest == first
+                    assert seen_by(cursor, line) == first
+                    assert first.whole, first
+                    assert latest.whole, latest
+                    straddled += latest.epochs > first.epochs
+        return straddled
+
+    readers = [background(read) for _ in range(READERS)]
+    for epoch in range(1, EPOCHS + 1):
+        line.to_sealed(f"run-{epoch}", record_limit=2)
+        line.commit(epoch)
+    over.set()
+
+    assert sum(reader.result() for reader in readers) >= 50
     assert_exact(line)

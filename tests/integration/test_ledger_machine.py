@@ -164,8 +164,8 @@ class LedgerMachine(RuleBasedStateMachine):
         with _refusals():
             self._begin(who)
 
-    def _begin(self, who: str) -> Job | None:
-        ticket = begin(self.ledger, self.name, self.epoch_of[who], self.run(who), lease=LEASE)
+    def _begin(self, who: str, ledger: Any = None) -> Job | None:
+        ticket = begin(ledger or self.ledger, self.name, self.epoch_of[who], self.run(who), lease=LEASE)
         if ticket is None:
             return None
         with self.ledger.transaction() as tx:
@@ -183,11 +183,15 @@ class LedgerMachine(RuleBasedStateMachine):
             else data.draw(self._who())
         )
         with _refusals():
-            job = self._begin(who)
-            if job is not None:
-                self._stage(job)
-                seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
-                self.met["sealed"] += 1
+            self._pre_commit(who)
+
+    def _pre_commit(self, who: str, ledger: Any = None) -> None:
+        """The task: begin, stage, seal; nothing where the epoch is sealed already. The ledger is the one that seals."""
+        job = self._begin(who)
+        if job is not None:
+            self._stage(job)
+            seal(ledger or self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+            self.met["sealed"] += 1
 
     def _stage(self, job: Job) -> None:
         for at in range(len(job.ranges)):
@@ -272,11 +276,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self._plan(who, self.ledger)
             if who not in self.epoch_of:
                 return
-            job = self._begin(who)
-            if job is not None:
-                self._stage(job)
-                seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
-                self.met["sealed"] += 1
+            self._pre_commit(who)
             receipt = commit(self.ledger, self.kafka, self.name, self.epoch_of[who])
             self.met[f"commit {receipt.outcome}"] += 1
 
@@ -300,6 +300,35 @@ class LedgerMachine(RuleBasedStateMachine):
             self._plan(first, Lossy(self.ledger, at, happened))
         with _refusals():
             self._plan(second, self.ledger)
+
+    @rule(
+        task=st.sampled_from(["begin", "seal", "abort"]),
+        at=st.sampled_from([1, 1, 2]),
+        happened=st.booleans(),
+        again=st.sampled_from([True, True, False]),
+    )
+    def a_task_loses_its_connection(self, task: str, at: int, happened: bool, again: bool) -> None:
+        """A run of its own gets past its plan; its task is tried again by its scheduler, at once or never."""
+        who = f"cut off {next(_numbers)}"
+        self.kafka.produce(self.name, 0, 1)
+        lossy = Lossy(self.ledger, at, happened)
+        steps: dict[str, Callable[[Any], Any]] = {
+            "begin": lambda ledger: self._begin(who, ledger),
+            "seal": lambda ledger: self._pre_commit(who, ledger),
+            "abort": lambda ledger: abort(
+                ledger, self.name, self.epoch_of[who], self.run(who), reason="teardown", by_operator=False
+            ),
+        }
+        with _refusals():
+            if self._plan(who, self.ledger).epoch is None:
+                return
+            try:
+                steps[task](lossy)
+            except LedgerUnavailableError:
+                self.met[f"{task} lost its answer"] += 1
+                if again:
+                    steps[task](self.ledger)
+                    self.met[f"{task} after a lost answer"] += 1
 
     @precondition(lambda self: self.epoch_of)
     @rule(data=st.data(), planner=st.sampled_from(RUNS))
@@ -445,5 +474,7 @@ def test_no_history_loses_or_doubles_a_record(machine_dsn: str) -> None:
         ),
     )
 
-    missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted"} - set(LedgerMachine.met)
+    of_tasks = {f"{task} after a lost answer" for task in ("begin", "seal", "abort")}
+    missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted", *of_tasks}
+    missing -= set(LedgerMachine.met)
     assert not missing, f"{EXAMPLES} histories never met {missing}, only {dict(LedgerMachine.met)}"

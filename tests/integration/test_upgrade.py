@@ -15,6 +15,7 @@ from epochline.local.stack import Stack
 from epochline.offsets import chain_breaks
 from tests.conftest import sqlalchemy_url
 from tests.contract.worlds import World, postgres_world
+from tests.crash.reliability import Recovery
 
 DUMPS = sorted(Path(__file__).parent.glob("ledger-*.sql"))
 
@@ -69,18 +70,23 @@ def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> N
 
 
 @pytest.mark.fault("F35")
-def test_an_epoch_sealed_before_the_upgrade_is_committed_after_it(upgraded: World) -> None:
+def test_an_epoch_sealed_before_the_upgrade_is_committed_after_it(upgraded: World, recovery: Recovery) -> None:
     """INV-5, INV-6: its staging is the old code's."""
+    recovery.last_fault()
     receipt = upgraded.commit(3)
 
     assert receipt.outcome is CommitOutcome.COMMITTED
     assert upgraded.commit(3).outcome is CommitOutcome.ALREADY_COMMITTED
     assert upgraded.left_over() == 0
+    recovery.took()
 
 
 @pytest.mark.fault("F35")
-def test_another_run_recovers_it_and_goes_on_where_the_old_code_stopped(upgraded: World, old: str) -> None:
+def test_another_run_recovers_it_and_goes_on_where_the_old_code_stopped(
+    upgraded: World, old: str, recovery: Recovery
+) -> None:
     """INV-1, INV-6: every record once, by two versions of the code."""
+    recovery.last_fault()
     planned = upgraded.to_committed("after the upgrade")
 
     assert planned.outcome is PlanOutcome.PLANNED
@@ -96,6 +102,7 @@ def test_another_run_recovers_it_and_goes_on_where_the_old_code_stopped(upgraded
             old, f"SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = {partition}"
         )
         assert chain_breaks(ranges) == []  # type: ignore[arg-type]
+    recovery.took()
 
 
 @pytest.mark.fault("F35")

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from epochline import Endless, FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
+from epochline import Endless, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, epoch_dag
 
 
 def with_settings(name: str, settings: Settings, **changes: str) -> Pipeline:
@@ -25,6 +25,7 @@ restarted = epoch_dag(
         spark_connection="spark_nowhere",
     )
 )
+unrestarted = epoch_dag(with_settings("unrestarted", Settings(restart=NoRestart()), spark_connection="spark_nowhere"))
 endless = epoch_dag(
     with_settings("endless", Settings(restart=Endless(delay=timedelta(0))), postgres_connection="postgres_nowhere")
 )

@@ -42,14 +42,16 @@ def _ids(database, ticket):
 
 
 @pytest.mark.fault("F5")
-def test_a_second_try_of_a_part_answers_with_the_first_and_keeps_no_row_of_its_own(database, ticket):
+def test_a_second_try_of_a_part_answers_with_the_first_and_keeps_no_row_of_its_own(database, ticket, recovery):
     write_id = str(uuid.uuid4())
     first = _write(database, ticket, write_id, [1, 2, 3])
 
+    recovery.last_fault()
     second = _write(database, ticket, write_id, [1, 2, 3])
 
     assert second == first
     assert _ids(database, ticket) == [1, 2, 3]
+    recovery.took()
 
 
 @pytest.mark.parametrize(("ids", "digest"), [([1, 2], "1"), ([1, 2, 3], "2")], ids=["rows", "digest"])
