@@ -45,7 +45,10 @@ def passed(steps: StepServer, tmp_path_factory: pytest.TempPathFactory) -> Calla
 def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
     name: str, passed: Callable[..., Passed], new_case: NewCase, steps: StepServer, fired: Path, recovery
 ) -> None:
-    """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed, and the last."""
+    """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed, and the last.
+
+    Q3, Q4: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
+    """
     by_scenario = [(SCENARIOS[one], counts[name]) for one, counts in passed(new_case).items() if name in counts]
     assert by_scenario, f"no scenario passes {name}: add one to tests/crash/scenarios.py"
     scenario, times = by_scenario[0]
