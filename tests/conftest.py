@@ -9,9 +9,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
+import psutil
 import psycopg2
 import pytest
 from psycopg2 import sql
@@ -77,10 +79,19 @@ def stack() -> Iterator[Stack]:
     try:
         yield one
     finally:
+        for pid in filter(None, one.airflow.pids.values()):
+            _kill_tree(pid)  # What they would tidy up is thrown away.
         if one.postgres.pid is not None:
             os.kill(one.postgres.pid, signal.SIGQUIT)  # Its data is thrown away: no checkpoint.
         one.down(wipe=True)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _kill_tree(pid: int) -> None:
+    process = psutil.Process(pid)
+    for one in [*process.children(recursive=True), process]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ def committed(scheduler: Scheduler, pipeline: str) -> int:
 
 
 def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Scheduler) -> None:
-    """U2, U3, K8: three scheduled epochs, each range starts where the one before ended; then a backfill beside them."""
+    """U2, K8: three scheduled epochs, each range starts where the one before ended."""
     values: dict[int, list[str]] = {}
     scheduler.prepare("scheduled", {p: [] for p in PARTITIONS})
     scheduler.pause("scheduled", False)
@@ -47,28 +47,48 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
         assert len(runs) >= 3
         assert all(run.startswith("scheduled__") for run in runs)
         assert {scheduler.wait("scheduled", run) for run in runs} == {"success"}
-
-        more = {p: [f"beside-{p}"] for p in PARTITIONS}
-        scheduler.produce("scheduled", more)
-        values = added(values, more)
-        now = datetime.now(UTC)
-        again = backfill(
-            scheduler, "scheduled", from_date=(now - timedelta(seconds=40)).isoformat(),
-            to_date=(now - timedelta(seconds=20)).isoformat(), reprocess_behavior="completed",
-        )  # fmt: skip
-        assert {run["state"] for run in again} == {"success"}
-        heads = {p: len(some) for p, some in values.items()}
-        eventually("the schedule goes on", lambda: scheduler.heads("scheduled") == heads)
     finally:
         scheduler.pause("scheduled", True)
 
-    broken = scheduler.query(
-        "SELECT * FROM (SELECT partition, start_offset, lag(until_offset) OVER (PARTITION BY partition ORDER BY"
-        " epoch_id) AS before FROM epochline.offsets WHERE pipeline = 'scheduled' AND state = 'COMMITTED') o"
-        " WHERE start_offset <> coalesce(before, 0)"
-    )
-    assert broken == []
+    assert overlaps(scheduler, "scheduled") == []
     assert_exact(scheduler, "scheduled", values)
+
+
+def overlaps(scheduler: Scheduler, pipeline: str) -> list[tuple[Any, ...]]:
+    """Ranges that do not start where the one before ended."""
+    return scheduler.query(
+        "SELECT * FROM (SELECT partition, start_offset, lag(until_offset) OVER (PARTITION BY partition ORDER BY"
+        " epoch_id) AS before FROM epochline.offsets WHERE pipeline = %s AND state = 'COMMITTED') o"
+        " WHERE start_offset <> coalesce(before, 0)",
+        pipeline,
+    )
+
+
+@pytest.mark.slow
+def test_a_backfill_beside_the_schedule_takes_its_turn(scheduler: Scheduler) -> None:
+    """U2, U3, airflow trap 1: Airflow runs it beside the schedule's runs; the ledger takes one after the other."""
+    values = {p: [f"first-{p}"] for p in PARTITIONS}
+    scheduler.prepare("beside", values)
+    scheduler.pause("beside", False)
+    try:
+        heads = dict.fromkeys(PARTITIONS, 1)
+        eventually("a scheduled run commits them", lambda: scheduler.heads("beside") == heads)
+        more = {p: [f"beside-{p}"] for p in PARTITIONS}
+        scheduler.produce("beside", more)
+        values = added(values, more)
+        now = datetime.now(UTC)
+        again = backfill(
+            scheduler, "beside", from_date=(now - timedelta(seconds=40)).isoformat(),
+            to_date=(now - timedelta(seconds=20)).isoformat(), reprocess_behavior="completed",
+        )  # fmt: skip
+        assert {run["state"] for run in again} == {"success"}
+        heads = dict.fromkeys(PARTITIONS, 2)
+        eventually("the schedule goes on", lambda: scheduler.heads("beside") == heads)
+    finally:
+        scheduler.pause("beside", True)
+
+    assert overlaps(scheduler, "beside") == []
+    assert_exact(scheduler, "beside", values)
 
 
 def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[dict[str, Any]]:
@@ -262,6 +282,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     recovery.took()
 
 
+@pytest.mark.slow
 def test_an_epoch_cancelled_between_pre_commit_and_commit_is_kept_or_deleted_as_its_run_says(
     scheduler: Scheduler,
 ) -> None:

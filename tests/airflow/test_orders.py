@@ -89,6 +89,7 @@ def test_the_past_is_committed_by_a_form_in_as_many_runs_as_it_takes(scheduler: 
     assert scheduler.query("SELECT DISTINCT origin_offset FROM epochline.heads WHERE pipeline = 'extended'") == [(0,)]
 
 
+@pytest.mark.slow
 def test_an_epoch_is_aborted_by_a_form_and_its_cleared_run_commits_the_same_range(
     scheduler: Scheduler, order: Any
 ) -> None:

@@ -43,17 +43,18 @@ def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_
     server: Server, thousand: SharedTopic, steps: StepServer
 ) -> None:
     """G8: the result is that of a run that nothing happened to."""
-    for step, failpoint in (
-        ("plan", "plan.commit.4"),
-        ("pre_commit", "write.copy"),
-        ("pre_commit", "seal.commit"),
-        ("commit", "commit.commit"),
+    for step, failpoint, again in (
+        ("plan", "plan.commit.4", True),
+        ("pre_commit", "write.copy", False),
+        ("pre_commit", "seal.commit", True),
+        ("commit", "commit.commit", True),
     ):
         assert steps.run(step, thousand, ONE, failpoint=f"{failpoint}:exit").exit == KILLED
         server.kill_broker()
         server.start_broker()
         server.crash_and_restart()
-        tried(lambda step=step: steps.run(step, thousand, ONE).said, 3)
+        if again:
+            tried(lambda step=step: steps.run(step, thousand, ONE).said, 3)
 
     assert thousand.query(
         "SELECT count(*), count(DISTINCT (_topic, _partition, _offset)), count(DISTINCT _epoch) FROM thousand"

@@ -76,7 +76,7 @@ def test_scram_is_spoken_too(secure_kafka: SecureKafka, topic: str) -> None:
     ("changes", "said"),
     [
         ({"sasl.password": "wrong canary-77"}, "user(, | or )password"),
-        ({"sasl.username": "nobody"}, "user(, | or )password"),
+        pytest.param({"sasl.username": "nobody"}, "user(, | or )password", marks=pytest.mark.slow),
         ({"ssl.ca.location": "other-ca"}, "certificate"),
     ],
     ids=["password", "user", "authority"],
