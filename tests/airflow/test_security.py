@@ -76,6 +76,31 @@ def test_a_trigger_with_a_key_that_is_not_on_the_list_plans_nothing(ready: Sched
     assert ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE) == before
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        "evil",
+        {"name": "evil"},
+        {"name": "pause", "reason": "evil"},
+        {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"},
+        {"name": "requeue", "parameters": "evil", "reason": "x"},
+    ],
+    ids=["no mapping", "no action", "an action that is no epoch", "no such parameter", "no parameters"],
+)
+def test_a_trigger_that_names_a_wrong_action_plans_nothing(ready: Scheduler, told: Any) -> None:
+    """SEC-2: the one key beside the params, by which operators' DAGs order epochs; its value is never shown."""
+    before = ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)
+    run = ready.trigger(PIPELINE, action=told)
+
+    assert ready.wait(PIPELINE, run) == "failed"
+
+    log = ready.log(PIPELINE, run, "plan_epoch")
+    assert re.search("names no action that is an epoch|cannot be told this", log)
+    assert "evil" not in log
+    assert ready.instances(PIPELINE, run)["plan_epoch"]["try_number"] == 1
+    assert ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE) == before
+
+
 @pytest.mark.parametrize("conf", [{"record_limit": "{{ 1 }}"}, {"record_limit": "1; DROP TABLE x"}, {"record_limit": 0},
                                   {"note": "x" * 501}, {"note": {"a": 1}}])  # fmt: skip
 def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler, conf: dict[str, Any]) -> None:

@@ -54,10 +54,12 @@ PARTLY = {
     " the driver: its sockets close.",
     "F5": "Spark starts no speculative copy on the host of the original (tried, on `local-cluster`), so one machine sees"
     " none; the two tries of one part are made with the real writer, one after the other and at once.",
-    "F16": "Full disks of Spark's local folder and of Airflow's logs are not made: without the right to mount a small"
+    "F15": "The server stands still for 3 s, longer than the pauses of the tests' clients and not the 30 s of a failover.",
+    "F16": "A full disk of Kafka's log is not made. Full disks of Spark's local folder and of Airflow's logs are not made: without the right to mount a small"
     " file system, a limit on a process's file size hits its other files as well.",
-    "F19": "The transactional send belongs to the Kafka sink, which does not exist yet. One broker: no second replica"
+    "F19": "In plan, the broker is dead before it is asked. The transactional send belongs to the Kafka sink, which does not exist yet. One broker: no second replica"
     " takes over; what is tested is that it comes back.",
+    "F21": "Towards Kafka the network is cut and reset, not slow or one way.",
     "F24": "The log cleaner runs when the broker decides; the gaps it leaves are made here by transaction markers and by"
     " `cleanup.policy=compact` with a forced roll.",
     "F25": "Needs a human: every run stops until an operator declares the loss. The time is counted from the"
@@ -66,6 +68,7 @@ PARTLY = {
     " is no recovery to measure.",
     "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
     " protocol reads the clock of a client, which is what is tested.",
+    "F35": "A ledger of version 1 stands for older ones; nothing was released under versions 2 and 3.",
 }
 """Rows with a test that covers less than the fault's whole description."""
 

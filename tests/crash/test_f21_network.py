@@ -52,7 +52,7 @@ def test_a_break_to_postgresql_during_copy_fails_the_writer_and_the_run_heals(
 def test_a_commit_that_hears_nothing_goes_on_when_the_network_does(
     proxied: tuple[Line, Proxy], side: str, background: InBackground, recovery: Recovery
 ) -> None:
-    """One way: the statements arrive and the answers do not, or the reverse. Nobody commits twice."""
+    """One way: one side's words arrive and the other's do not, from the connection on. Nobody commits twice."""
     line, proxy = proxied
     line.to_sealed("run-1")
     proxy.silence(**{side: True})

@@ -19,7 +19,7 @@ from psycopg2 import sql
 from epochline import Json, KafkaSource, PostgresTable
 from epochline.coordinator import abort
 from epochline.epoch import EpochState, Run
-from epochline.errors import LockTimeoutError
+from epochline.errors import LockTimeoutError, SealRefusedError
 from tests.crash.checker import assert_chain, assert_exact
 from tests.crash.line import Line, Through
 
@@ -74,7 +74,7 @@ def test_a_pending_epoch_is_shown_and_the_last_committed_one_stays_the_point_of_
 
 
 def test_nothing_but_a_commit_moves_the_consumer_group(line: Line) -> None:
-    """S12, S5, Q1: no client commits offsets by itself; what is confirmed to Kafka is what is committed."""
+    """S12, S5, Q1: what is confirmed to Kafka is what is committed (of Spark's consumers: test_spark_one_pass)."""
     planned = line.to_planned("first")
     assert planned.epoch is not None
     ticket = line.begin(planned.epoch.epoch_id, "first")
@@ -102,6 +102,40 @@ def test_no_sink_shows_anything_before_all_of_them_can(line: Line) -> None:
 
     line.commit(planned.epoch.epoch_id)
 
+    assert_exact(line)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("DELETE FROM epochline.manifest WHERE sink LIKE '%%again'", "_again has no manifest"),
+        (
+            "INSERT INTO epochline.manifest (attempt_id, sink, write_id, parts, rows)"
+            " SELECT attempt_id, 'stranger', write_id, 0, 0 FROM epochline.manifest LIMIT 1",
+            "stranger has a manifest, but is no sink",
+        ),
+        (
+            "INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows)"
+            " SELECT attempt_id, sink, gen_random_uuid(), 99, 0 FROM epochline.part LIMIT 1",
+            "a sink was written under two write ids",
+        ),
+    ],
+    ids=["one sink is not ready", "a sink that is none", "two writes"],
+)
+def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: Line, change: str, said: str) -> None:
+    """C3, INV-9: not even where the job has written its end mark; the next attempt is whole."""
+    planned = line.to_planned("run")
+    assert planned.epoch is not None
+    ticket = line.begin(planned.epoch.epoch_id, "run")
+    assert ticket is not None
+    line.stage(planned.ranges, ticket)
+    line.query(change)
+
+    with pytest.raises(SealRefusedError, match=said):
+        line.seal(ticket, "run")
+
+    assert line.state() is EpochState.PLANNED
+    assert line.run("run") == "success"
     assert_exact(line)
 
 

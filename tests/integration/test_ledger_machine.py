@@ -141,6 +141,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def _plan(self, who: str, ledger: Any, limit: int | None = None) -> Plan:
         planned = plan(ledger, self.kafka, self.pipeline, self.run(who), record_limit=limit, lease=timedelta(0))
         self.met[f"plan {planned.outcome}"] += 1
+        for what in ("committed epoch", "aborted epoch"):
+            self.met[f"recovery {what}"] += any(what in note for note in planned.notes)
         if planned.epoch is not None:
             self.epoch_of[who] = planned.epoch.epoch_id
             if planned.outcome in (PlanOutcome.PLANNED, PlanOutcome.REOPENED):
@@ -476,5 +478,6 @@ def test_no_history_loses_or_doubles_a_record(machine_dsn: str) -> None:
 
     of_tasks = {f"{task} after a lost answer" for task in ("begin", "seal", "abort")}
     missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted", *of_tasks}
-    missing -= set(LedgerMachine.met)
+    missing |= {"commit already_committed after a lost answer", "recovery committed epoch", "recovery aborted epoch"}
+    missing -= set(+LedgerMachine.met)
     assert not missing, f"{EXAMPLES} histories never met {missing}, only {dict(LedgerMachine.met)}"

@@ -45,8 +45,8 @@ def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:
         "",
         "Written by `make model`; never by hand.",
         "",
-        "A breadth-first search over everything that two Airflow runs of one pipeline, their processes, an operator, a"
-        " janitor and a bad network can do in any order. Each step is a step of the product's own use cases, transition"
+        "A breadth-first search, within the bounds below, over what two Airflow runs of one pipeline, their processes, an"
+        " operator, a janitor and a bad network can do in any order. Each step is a step of the product's own use cases, transition"
         " table and planning code; in every state the invariants of [the guarantee](guarantee.md) are checked, and from"
         " every state later runs must be able to commit everything without a human (I7).",
         "",

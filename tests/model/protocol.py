@@ -100,6 +100,8 @@ class World:
     """Whether a run is cleared and torn down only when its tasks have ended; else whatever they do."""
     recovers: bool = True
     """Whether everything is committed from every state on without a human; a head moved by hand needs one."""
+    takes_long: bool = False
+    """Whether it is searched by `make model` and `make test-all` only."""
     sometimes: frozenset[str] = frozenset()
     """What must be met on the way, or the search proves nothing about it."""
 

@@ -9,7 +9,10 @@ from tests.model.search import search, search_without
 from tests.model.worlds import WORLDS, World
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.takes_long else []) for one in WORLDS],
+)
 def test_no_state_within_the_bounds_breaks_an_invariant(world: World, record_property, capsys) -> None:
     """INV-1 to INV-8, S9, I7: over every interleaving of the product's own use cases, and every fault of the world."""
     found = search(world)

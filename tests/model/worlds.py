@@ -8,7 +8,7 @@ _ANY = frozenset(FAULTS) - {"head moved"}
 
 WORLDS = (
     World(
-        name="two runs, any one fault",
+        name="two runs, one fault",
         records=(1, 0),
         # What touches one run alone is met in the world of one run, the janitor in a world with leases that end.
         faults=_ANY - {"straggler", "janitor comes", "staging lost"},
@@ -33,10 +33,12 @@ WORLDS = (
     ),
     World(
         name="two runs, records in both partitions, and the janitor",
-        faults=frozenset({"lease expires", "janitor comes"}),
+        faults=frozenset({"lease expires", "janitor comes", "teardown"}),
         most_faults=2,
         sometimes=frozenset(
             {
+                "abort: already_committed",
+                "abort: already_aborted",
                 "janitor: done",
                 "janitor: ended an epoch",
                 "part of the job refused",
@@ -46,6 +48,12 @@ WORLDS = (
                 "a writer finds its staging gone",
             }
         ),
+    ),
+    World(
+        name="two runs, records in both partitions, and a retry",
+        faults=frozenset({"retry"}),
+        takes_long=True,
+        sometimes=frozenset({"part of the job refused", "pre_commit: EpochFencedError", "plan notes: committed epoch"}),
     ),
     World(
         name="one run, two faults",

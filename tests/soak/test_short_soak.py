@@ -22,5 +22,8 @@ def test_ten_minutes_hold_every_kind_of_fault() -> None:
 
 
 def test_a_minute_of_faults_loses_nothing_and_doubles_nothing() -> None:
-    """F37, I1 to I8: kills, stops, cut connections, restarts of PostgreSQL and Kafka, aborts, clears, double triggers."""
+    """F37, I1 to I8: kills, stops, cut connections, restarts of PostgreSQL and Kafka, aborts, clears, double triggers.
+
+    Without Airflow, whose driver, tasks and scheduler `make soak` kills as well.
+    """
     assert main(["--minutes", "1.2", "--seed", "20261121", "--without-airflow"]) == 0

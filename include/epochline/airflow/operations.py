@@ -112,7 +112,7 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
         return None
     action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
     if not isinstance(action, EpochAction):
-        raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch: {told!r}.")
+        raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
     order = Order(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
     try:
         asked = action.parameters(**told.get("parameters") or {})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import psycopg2
 import pytest
+from kafka import KafkaAdminClient
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
@@ -43,6 +45,19 @@ def credentials(database, kafka_bootstrap):
     # Not used over PLAINTEXT, but handed to Spark as if it were.
     secret = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": f"{CANARY}-k"}
     return JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap, **secret})
+
+
+def test_no_consumer_of_a_job_commits_an_offset(spark, database, topic, name, credentials, kafka_bootstrap):
+    """S12: neither while the job runs nor when its consumers are closed, which is when an automatic commit comes."""
+    records = topic({0: _json(0, 50)})
+    database.attempt(_pipeline(name, records), {(records, 0): (0, 50)})
+
+    run(spark, name, 1, 1, credentials)
+
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        groups = [one["group_id"] for one in admin.list_groups()]
+        kept = {group: admin.list_group_offsets(group)[group] for group in groups}
+    assert not [group for group, offsets in kept.items() if records in {key.topic for key in offsets}]
 
 
 def test_every_record_is_staged_once_with_parts_manifests_and_end_mark(spark, database, topic, name, credentials):

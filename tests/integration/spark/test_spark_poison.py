@@ -50,6 +50,7 @@ def declared(name: str, topic: str, policy: str) -> Pipeline:
     )  # fmt: skip
 
 
+@pytest.mark.fault("F28", "F29", "F30")
 def test_hostile_and_huge_records_have_their_outcome_and_are_read_again_as_spark_read_them(
     spark, database, hostile, kafka_bootstrap
 ):
