@@ -232,6 +232,7 @@ def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int, **conf: A
     return run
 
 
+@pytest.mark.slow
 def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Scheduler, recovery: Recovery) -> None:
     """U4, P6, airflow trap 7: paused in the middle; "only failed" clears of the commit task, before and after an abort.
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.airflow.conftest import Scheduler
 from tests.conftest import AIRFLOW_DAGS
 
@@ -26,6 +28,7 @@ print("XCOM", task.execute(context))
 """
 
 
+@pytest.mark.slow
 def test_each_task_runs_in_an_empty_folder_and_passes_on_the_epoch_id_alone(
     scheduler: Scheduler, tmp_path: Path
 ) -> None:

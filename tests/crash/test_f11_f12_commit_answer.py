@@ -25,6 +25,7 @@ def test_an_answer_lost_at_any_commit_of_a_run_is_settled_without_a_second_effec
     _broken_at_each_commit(*proxied, Cut.AFTER, recovery)
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F12")
 def test_a_connection_cut_before_any_commit_of_a_run_leaves_nothing_half_done(
     proxied: tuple[Line, Proxy], recovery: Recovery

@@ -50,7 +50,7 @@ from epochline.offsets import PartitionCounts, PlannedRange, chain_breaks
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, PostgresWriter, orders
 
-EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "30"))
+EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))
 STEPS = 25
 RUNS = ("A", "B", "C")
 REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)

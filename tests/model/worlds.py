@@ -83,6 +83,7 @@ WORLDS = (
         faults=frozenset({"clear", "operator aborts"}),
         most_faults=2,
         after_its_end=True,
+        takes_long=True,
         sometimes=frozenset({"plan: reopened", "plan notes: is not tried again"}),
     ),
     World(

@@ -26,4 +26,4 @@ def test_a_minute_of_faults_loses_nothing_and_doubles_nothing() -> None:
 
     Without Airflow, whose driver, tasks and scheduler `make soak` kills as well.
     """
-    assert main(["--minutes", "1.2", "--seed", "20261121", "--without-airflow"]) == 0
+    assert main(["--minutes", "1", "--seed", "20261121", "--without-airflow"]) == 0
