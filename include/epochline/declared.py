@@ -38,12 +38,17 @@ class Declared(BaseModel):
 
 def _readable(kind: str, fields: dict[str, Any], error: ValidationError) -> str:
     name = fields.get("name") or fields.get("table") or ""
-    problems = []
+    return f"{kind}{f' {name!r}' if name else ''} is declared wrongly. {problems(error)}"
+
+
+def problems(error: ValidationError) -> str:
+    """Field by field what is wrong, without the input that pydantic would show beside it."""
+    found = []
     for one in error.errors(include_url=False):
         where = ".".join(str(step) for step in one["loc"])
         what = str(one["msg"]).removeprefix("Value error, ")
-        problems.append(f"{where}: {what}" if where else what)
-    return f"{kind}{f' {name!r}' if name else ''} is declared wrongly. " + "; ".join(problems)
+        found.append(f"{where}: {what}" if where else what)
+    return "; ".join(found)
 
 
 def check_identifier(name: str) -> str:

@@ -189,6 +189,8 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     """U4, U6, U7, P15."""
     poisoned = {0: ["good", "bad", "better"], 1: ["fine"], 2: [], 3: []}
     scheduler.prepare("cleared", poisoned)
+    forgive = scheduler.stack.home.root / "forgive"
+    forgive.unlink(missing_ok=True)
 
     run = scheduler.trigger("cleared")
     assert scheduler.wait("cleared", run) == "failed"
@@ -209,7 +211,7 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
 
     # The reason goes away: the same run, cleared, reads the same range again, although more was produced.
     scheduler.produce("cleared", {2: ["later"]})
-    (scheduler.stack.home.root / "forgive").touch()
+    forgive.touch()
     recovery.last_fault()
     scheduler.clear("cleared", run, ["plan_epoch"])
     assert scheduler.wait("cleared", run) == "success"

@@ -83,9 +83,10 @@ def test_a_trigger_with_a_key_that_is_not_on_the_list_plans_nothing(ready: Sched
         {"name": "evil"},
         {"name": "pause", "reason": "evil"},
         {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"},
+        {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"},
         {"name": "requeue", "parameters": "evil", "reason": "x"},
     ],
-    ids=["no mapping", "no action", "an action that is no epoch", "no such parameter", "no parameters"],
+    ids=["no mapping", "no action", "an action that is no epoch", "no such parameter", "no place", "no parameters"],
 )
 def test_a_trigger_that_names_a_wrong_action_plans_nothing(ready: Scheduler, told: Any) -> None:
     """SEC-2: the one key beside the params, by which operators' DAGs order epochs; its value is never shown."""

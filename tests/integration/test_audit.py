@@ -130,6 +130,19 @@ def test_an_exact_target_is_called_exact(committed: Audited) -> None:
     assert [(one["partition"], one["found"]["received"]) for one in epochs[0]["partitions"]] == [(0, 30), (1, 30)]
 
 
+def test_an_audit_shows_its_progress_on_a_terminal_and_nowhere_else(committed: Audited, monkeypatch: Any) -> None:
+    """To the last offset, on standard error: what is read from a pipe is results alone."""
+    piped = committed.call("audit", committed.topic)[1][0]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # how a pipe passes for a terminal
+
+    shown = committed.call("audit", committed.topic)[1][0]
+
+    assert piped["err"] == ""
+    assert "auditing 2 epochs" in shown["err"]
+    assert "80/80" in shown["err"]
+    assert "auditing" not in shown["text"]
+
+
 def test_planted_damage_is_named_by_topic_partition_and_offset(committed: Audited) -> None:
     """A deleted, a doubled and an altered row, and one that no record gave."""
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")

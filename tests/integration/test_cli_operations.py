@@ -37,6 +37,13 @@ def test_an_action_without_a_reason_is_wrong_use(call, planned):
     assert "say why" in err
 
 
+def test_an_action_that_cannot_be_told_this_says_what_it_takes(call, planned):
+    code, _, err = call("extend-back", "people", "yesterday", "--reason", "why not", "--yes")
+
+    assert code == 1
+    assert "extend-back cannot be told this: to: give earliest, an offset or a time in ISO 8601" in err
+
+
 def test_a_paused_pipeline_is_not_run_and_the_ledger_tells_who_paused_it(call, fed, planned):
     paused = json.loads(call("pause", "people", "--reason", "the target is being moved", "--yes", "--json")[1])
     code, _, err = call("plan", "people")

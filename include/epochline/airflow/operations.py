@@ -64,7 +64,7 @@ class ActionOperator(BaseOperator):
         pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
         with epochline_errors():
             order = Order(actor=actor_of(context), reason=reason)
-            asked = action.parameters(**params)
+            asked = action.asked(params)
             subject = subject_of(find(pipeline, _dags_folder()))
             foreseen = action.preview(subject, asked)
             for line in foreseen.lines:
@@ -114,10 +114,7 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
     order = Order(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
-    try:
-        asked = action.parameters(**told.get("parameters") or {})
-    except (TypeError, ValueError) as error:
-        raise ActionRefusedError(f"{pipeline.name}: {action.name} cannot be told this: {error}") from error
+    asked = action.asked(told.get("parameters") or {})
     return action.plan(subject_of(pipeline), asked, order, run_of(context), writers=writers_of(pipeline))
 
 

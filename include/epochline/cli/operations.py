@@ -180,7 +180,7 @@ def _run(
 
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
-    subject, asked = subject_of(pipeline, connection), action.parameters(**parameters)
+    subject, asked = subject_of(pipeline, connection), action.asked(parameters)
     _show(action.preview(subject, asked), quiet=as_json and yes)
     if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
         printing.say("nothing was changed")

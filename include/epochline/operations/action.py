@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from epochline.declared import problems
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
 from epochline.pipeline import Pipeline
 from epochline.ports import ActionRow, Ledger, OffsetSource, Transaction
@@ -95,6 +96,19 @@ class Action(ABC, Generic[P, Seen]):
     name: ClassVar[str]
     help: ClassVar[str]
     parameters: type[P]
+
+    def asked(self, told: Any) -> P:
+        """What the action is told, by name.
+
+        Raises:
+            ActionRefusedError: it cannot be told this; what was written is not shown, it may come from anybody.
+        """
+        try:
+            return self.parameters.model_validate(told)
+        except ValidationError as error:
+            # Not chained either: the cause shows its input.
+            said = f"{self.name} cannot be told this: {problems(error)}"
+        raise ActionRefusedError(f"{said}. Nothing was changed.")
 
     def look(self, subject: Subject, asked: P) -> Seen:
         """Ask what no transaction may wait for. By default nothing."""

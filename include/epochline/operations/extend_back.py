@@ -35,7 +35,7 @@ class ExtendBackParameters(Parameters):
             try:
                 datetime.fromisoformat(to)
             except ValueError:
-                raise ValueError(f"give earliest, an offset or a time in ISO 8601, not {to!r}") from None
+                raise ValueError("give earliest, an offset or a time in ISO 8601") from None
         return to
 
     @property

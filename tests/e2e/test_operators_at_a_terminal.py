@@ -1,0 +1,108 @@
+"""What operators bring into a target from a terminal: `epochline extend-back` and `requeue`, with Spark, to the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from tests.integration.test_cli_commands import as_connection
+
+DECLARED = """
+from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+columns = {{"id": "bigint"}}
+pipeline = Pipeline(
+    name="terminal",
+    source=KafkaSource(topics="{topic}", startup="latest"),
+    parse="numbers_of_lines:parse",
+    record=columns,
+    sinks=PostgresTable(table="numbers", columns=columns),
+    bad_records="quarantine",
+    spark_connection="spark_of_terminal",
+)
+dag = epoch_dag(pipeline)
+"""
+PARSE = """
+import pyarrow as pa
+
+def parse(batch):
+    texts = [value.decode(){mended} for value in batch.column("value").to_pylist()]
+    numbers = [int(text) if text.isdecimal() else None for text in texts]
+    errors = [None if text.isdecimal() else "not a number" for text in texts]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(numbers, pa.int64()), pa.array(errors, pa.string())], names=["id", "_error"]
+    )
+"""
+
+Terminal = Callable[..., str]
+
+
+@pytest.fixture
+def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path) -> Terminal:
+    """Runs a command of `epochline` in a process of its own and gives what it said; the pipeline is declared."""
+    (tmp_path / "terminal.py").write_text(DECLARED.format(topic=topic_name))
+    (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=""))
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
+    environment = {
+        **os.environ,
+        "EPOCHLINE_HOME": str(tmp_path / "no stack"),
+        "EPOCHLINE_DAGS": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
+        "AIRFLOW_CONN_SPARK_OF_TERMINAL": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+    }
+
+    def epochline(*arguments: str) -> str:
+        command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return epochline
+
+
+@pytest.mark.slow
+def test_the_past_is_extended_and_the_quarantine_requeued_from_a_terminal(
+    terminal: Terminal, postgres_dsn: str, topic_name: str, tmp_path: Path
+) -> None:
+    """B1, E2: the same use cases as in Airflow; each record once, and the ledger says who asked and why."""
+    fed = tmp_path / "lines"
+    fed.write_text("".join(f"{number}\n" for number in range(50)))
+    terminal("migrate")
+    terminal("feed", str(fed), "--topic", topic_name)
+    assert "nothing to read" in terminal("run", "terminal")
+    fed.write_text("50\n51!\n52\n53!\n")
+    terminal("feed", str(fed), "--topic", topic_name)
+    (newest,) = json.loads(terminal("run", "terminal", "--json"))
+
+    extended = json.loads(
+        terminal(
+            "extend-back", "terminal", "earliest", "--step", "20", "--reason", "asked for", "--yes", "--json",
+        )
+    )  # fmt: skip
+    (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=".rstrip('!')"))
+    requeued = terminal("requeue", "terminal", "--everything", "--reason", "the parse was mended", "--yes")
+    actions = json.loads(terminal("actions", "terminal", "--json"))
+
+    assert (newest["records_read"], newest["records_quarantined"]) == (4, 2)
+    assert [one["records_read"] for one in extended] == [20, 20, 10]
+    assert "COMMITTED" in requeued or "committed" in requeued
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT id FROM numbers ORDER BY id")
+        assert cursor.fetchall() == [(number,) for number in range(54)]
+        cursor.execute("SELECT count(*) FROM epochline.quarantine WHERE requeued_by IS NULL")
+        assert cursor.fetchall() == [(0,)]
+    assert [(one["action"], one["reason"]) for one in actions] == [
+        *[("extend-back", "asked for")] * 3,
+        ("requeue", "the parse was mended"),
+    ]
+    assert all("@" in one["actor"] for one in actions)
