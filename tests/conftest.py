@@ -79,12 +79,17 @@ def stack() -> Iterator[Stack]:
     try:
         yield one
     finally:
-        for pid in filter(None, one.airflow.pids.values()):
-            _kill_tree(pid)  # What they would tidy up is thrown away.
-        if one.postgres.pid is not None:
-            os.kill(one.postgres.pid, signal.SIGQUIT)  # Its data is thrown away: no checkpoint.
-        one.down(wipe=True)
+        throw_away(one)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def throw_away(stack: Stack) -> None:
+    """End the servers at once and delete what they hold: no checkpoint, no orderly end of a broker's many logs."""
+    for pid in filter(None, (*stack.airflow.pids.values(), stack.kafka.pid)):
+        _kill_tree(pid)
+    if stack.postgres.pid is not None:
+        os.kill(stack.postgres.pid, signal.SIGQUIT)
+    stack.down(wipe=True)
 
 
 def _kill_tree(pid: int) -> None:

@@ -23,7 +23,7 @@ from epochline.local.kafka import Kafka
 from epochline.local.ports import DEFAULTS, Ports, is_free
 from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
-from tests.conftest import sqlalchemy_url
+from tests.conftest import sqlalchemy_url, throw_away
 from tests.crash.proxy import Proxy
 
 WAL_SEGMENT = 2 * 1024 * 1024
@@ -77,7 +77,7 @@ class Server:
                 server._use_small_segments()
                 yield server
             finally:
-                server.stack.down(wipe=True)
+                throw_away(server.stack)
                 shutil.rmtree(home, ignore_errors=True)
 
     # PostgreSQL.

@@ -221,17 +221,15 @@ class Nemesis:
             time.sleep(0.1)
             phase = self._airflow_phase()
         if fault.kind == "driver killed":
-            victims = [p for p in _alive(psutil.process_iter()) if "java" in p.name() and SCHEDULED in p.cmdline()]
-            if not victims:
+            drivers = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
+            if not _killed(drivers[:1]):
                 return None
-            victims[0].kill()
         elif fault.kind == "airflow task killed":
             scheduler = self._stack.airflow.pids["scheduler"]
             tasks = psutil.Process(scheduler).children(recursive=True) if scheduler is not None else []
-            victims = [p for p in _alive(tasks) if p.cmdline()[0].startswith("airflow worker -- ")]
-            if not victims:
+            workers = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
+            if not workers or not _killed([workers[fault.victim % len(workers)]]):
                 return None
-            victims[fault.victim % len(victims)].kill()
         elif fault.kind == "scheduler killed":
             airflow = self._stack.airflow
             pid = airflow.pids["scheduler"]
@@ -276,13 +274,24 @@ class Nemesis:
         return "commit" if row[0] == "PRE_COMMITTED" else "stage" if row[1] else "plan"
 
 
-def _alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]], bool]) -> list[psutil.Process]:
+    """Those that are still there, by name and command line; any may end while it is looked at."""
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if process.cmdline():
+            command = process.cmdline()
+            if command and is_it(process.name(), command):
                 found.append(process)
     return found
+
+
+def _killed(processes: Iterable[psutil.Process]) -> bool:
+    """Whether there was one, and it was met alive."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+            return True
+    return False
 
 
 def _gone(is_gone: Callable[[], bool]) -> None:
