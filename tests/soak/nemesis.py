@@ -222,13 +222,13 @@ class Nemesis:
             phase = self._airflow_phase()
         if fault.kind == "driver killed":
             drivers = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
-            if not _killed(drivers[:1]):
+            if not drivers or not _killed(drivers[0]):
                 return None
         elif fault.kind == "airflow task killed":
             scheduler = self._stack.airflow.pids["scheduler"]
             tasks = psutil.Process(scheduler).children(recursive=True) if scheduler is not None else []
             workers = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
-            if not workers or not _killed([workers[fault.victim % len(workers)]]):
+            if not workers or not _killed(workers[fault.victim % len(workers)]):
                 return None
         elif fault.kind == "scheduler killed":
             airflow = self._stack.airflow
@@ -285,13 +285,13 @@ def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]]
     return found
 
 
-def _killed(processes: Iterable[psutil.Process]) -> bool:
-    """Whether there was one, and it was met alive."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-            return True
-    return False
+def _killed(process: psutil.Process) -> bool:
+    """Whether it was met alive."""
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
 
 
 def _gone(is_gone: Callable[[], bool]) -> None:
