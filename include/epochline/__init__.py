@@ -9,6 +9,7 @@ from epochline.pipeline import KafkaSource, Pipeline
 from epochline.restart import Endless, FailureRate, FixedDelay, NoRestart
 from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, FromTimestamp
+from epochline.state import StateTable
 from epochline.table import PostgresTable
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "PostgresTable",
     "Regex",
     "Settings",
+    "StateTable",
     "Text",
     "epoch_dag",
 ]

@@ -30,6 +30,7 @@ class Change:
 _KEPT = "rows that are there were written by the old one; declare another table, or another pipeline"
 _TABLE = "run `epochline migrate`, which makes missing tables; a column you add by ALTER TABLE"
 _ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
+_GROUPS = frozenset({"sinks", "state"})
 _SINK: Mapping[str, tuple[Effect, str]] = {
     "mode": (Effect.REFUSED, _KEPT),
     "key": (Effect.REFUSED, _KEPT),
@@ -47,11 +48,14 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
         before: the declaration of the last epoch, as JSON.
         now: the declaration as it is written now, as JSON.
     """
-    return [*_plain(before, now), *_sinks(_by_table(before), _by_table(now))]
+    found = list(_plain(before, now))
+    for group in sorted(_GROUPS):
+        found += _sinks(group, _by_table(before, group), _by_table(now, group))
+    return found
 
 
 def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
-    for field in sorted((set(before) | set(now)) - {"sinks"}):
+    for field in sorted((set(before) | set(now)) - _GROUPS):
         old, new = before.get(field), now.get(field)
         if old == new:
             continue
@@ -79,26 +83,28 @@ def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chang
             )
 
 
-def _by_table(declaration: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {sink["table"]: sink for sink in declaration.get("sinks", ())}
+def _by_table(declaration: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:
+    return {sink["table"]: sink for sink in declaration.get(group, ())}
 
 
-def _sinks(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> Iterator[Change]:
+def _sinks(
+    group: str, before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Change]:
     for table in sorted(before.keys() - now.keys()):
         advice = "the table is left as it is"
-        yield Change(field=f"sinks.{table}", before="declared", now=None, effect=Effect.NEXT_EPOCH, advice=advice)
+        yield Change(field=f"{group}.{table}", before="declared", now=None, effect=Effect.NEXT_EPOCH, advice=advice)
     for table in sorted(now.keys() - before.keys()):
-        yield Change(field=f"sinks.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
+        yield Change(field=f"{group}.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
     for table in sorted(before.keys() & now.keys()):
         for field in sorted(before[table].keys() | now[table].keys()):
             old, new = before[table].get(field), now[table].get(field)
             if old == new:
                 continue
             if field == "columns":
-                yield from _columns(f"sinks.{table}.columns", old or {}, new or {})
+                yield from _columns(f"{group}.{table}.columns", old or {}, new or {})
                 continue
             effect, advice = _SINK.get(field, (Effect.NEXT_EPOCH, ""))
-            yield Change(field=f"sinks.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
+            yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
 
 
 def _columns(where: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Change]:

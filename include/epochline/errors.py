@@ -17,6 +17,10 @@ class EpochlineError(Exception):
     exit_code: ClassVar[int] = 1
 
 
+class StateError(EpochlineError):
+    """A pipeline's state is not what its last committed epoch left; the message says what an operator may do."""
+
+
 class DeclarationError(EpochlineError):
     """A pipeline's declaration cannot work; the message names the field and the fix."""
 

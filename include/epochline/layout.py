@@ -47,7 +47,7 @@ class StagedTable:
 class StagingTicket:
     """All that a writer of one attempt must know, and nothing that is secret.
 
-    ``tables`` has one entry per sink of the declaration, in its order, and the quarantine last.
+    ``tables`` has one entry per sink and per state table of the declaration, in its order, and the quarantine last.
     """
 
     pipeline: str
@@ -101,7 +101,7 @@ def staged_tables(
             table=staging_table(pipeline.name, sink.table, epoch_id, attempt),
             columns=staged_columns(pipeline, sink, targets[sink.table]),
         )
-        for sink in pipeline.sinks
+        for sink in pipeline.tables
     ]
     tables.append(
         StagedTable(

@@ -20,6 +20,7 @@ from epochline.parsing import ReadyMadeParser
 from epochline.profiles import profile as find_profile
 from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, Startup
+from epochline.state import StateTable
 from epochline.table import PostgresTable
 
 # Declarations that are in a ledger already may have them; nothing in a job depends on them.
@@ -85,6 +86,9 @@ class Pipeline(Declared):
         explode: name of a list column of ``parse`` whose elements become rows of their own, numbered ``_row``.
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict by table.
         sinks: the target tables.
+        state: tables of keyed state. The transform is called with a dict of DataFrames by table too, the state of the
+            keys that the epoch's records have, and gives a DataFrame of the rows to keep for each, or none; a row with
+            a true ``_deleted`` is forgotten.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
         schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron text, ``@continuous``, or None for
             manual runs. Where it is left out, a profile or the settings file may give an interval.
@@ -105,6 +109,7 @@ class Pipeline(Declared):
     record: dict[str, str] = Field(default_factory=dict)
     explode: str | None = None
     transform: str | None = None
+    state: tuple[StateTable, ...] = ()
     bad_records: Literal["fail", "quarantine"] = "fail"
     schedule: timedelta | str | None = None
     postgres_connection: str = "epochline_postgres"
@@ -176,12 +181,24 @@ class Pipeline(Declared):
                 f"source.startup: {self.consumer_group} is the group that epochline mirrors this pipeline's heads to;"
                 " name the group of the job that read the topic before"
             )
-        tables = [split_table(sink.table) for sink in self.sinks]
+        tables = [split_table(sink.table) for sink in self.tables]
         if len(set(tables)) != len(tables):
-            raise ValueError("sinks: a table is named twice")
-        for sink in self.sinks:
+            raise ValueError("sinks: a table is named twice" + (", or is state too" if self.state else ""))
+        for sink in self.tables:
             self._check_sink(sink)
+        self._check_state()
         return self
+
+    def _check_state(self) -> None:
+        if self.state and self.transform is None:
+            raise ValueError("state: only a transform reads and writes state; name one")
+        for state in self.state:
+            missing = [name for name in state.key if name not in self.parsed_columns]
+            if missing and state.keys is None:
+                raise ValueError(
+                    f"state.{state}.key: the record has no {', '.join(missing)}; name a function in keys that makes"
+                    " the keys of the records"
+                )
 
     def _check_sink(self, sink: PostgresTable) -> None:
         if self.transform is not None:
@@ -215,8 +232,13 @@ class Pipeline(Declared):
         return self.record if isinstance(self.parse, str) else self.parse.record
 
     def sink(self, table: str) -> PostgresTable:
-        """The sink that writes ``table``."""
-        return next(sink for sink in self.sinks if sink.table == table)
+        """The sink or the state that is ``table``."""
+        return next(sink for sink in self.tables if sink.table == table)
+
+    @property
+    def tables(self) -> tuple[PostgresTable, ...]:
+        """Every table that an epoch writes: the targets, then the state."""
+        return (*self.sinks, *self.state)
 
     @property
     def consumer_group(self) -> str:
@@ -225,7 +247,8 @@ class Pipeline(Declared):
 
     def stored(self) -> str:
         """The declaration as canonical JSON: what the ledger keeps and `declaration_hash` is made of."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        fields = self.model_dump(mode="json", exclude=None if self.state else {"state"})
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_stored(cls, body: str) -> Pipeline:

@@ -17,6 +17,7 @@ from epochline.layout import StagedTable, StagingTicket
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import SourceView
+from epochline.state import StateStanding
 from epochline.table import PostgresTable
 
 
@@ -390,6 +391,19 @@ class History(Protocol):
         """How often epochs of the pipeline were aborted; a re-opened one that is aborted again counts twice (K11)."""
 
 
+class States(Protocol):
+    """Keyed state: what its tables hold, and what epochs left in them."""
+
+    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+        """By state table; nobody else changes them until the transaction ends."""
+
+    def last_committed(self, pipeline: str) -> int | None:
+        """Id of the pipeline's last committed epoch; None if there is none."""
+
+    def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
+        """Note for every state table that the epoch left it as it is now."""
+
+
 class Transaction(Protocol):
     """One database transaction, seen from its sides."""
 
@@ -420,6 +434,10 @@ class Transaction(Protocol):
     @property
     def history(self) -> History:
         """Settings and failures."""
+
+    @property
+    def states(self) -> States:
+        """Keyed state."""
 
 
 class Ledger(Protocol):

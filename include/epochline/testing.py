@@ -9,6 +9,7 @@ import copy
 import re
 import threading
 import uuid
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,8 +42,10 @@ from epochline.ports import (
     Quarantine,
     Selection,
     Standing,
+    States,
     Targets,
 )
+from epochline.state import StateDigest, StateStanding
 from epochline.table import PostgresTable
 
 Key = tuple[str, int]
@@ -173,6 +176,7 @@ class _Rows:
     settings: dict[tuple[str, int], Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     aborts: dict[tuple[str, int], int] = field(default_factory=dict)
     failed_at: dict[int, datetime] = field(default_factory=dict)
+    states: dict[tuple[str, str], tuple[int, StateDigest]] = field(default_factory=dict)
 
 
 class FakeLedger:
@@ -196,6 +200,10 @@ class FakeLedger:
             self.rows = rows
 
 
+def _digest_of(rows: Sequence[Mapping[str, Any]]) -> StateDigest:
+    return StateDigest(keys=len(rows), digest=zlib.crc32(repr(rows).encode()))
+
+
 class FakeTransaction:
     """One transaction of a `FakeLedger`; its sides are itself."""
 
@@ -209,6 +217,7 @@ class FakeTransaction:
         self.quarantine: Quarantine = self
         self.operators: Operators = self
         self.history: History = self
+        self.states: States = self
 
     # Epochs and pipelines.
 
@@ -569,13 +578,13 @@ class FakeTransaction:
     # Targets.
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
-        missing = [sink.table for sink in pipeline.sinks if sink.table not in self.rows.targets]
+        missing = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
         if missing:
             raise TargetError(f"{pipeline.name}: target {missing[0]} does not exist.")
-        return {sink.table: dict(sink.columns or {}) for sink in pipeline.sinks}
+        return {sink.table: dict(sink.columns or {}) for sink in pipeline.tables}
 
     def claim(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.sinks:
+        for sink in pipeline.tables:
             owner = self.rows.claims.setdefault(sink.table, pipeline.name)
             if owner != pipeline.name:
                 raise TargetError(f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}.")
@@ -590,7 +599,7 @@ class FakeTransaction:
         pass
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
-        made = [sink.table for sink in pipeline.sinks if sink.table not in self.rows.targets]
+        made = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
         self.rows.targets.update({table: [] for table in made})
         return made
 
@@ -608,6 +617,21 @@ class FakeTransaction:
         rows = [{**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]]
         self.rows.targets[sink.table] += rows
         return len(rows)
+
+    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+        found = {}
+        for state in pipeline.state:
+            rows = self.rows.targets[state.table]
+            left_by, left = self.rows.states.get((pipeline.name, state.table), (None, None))
+            found[state.table] = StateStanding(now=_digest_of(rows), left=left, left_by=left_by)
+        return found
+
+    def last_committed(self, pipeline: str) -> int | None:
+        return max((e.epoch_id for e in self._of(pipeline) if e.state is EpochState.COMMITTED), default=None)
+
+    def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
+        for state in pipeline.state:
+            self.rows.states[pipeline.name, state.table] = epoch_id, _digest_of(self.rows.targets[state.table])
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         where = {"_pipeline": epoch.pipeline, "_generation": epoch.generation, "_epoch": epoch.epoch_id}

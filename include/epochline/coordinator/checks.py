@@ -20,6 +20,7 @@ from epochline.offsets import Head, PlannedRange
 from epochline.pipeline import Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import MirroredOffset, PipelineRow, Transaction
+from epochline.state import check_state
 
 
 def check_admitted(tx: Transaction, pipeline: str) -> None:
@@ -57,6 +58,16 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
         raise DeclarationError(
             f"{pipeline.name}: the declaration changed what cannot change: {said}. Nothing was planned."
         )
+
+
+def check_states(tx: Transaction, pipeline: Pipeline) -> None:
+    """Refuse to go on with state that is not what the last epoch left (S14, INV-2).
+
+    Raises:
+        StateError: with what happened to it, and what an operator may do.
+    """
+    if pipeline.state:
+        check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
 
 
 def is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:

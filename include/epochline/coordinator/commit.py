@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard
 from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState
 from epochline.errors import (
@@ -115,6 +116,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     # Claimed by whom, and which columns: a target that changed since the plan must not be written to.
     tx.targets.claim(pipeline)
     _refuse_changed_targets(tx, epoch)
+    check_states(tx, pipeline)
     for planned in tx.epochs.ranges(epoch):
         back = epoch.kind is EpochKind.EXTEND_BACK
         moved = tx.chain.extend_back(epoch, planned) if back else tx.chain.advance(epoch, planned)
@@ -125,7 +127,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
                 " changed. Abort the epoch, then clear its run from plan_epoch."
             )
     written = 0
-    for sink in pipeline.sinks:
+    for sink in pipeline.tables:
         rows = tx.targets.apply(pipeline, sink, ticket.table(sink.table), epoch)
         if sink.mode in ("append", "replace") and rows != sealed[sink.table]:
             raise TargetError(
@@ -142,6 +144,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
         kept = tx.targets.keep_quarantine(staged, epoch)
     if kept != epoch.counts.quarantined:
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
+    tx.states.leave(pipeline, epoch.epoch_id)
     tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)

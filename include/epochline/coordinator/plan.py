@@ -19,6 +19,7 @@ from epochline.coordinator.checks import (
     check_cluster,
     check_connections,
     check_mirror,
+    check_states,
     is_read,
     open_transactions,
 )
@@ -187,6 +188,7 @@ def _write_plan(
         targets = tx.targets.inspect(pipeline)
         tx.targets.claim(pipeline)
         check_changes(tx, pipeline)
+        check_states(tx, pipeline)
         check_connections(tx, pipeline, writers)
         if own is not None:
             own = tx.epochs.lock(own.pipeline, own.epoch_id)

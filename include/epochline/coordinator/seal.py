@@ -58,7 +58,7 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
             problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
-        for sink in pipeline.sinks:
+        for sink in pipeline.tables:
             tx.targets.prepare(pipeline, sink, ticket.table(sink.table), epoch)
         counts = sum((one.counts for one in seen.values()), Counts())
         tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
@@ -75,7 +75,7 @@ def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts:
     """Where the manifests are not one per sink, or not what the parts say."""
     problems = []
     by_sink = {manifest.sink: manifest for manifest in manifests}
-    expected = [*(sink.table for sink in pipeline.sinks), QUARANTINE]
+    expected = [*(sink.table for sink in pipeline.tables), QUARANTINE]
     problems += [f"{sink} has no manifest" for sink in expected if sink not in by_sink]
     problems += [f"{sink} has a manifest, but is no sink" for sink in by_sink if sink not in expected]
     sums = {part.sink: part for part in parts}

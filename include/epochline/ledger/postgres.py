@@ -26,6 +26,7 @@ from epochline.ledger.epochs import PostgresEpochs
 from epochline.ledger.history import PostgresHistory
 from epochline.ledger.operators import PostgresOperators
 from epochline.ledger.quarantine import PostgresQuarantine
+from epochline.ledger.states import PostgresStates
 from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
@@ -46,6 +47,7 @@ class PostgresTransaction:
         self.quarantine = PostgresQuarantine(connection)
         self.operators = PostgresOperators(connection)
         self.history = PostgresHistory(connection)
+        self.states = PostgresStates(connection)
 
 
 class PostgresLedger:

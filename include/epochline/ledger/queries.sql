@@ -419,3 +419,21 @@ SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.
 WHERE n.nspname = 'epochline_staging' AND c.relkind IN ('r', 'p')
   AND NOT EXISTS (SELECT FROM epochline.staging s WHERE s.table_name = c.relname AND s.dropped_at IS NULL)
 ORDER BY c.relname
+
+-- name: state_now
+-- Locked: whoever else writes the table has ended, or waits.
+SELECT keys, digest FROM epochline.state_table WHERE schema_name = :schema AND table_name = :table FOR UPDATE
+
+-- name: state_left
+SELECT keys, digest, epoch_id FROM epochline.state_version WHERE pipeline = :pipeline AND state = :state
+ORDER BY epoch_id DESC LIMIT 1
+
+-- name: leave_state
+INSERT INTO epochline.state_version (pipeline, state, epoch_id, keys, digest)
+SELECT :pipeline, :state, :epoch_id, keys, digest FROM epochline.state_table
+WHERE schema_name = :schema AND table_name = :table
+ON CONFLICT (pipeline, state, epoch_id) DO UPDATE
+SET keys = excluded.keys, digest = excluded.digest, written_at = clock_timestamp()
+
+-- name: last_committed
+SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED'

@@ -3,6 +3,7 @@
 from typing import Any
 
 from epochline.operations.abort import Abort
+from epochline.operations.accept_state import AcceptState
 from epochline.operations.action import Action, DirectAction, Done, Order, Parameters, Preview, Subject
 from epochline.operations.adopt_topic import AdoptTopic
 from epochline.operations.declare_loss import DeclareLoss
@@ -21,6 +22,7 @@ ACTIONS: dict[str, Action[Any, Any]] = {
         AdoptTopic(),
         Requeue(),
         ExtendBack(),
+        AcceptState(),
         Drop(),
         Pause(),
         Resume(),

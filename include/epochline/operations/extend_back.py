@@ -81,6 +81,10 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
                 f"{', '.join(ordered)}: only rows of mode append and add do not depend on the order in which epochs are"
                 " committed. Read the past with a pipeline of its own."
             )
+        if declared.state:
+            return refused(
+                f"{subject.name} keeps state, which goes forward only. Read the past with a pipeline of its own."
+            )
         row = tx.epochs.pipeline(subject.name)
         if row is None or row.cluster_id not in (None, seen.view.cluster_id):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster.")

@@ -14,6 +14,7 @@ from epochline.layout import STAGED_LINEAGE
 from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table, order_column, split_table
 from epochline.pipeline import Pipeline
+from epochline.sinks.followed import FOLLOWED
 from epochline.table import PostgresTable, order_columns
 
 
@@ -88,12 +89,13 @@ def find_target(connection: Connection, table: str) -> Target | None:
             "SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules"
             " OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'f', 'x'))"
             " OR EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f')"
-            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal)"
+            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal"
+            "            AND NOT starts_with(tgname::text, %s))"
             " OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisunique"
             "            AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR NOT indimmediate))"
             " FROM pg_class c WHERE c.oid = %s"
         ),
-        (oid,),
+        (FOLLOWED, oid),
     )
     return Target(
         schema=schema,

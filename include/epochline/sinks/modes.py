@@ -17,6 +17,7 @@ from epochline.ledger.cursor import execute_sql
 from epochline.names import deleted_keys_table, order_column
 from epochline.pipeline import Pipeline
 from epochline.sinks.catalog import Target, order_of
+from epochline.state import StateTable
 from epochline.table import PostgresTable
 
 
@@ -176,6 +177,14 @@ def _with_generation(what: Application, row: str, generation: sql.Composable) ->
     return sql.SQL(", ").join(columns)
 
 
+def _differs(what: Application) -> sql.Composable:
+    """State is written where it changed, and ``_epoch`` says when that was (C8)."""
+    values = [name for name in what.carried if name not in what.sink.key]
+    if not values:
+        return sql.SQL("false")
+    return sql.SQL("({}) IS DISTINCT FROM ({})").format(names(values, "t"), names(values, "excluded"))
+
+
 def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
     into, values = _with_epoch(what, epoch, "w")
     key = what.sink.key
@@ -186,7 +195,9 @@ def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
         sql.SQL("{} = {}").format(sql.Identifier(name), sql.Identifier("excluded", name)) for name in set_columns
     )
     action = (
-        sql.SQL("DO UPDATE SET {} WHERE {}").format(assignments, _replaces(what, "excluded", "t"))
+        sql.SQL("DO UPDATE SET {} WHERE {}").format(
+            assignments, _differs(what) if isinstance(what.sink, StateTable) else _replaces(what, "excluded", "t")
+        )
         if set_columns
         else sql.SQL("DO NOTHING")
     )

@@ -17,7 +17,9 @@ from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
 from epochline.sinks import modes
 from epochline.sinks.catalog import filled_columns, find_target, order_of, table_definition
+from epochline.sinks.followed import follow
 from epochline.sinks.prepare import prepare
+from epochline.state import StateTable
 from epochline.table import PostgresTable
 
 
@@ -28,10 +30,10 @@ class PostgresTargets:
         self._connection = connection
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
-        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.sinks}
+        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
 
     def claim(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.sinks:
+        for sink in pipeline.tables:
             schema, table = split_table(sink.table)
             execute_sql(
                 self._connection,
@@ -65,14 +67,14 @@ class PostgresTargets:
                 self._connection, "superseded_epochs", pipeline=pipeline.name, generation=generation.generation
             ).scalar_one()
         kept = {}
-        for sink in pipeline.sinks:
+        for sink in pipeline.tables:
             target = find_target(self._connection, sink.table)
             if sink.mode == "upsert" and target is not None:
                 kept[sink.table] = bool(modes.kept_order(sink, target, superseded))
         return kept
 
     def restart_order(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.sinks:
+        for sink in pipeline.tables:
             name = deleted_keys_table(pipeline.name, sink.table)
             if sink.mode != "upsert" or sink.aggregated or find_target(self._connection, f"epochline.{name}") is None:
                 continue
@@ -85,11 +87,13 @@ class PostgresTargets:
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
         made = []
-        for sink in pipeline.sinks:
+        for sink in pipeline.tables:
             schema, table = split_table(sink.table)
             if sink.columns is not None and find_target(self._connection, sink.table) is None:
                 self._create_schema(schema)
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
+                if isinstance(sink, StateTable):
+                    follow(self._connection, sink.table)
                 made.append(sink.table)
             if sink.mode == "upsert" and find_target(self._connection, sink.table) is not None:
                 made += self._create_deleted_keys(pipeline, sink)

@@ -28,6 +28,7 @@ from epochline.spark.parsed import FirstWrite, ParseTask, parse, parsed_rows, re
 from epochline.spark.plan import AttemptPlan, read_plan
 from epochline.spark.source import read_ranges
 from epochline.spark.staging import WriteOrder, stage
+from epochline.spark.state import StateReader, read_state
 from epochline.spark.transformed import SinkRows, by_table, staged_frame
 
 log = logging.getLogger(__name__)
@@ -94,21 +95,31 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
 
 def _stage_transformed(records: DataFrame, plan: AttemptPlan, reference: str, dsn: str) -> None:
     pipeline, ticket = plan.pipeline, plan.ticket
-    transform: Callable[[DataFrame], object] = load_function(reference)
-    pickle_by_value(reference.partition(":")[0])
+    transform: Callable[..., object] = load_function(reference)
+    for named in (reference, *(state.keys for state in pipeline.state if state.keys is not None)):
+        load_function(named)
+        pickle_by_value(named.partition(":")[0])
     task = ParseTask(pipeline=pipeline, ticket=ticket, functions=ship_functions(pipeline), dsn=dsn)
     frame = parse(records, task).persist(StorageLevel.MEMORY_AND_DISK)
+    kept = [frame]
     try:
         first = FirstWrite(tables=(ticket.table(QUARANTINE),))
         stage(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))
-        frames = by_table(pipeline, transform(parsed_rows(frame, pipeline)))
-        for sink in pipeline.sinks:
+        rows = parsed_rows(frame, pipeline)
+        states: dict[str, DataFrame] = {}
+        for state in pipeline.state:
+            read = read_state(rows, StateReader(ticket=ticket, state=state, dsn=dsn))
+            states[state.table] = read.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.append(states[state.table])
+        frames = by_table(pipeline, transform(rows, states) if states else transform(rows), states)
+        for sink in pipeline.tables:
             staged = ticket.table(sink.table)
             flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,))
-            rows = staged_frame(sink, staged, frames[sink.table])
-            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn))
+            staged_rows = staged_frame(sink, staged, frames[sink.table])
+            stage(staged_rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn))
     finally:
-        frame.unpersist()
+        for one in kept:
+            one.unpersist()
 
 
 def _end(ticket: StagingTicket, dsn: str) -> None:

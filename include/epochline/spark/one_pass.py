@@ -65,7 +65,7 @@ class OnePassFlow:
 
 def partial_sums(pipeline: Pipeline, tables: tuple[StagedTable, ...]) -> dict[str, PartialSums]:
     """For each sink of mode ``add`` among the tables, what sums its rows."""
-    modes = {sink.table: sink for sink in pipeline.sinks}
+    modes = {sink.table: sink for sink in pipeline.tables}
     return {
         table.sink: PartialSums(table, modes[table.sink], MAX_KEYS)
         for table in tables

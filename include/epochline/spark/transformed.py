@@ -65,29 +65,35 @@ class SinkFlow:
         return {"rows": self._rows, "digest": str(self._digest)}
 
 
-def by_table(pipeline: Pipeline, made: Any) -> dict[str, DataFrame]:
-    """The DataFrame of every sink, from what a transform returned.
+def by_table(pipeline: Pipeline, made: Any, states: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """The DataFrame of every sink and every state table, from what a transform returned.
+
+    Args:
+        pipeline: the declaration.
+        made: what it returned; a state table that is not in it keeps what it has.
+        states: what it was given of each state table.
 
     Raises:
         DeclarationError: a sink got none, or a table is not declared.
     """
     tables = [sink.table for sink in pipeline.sinks]
     if isinstance(made, DataFrame):
-        made = {tables[0]: made} if len(tables) == 1 else made
+        made = {tables[0]: made} if len(tables) == 1 and not states else made
     where = f"{pipeline.name}: {pipeline.transform}"
     if not isinstance(made, Mapping):
         raise DeclarationError(
             f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
         )
     missing = [table for table in tables if table not in made]
-    strangers = [str(table) for table in made if table not in tables]
-    wrong = [table for table in tables if table in made and not isinstance(made[table], DataFrame)]
+    strangers = [str(table) for table in made if table not in (*tables, *states)]
+    wrong = [table for table in (*tables, *states) if table in made and not isinstance(made[table], DataFrame)]
     if missing or strangers or wrong:
         said = [f"no DataFrame for {table}" for table in missing]
         said += [f"{table}, which is no declared sink" for table in strangers]
         said += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
         raise DeclarationError(f"{where} returned {'; '.join(said)}. Every sink needs its own, an empty one included")
-    return {table: made[table] for table in tables}
+    unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
+    return {**unchanged, **{table: made[table] for table in (*tables, *states) if table in made}}
 
 
 def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> DataFrame:

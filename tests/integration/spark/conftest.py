@@ -150,21 +150,34 @@ def database(postgres_dsn: str) -> Database:
 
 
 @pytest.fixture
-def topic(kafka_bootstrap: str) -> Callable[[Mapping[int, Sequence[bytes | None]]], str]:
-    """Make a topic of its own and fill its partitions."""
-    from kafka import KafkaAdminClient, KafkaProducer
+def produce(kafka_bootstrap: str) -> Callable[[str, Mapping[int, Sequence[bytes | None]]], None]:
+    """Append values to partitions."""
+    from kafka import KafkaProducer
 
-    def make(records: Mapping[int, Sequence[bytes | None]]) -> str:
-        name = f"spark-{uuid.uuid4().hex[:12]}"
-        admin = KafkaAdminClient(bootstrap_servers=kafka_bootstrap)
-        admin.create_topics({name: {"num_partitions": max(records, default=0) + 1, "replication_factor": 1}})
-        admin.close()
+    def append(name: str, records: Mapping[int, Sequence[bytes | None]]) -> None:
         producer = KafkaProducer(bootstrap_servers=kafka_bootstrap, linger_ms=5)
         for partition, values in records.items():
             for value in values:
                 producer.send(name, value=value, key=b"key", partition=partition, headers=[("h", b"1")])
         producer.flush()
         producer.close()
+
+    return append
+
+
+@pytest.fixture
+def topic(
+    kafka_bootstrap: str, produce: Callable[[str, Mapping[int, Sequence[bytes | None]]], None]
+) -> Callable[[Mapping[int, Sequence[bytes | None]]], str]:
+    """Make a topic of its own and fill its partitions."""
+    from kafka import KafkaAdminClient
+
+    def make(records: Mapping[int, Sequence[bytes | None]]) -> str:
+        name = f"spark-{uuid.uuid4().hex[:12]}"
+        admin = KafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+        admin.create_topics({name: {"num_partitions": max(records, default=0) + 1, "replication_factor": 1}})
+        admin.close()
+        produce(name, records)
         return name
 
     return make

@@ -1,0 +1,44 @@
+"""What state tables hold, and what epochs left in them: the adapter behind `epochline.ports.States`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection
+
+from epochline.ledger.statements import run as execute
+from epochline.names import split_table
+from epochline.pipeline import Pipeline
+from epochline.state import StateDigest, StateStanding
+
+
+class PostgresStates:
+    """Counts and digests that the tables' triggers keep, beside those that epochs left."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
+        return {state.table: self._standing(pipeline.name, state.table) for state in pipeline.state}
+
+    def _standing(self, pipeline: str, table: str) -> StateStanding:
+        schema, name = split_table(table)
+        now = execute(self._connection, "state_now", schema=schema, table=name).one_or_none()
+        left = execute(self._connection, "state_left", pipeline=pipeline, state=table).one_or_none()
+        return StateStanding(
+            now=None if now is None else StateDigest(keys=now.keys, digest=int(now.digest)),
+            left=None if left is None else StateDigest(keys=left.keys, digest=int(left.digest)),
+            left_by=None if left is None else left.epoch_id,
+        )
+
+    def last_committed(self, pipeline: str) -> int | None:
+        found: int | None = execute(self._connection, "last_committed", pipeline=pipeline).scalar_one()
+        return found
+
+    def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
+        for state in pipeline.state:
+            schema, name = split_table(state.table)
+            execute(
+                self._connection, "leave_state",
+                pipeline=pipeline.name, state=state.table, epoch_id=epoch_id, schema=schema, table=name,
+            )  # fmt: skip

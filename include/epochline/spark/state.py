@@ -1,0 +1,115 @@
+"""The state that an epoch's records touch, as a DataFrame: asked for by key, at the cost of the keys met (C8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from psycopg2 import sql
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
+from psycopg2.extras import execute_values
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from epochline.arrow.types import record_schema
+from epochline.columns import parse_type
+from epochline.declared import load_function
+from epochline.errors import DeclarationError, EpochFencedError
+from epochline.failpoints import failpoint
+from epochline.layout import StagingTicket
+from epochline.names import split_table
+from epochline.spark.connection import transaction
+from epochline.spark.parsed import quoted
+from epochline.state import StateTable
+
+_KEYS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateReader:
+    """Looks up the rows of one state table for the keys of a Spark partition; runs on executors, once or again."""
+
+    ticket: StagingTicket
+    state: StateTable
+    dsn: str = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the transform is given: all that are declared."""
+        return record_schema(self.state.columns or {})
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give the rows that there are for each batch of keys.
+
+        Raises:
+            EpochFencedError: a row is of this epoch or a later one: another attempt of it was committed.
+            LedgerUnavailableError: PostgreSQL is gone; a repeat helps.
+        """
+        for batch in batches:
+            if batch.num_rows:
+                with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
+                    failpoint("state.read")
+                    yield self._look_up(cursor, batch)
+
+    def _look_up(self, cursor: Cursor, keys: pa.RecordBatch) -> pa.RecordBatch:
+        state = self.state
+        kinds = {name: str(parse_type(text)) for name, text in (state.columns or {}).items()}
+        cast = ", ".join(f"CAST(%s AS {kinds[name]})" for name in state.key)
+        schema = self.schema
+        columns = [
+            sql.SQL("t.{}::text" if pa.types.is_string(one.type) else "t.{}").format(sql.Identifier(one.name))
+            for one in schema
+        ]
+        statement = sql.SQL("SELECT {}, t._epoch FROM (VALUES %s) AS k ({}) JOIN {} t ON {}").format(
+            sql.SQL(", ").join(columns),
+            sql.SQL(", ").join(map(sql.Identifier, state.key)),
+            sql.Identifier(*split_table(state.table)),
+            sql.SQL(" AND ").join(
+                sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in state.key
+            ),
+        )
+        rows = execute_values(
+            cursor, statement, [tuple(row[name] for name in state.key) for row in keys.to_pylist()],
+            template=f"({cast})", page_size=_KEYS_AT_ONCE, fetch=True,
+        )  # fmt: skip
+        newest = max((row[-1] for row in rows), default=0)
+        if newest >= self.ticket.epoch_id:
+            raise EpochFencedError(
+                f"{self.ticket}: state {state} is of epoch {newest} already; another attempt was committed"
+            )
+        arrays = [pa.array([_plain(row[at]) for row in rows], one.type) for at, one in enumerate(schema)]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def read_state(records: DataFrame, reader: StateReader) -> DataFrame:
+    """The state of the keys that the records have, each key once; keys with a NULL have none.
+
+    Args:
+        records: the parsed records.
+        reader: of one state table.
+
+    Raises:
+        DeclarationError: the frame of the state's ``keys`` lacks a column of the key.
+    """
+    state = reader.state
+    if state.keys is not None:
+        made: Callable[[DataFrame], DataFrame] = load_function(state.keys)
+        records = made(records)
+    missing = [name for name in state.key if name not in records.columns]
+    if missing:
+        raise DeclarationError(f"state {state}: {state.keys} gives no {', '.join(missing)}; it has {records.columns}")
+    columns = state.columns or {}
+    key_types = from_arrow_schema(record_schema({name: columns[name] for name in state.key}))
+    keys = records.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return reader.read(batches)
+
+    return keys.na.drop().distinct().mapInArrow(run, from_arrow_schema(reader.schema))
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, memoryview) else value

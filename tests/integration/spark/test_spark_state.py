@@ -1,0 +1,186 @@
+"""Keyed state through real Spark jobs: what a transform is given, what an epoch leaves, and what stops a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline.coordinator import LEASE, Plan, abort, begin, commit, plan, seal
+from epochline.epoch import Epoch, Run
+from epochline.errors import StateError
+from epochline.kafka.source import KafkaOffsets
+from epochline.ledger.postgres import PostgresLedger
+from epochline.operations import ACTIONS, Order, Subject
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run as run_job
+
+COUNTING = '''
+"""Words of lines, counted on from the state."""
+
+from pyspark.sql import functions as F
+
+
+def words(lines):
+    return lines.select(F.explode(F.split("value", " ")).alias("word"))
+
+
+def count(lines, state):
+    held = state["word_count"]
+    new = words(lines).groupBy("word").agg(F.count("*").alias("more"))
+    counted = new.join(held, "word", "left").select(
+        "word", (F.coalesce("count", F.lit(0)) + F.col("more")).cast("bigint").alias("count")
+    )
+    seen = held.select(F.concat_ws("=", "word", F.col("count").cast("string")).alias("seen"))
+    return {"t_wordcount": counted, "given": seen, "word_count": counted}
+'''
+COLUMNS = {"word": "text", "count": "bigint"}
+
+
+class Counting:
+    """The pipeline ``counting`` of one test, and what its runs do."""
+
+    def __init__(self, spark: Any, database: Any, topic: str, name: str, bootstrap: str) -> None:
+        self.spark, self.database, self.name, self.bootstrap = spark, database, name, bootstrap
+        self.ledger = PostgresLedger(database.dsn)
+        self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
+        self.pipeline = Pipeline(
+            name=name, source=KafkaSource(topics=topic), parse=Text(), transform="counting:count",
+            sinks=[
+                PostgresTable(table="t_wordcount", mode="upsert", key="word", columns=COLUMNS, aggregated=True),
+                PostgresTable(table="given", columns={"seen": "text"}, aggregated=True),
+            ],
+            state=[StateTable(table="word_count", key="word", columns=COLUMNS, keys="counting:words")],
+        )  # fmt: skip
+        with self.ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+        self._runs = 0
+
+    def planned(self) -> tuple[Plan, Run]:
+        self._runs += 1
+        who = Run(dag_id=self.name, run_id=f"run-{self._runs}", host="here")
+        return plan(self.ledger, self.kafka, self.pipeline, who), who
+
+    def sealed(self, planned: Plan, who: Run) -> Epoch:
+        assert planned.epoch is not None
+        ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
+        assert ticket is not None
+        credentials = JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
+        run_job(self.spark, self.name, planned.epoch.epoch_id, ticket.attempt, credentials)
+        seal(self.ledger, ticket, who, invisible_allowed=frozenset())
+        return planned.epoch
+
+    def epoch(self) -> Epoch:
+        epoch = self.sealed(*self.planned())
+        return commit(self.ledger, self.kafka, self.name, epoch.epoch_id).epoch
+
+    def counts(self, table: str = "word_count") -> dict[Any, Any]:
+        return dict(self.database.query(f"SELECT word, count FROM {table}"))
+
+    def given(self) -> list[str]:
+        """What the transform of the last epoch was given."""
+        return [
+            seen
+            for (seen,) in self.database.query(
+                "SELECT seen FROM given WHERE _epoch = (SELECT max(epoch_id) FROM epochline.epochs WHERE pipeline = %s"
+                " AND state = 'COMMITTED') ORDER BY 1",
+                (self.name,),
+            )
+        ]
+
+
+@pytest.fixture
+def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch) -> Callable[..., Counting]:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for table in ("t_wordcount", "given", "word_count"):
+        database.query(f"DROP TABLE IF EXISTS {table}")
+    database.query("DELETE FROM epochline.target")
+
+    def make(*lines: str) -> Counting:
+        return Counting(spark, database, topic({0: [line.encode() for line in lines]}), name, kafka_bootstrap)
+
+    return make
+
+
+def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(
+    counting: Callable[..., Counting], produce
+) -> None:
+    """C1, C8, S14, E3: absolute counts; a crash before the commit changes nothing; one version per epoch."""
+    line = counting("hello world", "hello flink")
+    line.epoch()
+    assert line.counts() == line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
+    assert line.given() == []
+
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    planned, who = line.planned()
+    epoch = line.sealed(planned, who)
+    abort(line.ledger, line.name, epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+    assert line.counts() == {"hello": 2, "world": 1, "flink": 1}
+    line.sealed(plan(line.ledger, line.kafka, line.pipeline, who), who)
+    commit(line.ledger, line.kafka, line.name, epoch.epoch_id)
+
+    assert line.counts() == line.counts("t_wordcount") == {"hello": 3, "world": 1, "flink": 1}
+    assert line.given() == ["hello=2"]
+    assert dict(line.database.query("SELECT word, _epoch FROM word_count")) == {"hello": 2, "world": 1, "flink": 1}
+    assert line.database.query("SELECT epoch_id, keys FROM epochline.state WHERE pipeline = %s ORDER BY 1", (line.name,)) == [
+        (1, 3), (2, 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        ("UPDATE word_count SET count = 7 WHERE word = 'hello'", "the same number of keys, and other values"),
+        ("DELETE FROM word_count WHERE word = 'hello'", "epoch 1 left 3 keys, it now holds 2 keys"),
+        ("INSERT INTO word_count VALUES ('new', 1, 1)", "it now holds 4 keys"),
+        ("TRUNCATE word_count", "it now holds 0 keys"),
+        ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any"),
+        ("DROP TABLE word_count", "word_count does not exist"),
+    ],
+    ids=["edited", "deleted", "inserted", "truncated", "no version", "dropped"],
+)
+def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(
+    edit: str, said: str, counting: Callable[..., Counting], produce
+) -> None:
+    """S14: before anything is planned, and again before anything is committed."""
+    line = counting("hello world", "hello flink")
+    line.epoch()
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    planned, who = line.planned()
+    sealed = line.sealed(planned, who)
+    line.database.query(edit)
+
+    with pytest.raises(Exception, match=said):
+        commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
+    abort(line.ledger, line.name, sealed.epoch_id, who, reason="the state is wrong", by_operator=True)
+    with pytest.raises(Exception, match=said):
+        line.planned()
+
+    assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
+
+
+def test_an_operator_may_accept_the_state_as_it_is(counting: Callable[..., Counting], produce) -> None:
+    """Refused while an epoch is unfinished, which was made from the state as it was."""
+    line = counting("hello world", "hello flink")
+    line.epoch()
+    subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.kafka)
+    action, order = ACTIONS["accept-state"], Order(actor="ada", reason="hello was counted wrongly")
+    assert "there is nothing to accept" in str(action.preview(subject, action.parameters()).refusal)
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    planned, who = line.planned()
+    assert planned.epoch is not None
+    line.database.query("UPDATE word_count SET count = 10 WHERE word = 'hello'")
+    assert "abort it first" in str(action.preview(subject, action.parameters()).refusal)
+    abort(line.ledger, line.name, planned.epoch.epoch_id, who, reason="made way", by_operator=True)
+    with pytest.raises(StateError, match=f"epochline accept-state {line.name}"):
+        line.planned()
+
+    done = action.act(subject, action.parameters(), order)
+
+    assert done.row.before == {"word_count": {"keys": 3, "digest": done.row.before["word_count"]["digest"]}}
+    assert done.row.before != done.row.after
+    line.epoch()
+    assert line.counts()["hello"] == 11
