@@ -184,9 +184,9 @@ class Pipeline(Declared):
         tables = [split_table(sink.table) for sink in self.tables]
         if len(set(tables)) != len(tables):
             raise ValueError("sinks: a table is named twice" + (", or is state too" if self.state else ""))
+        self._check_state()
         for sink in self.tables:
             self._check_sink(sink)
-        self._check_state()
         return self
 
     def _check_state(self) -> None:

@@ -1,0 +1,103 @@
+"""Keyed state as it is declared, and when it is what the last epoch left (C1, C9, S14)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline.changes import changes
+from epochline.errors import DeclarationError, StateError
+from epochline.state import StateDigest, StateStanding, check_state
+
+COLUMNS = {"client": "text", "requests": "bigint"}
+TRANSFORM = "pipelines.access_log:per_client"
+
+
+def state(**fields: Any) -> StateTable:
+    return StateTable(**({"table": "counted", "key": "client", "columns": COLUMNS, "keys": TRANSFORM} | fields))
+
+
+def pipeline(**fields: Any) -> Pipeline:
+    return Pipeline(**({
+        "name": "p", "source": KafkaSource(topics="t"), "parse": Text(), "transform": TRANSFORM,
+        "sinks": [PostgresTable(table="out", columns=COLUMNS, aggregated=True)], "state": [state()],
+    } | fields))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"columns": None}, "columns: state has no columns but those that are declared"),
+        ({"key": ()}, "key: mode 'upsert' needs it"),
+        ({"key": "nobody"}, "key: nobody is not among the columns"),
+        ({"order_by": "requests"}, "order_by: state has no use for it"),
+        ({"select": TRANSFORM}, "select: state has no use for it"),
+        ({"tombstone": "ignore"}, "tombstone: state has no use for it"),
+        ({"mode": "append"}, "mode"),
+        ({"keys": "nowhere:keys"}, "there is no module 'nowhere'"),
+        ({"table": "epochline.counted"}, "is not for targets"),
+    ],
+)
+def test_wrong_state_names_its_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        state(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"transform": None}, "state: only a transform reads and writes state; name one"),
+        ({"state": [state(keys=None)]}, "state.counted.key: the record has no client"),
+        ({"state": [state(table="out")]}, "a table is named twice, or is state too"),
+        ({"state": [state(), state()]}, "a table is named twice"),
+    ],
+)
+def test_a_pipeline_with_wrong_state_names_the_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        pipeline(**fields)
+
+
+def test_a_stored_declaration_with_state_is_read_back_equal_and_one_without_is_stored_as_before() -> None:
+    assert Pipeline.from_stored(pipeline().stored()) == pipeline()
+    assert "state" not in json.loads(pipeline(state=()).stored())
+    assert pipeline().declaration_hash != pipeline(state=()).declaration_hash
+
+
+def test_state_that_is_declared_later_needs_its_table_and_another_key_is_refused() -> None:
+    now = json.loads(pipeline().stored())
+    before = json.loads(pipeline(state=()).stored())
+    other = json.loads(pipeline(state=[state(key="requests")]).stored())
+
+    assert [(one.field, str(one.effect)) for one in changes(before, now)] == [("state.counted", "needs migration")]
+    assert [(one.field, str(one.effect)) for one in changes(now, other)] == [("state.counted.key", "refused")]
+
+
+LEFT = StateStanding(now=StateDigest(keys=3, digest=7), left=StateDigest(keys=3, digest=7), left_by=5)
+
+
+def test_state_that_the_last_epoch_left_is_gone_on_with() -> None:
+    check_state("p", {"counted": LEFT}, 5)
+    check_state("p", {"counted": StateStanding(now=StateDigest(keys=0, digest=0))}, None)
+    check_state("p", {"counted": StateStanding(now=StateDigest(keys=0, digest=0))}, 9)  # declared after epoch 9
+
+
+@pytest.mark.parametrize(
+    ("standing", "last", "said"),
+    [
+        (replace(LEFT, now=None), 5, "a table that Epochline did not make"),
+        (replace(LEFT, now=StateDigest(keys=3, digest=8)), 5, "the same number of keys, and other values"),
+        (replace(LEFT, now=StateDigest(keys=4, digest=7)), 5, "epoch 5 left 3 keys, it now holds 4 keys"),
+        (LEFT, 6, "is of epoch 5, but the last committed epoch is 6"),
+        (LEFT, None, "is of epoch 5, but the last committed epoch is None"),
+        (StateStanding(now=StateDigest(keys=1, digest=1)), None, "no epoch has written any.*Empty it"),
+        (StateStanding(now=StateDigest(keys=1, digest=1)), 4, "epochline accept-state p"),
+    ],
+)
+def test_state_that_is_anything_else_stops_with_a_word(standing: StateStanding, last: int | None, said: str) -> None:
+    with pytest.raises(StateError, match=said) as raised:
+        check_state("p", {"counted": standing}, last)
+    assert "Nothing was changed" in str(raised.value)
