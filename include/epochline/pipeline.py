@@ -160,10 +160,10 @@ class Pipeline(Declared):
     def _functions_exist(cls, value: Any) -> Any:
         return check_reference(value) if isinstance(value, str) else value
 
-    @field_validator("sinks", mode="before")
+    @field_validator("sinks", "state", mode="before")
     @classmethod
-    def _one_sink_may_stand_alone(cls, sinks: Any) -> Any:
-        return (sinks,) if isinstance(sinks, PostgresTable) else sinks
+    def _one_table_may_stand_alone(cls, tables: Any) -> Any:
+        return (tables,) if isinstance(tables, PostgresTable) else tables
 
     @model_validator(mode="after")
     def _record_and_sinks_agree(self) -> Self:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.coordinator import LEASE, Plan, abort, begin, commit, plan, seal
+from epochline.declarations import find
 from epochline.epoch import Epoch, Run
 from epochline.errors import StateError
 from epochline.kafka.source import KafkaOffsets
@@ -17,6 +19,7 @@ from epochline.operations import ACTIONS, Order, Subject
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 
+ROOT = Path(__file__).parents[3]
 COUNTING = '''
 """Words of lines, counted on from the state."""
 
@@ -40,20 +43,13 @@ COLUMNS = {"word": "text", "count": "bigint"}
 
 
 class Counting:
-    """The pipeline ``counting`` of one test, and what its runs do."""
+    """A pipeline that counts words, and what its runs do."""
 
-    def __init__(self, spark: Any, database: Any, topic: str, name: str, bootstrap: str) -> None:
-        self.spark, self.database, self.name, self.bootstrap = spark, database, name, bootstrap
+    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
+        self.spark, self.database, self.bootstrap = spark, database, bootstrap
+        self.pipeline, self.name = pipeline, pipeline.name
         self.ledger = PostgresLedger(database.dsn)
         self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
-        self.pipeline = Pipeline(
-            name=name, source=KafkaSource(topics=topic), parse=Text(), transform="counting:count",
-            sinks=[
-                PostgresTable(table="t_wordcount", mode="upsert", key="word", columns=COLUMNS, aggregated=True),
-                PostgresTable(table="given", columns={"seen": "text"}, aggregated=True),
-            ],
-            state=[StateTable(table="word_count", key="word", columns=COLUMNS, keys="counting:words")],
-        )  # fmt: skip
         with self.ledger.transaction() as tx:
             tx.targets.create(self.pipeline)
         self._runs = 0
@@ -99,16 +95,43 @@ def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatc
         database.query(f"DROP TABLE IF EXISTS {table}")
     database.query("DELETE FROM epochline.target")
 
-    def make(*lines: str) -> Counting:
-        return Counting(spark, database, topic({0: [line.encode() for line in lines]}), name, kafka_bootstrap)
+    def make(*lines: str, declared: Pipeline | None = None) -> Counting:
+        source = KafkaSource(topics=topic({0: [line.encode() for line in lines]}))
+        pipeline = declared or Pipeline(
+            name=name, source=source, parse=Text(), transform="counting:count",
+            sinks=[
+                PostgresTable(table="t_wordcount", mode="upsert", key="word", columns=COLUMNS, aggregated=True),
+                PostgresTable(table="given", columns={"seen": "text"}, aggregated=True),
+            ],
+            state=[StateTable(table="word_count", key="word", columns=COLUMNS, keys="counting:words")],
+        )  # fmt: skip
+        return Counting(spark, database, pipeline.model_copy(update={"name": name, "source": source}), kafka_bootstrap)
 
     return make
+
+
+def test_the_word_count_of_the_documents(counting: Callable[..., Counting], produce) -> None:
+    """E3: counted on, and set; a crash before the commit and a second attempt count nothing twice."""
+    line = counting("hello world", "hello flink", declared=find("word_count", ROOT / "dags"))
+    planned, who = line.planned()
+    line.sealed(planned, who)
+    assert line.counts("t_wordcount") == {}
+    assert planned.epoch is not None
+    abort(line.ledger, line.name, planned.epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+
+    line.sealed(plan(line.ledger, line.kafka, line.pipeline, who), who)
+    commit(line.ledger, line.kafka, line.name, planned.epoch.epoch_id)
+    assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
+
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    line.epoch()
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}
 
 
 def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(
     counting: Callable[..., Counting], produce
 ) -> None:
-    """C1, C8, S14, E3: absolute counts; a crash before the commit changes nothing; one version per epoch."""
+    """C1, C8, S14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
     line = counting("hello world", "hello flink")
     line.epoch()
     assert line.counts() == line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
