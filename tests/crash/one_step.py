@@ -13,13 +13,14 @@ import selectors
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from epochline import KafkaSource
+from epochline import KafkaSource, StateTable
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
 from epochline.epoch import Interval
@@ -36,7 +37,9 @@ from epochline.settings import Settings
 from epochline.spark import job
 from epochline.spark.claims import ClaimReader
 from epochline.spark.plan import read_plan
+from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.spark.transaction import PartTransaction
+from epochline.spark.transformed import DIGEST, SinkRows
 from epochline.startup import FromGroup, FromTimestamp
 from tests.crash.line import Line, as_spark_partition
 
@@ -49,6 +52,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "from a group": {"startup": FromGroup(group="nobody", reset="earliest")},
     "paced": {"settings": Settings(minimum_pause=timedelta(milliseconds=50))},
     "impatient": {"settings": Settings(tolerable_failures=0)},
+    "with state": {"transform": "pipelines.word_count:count"},
     "counting failures": {"settings": Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))},
 }
 """Declarations by which the use cases take another way; every one but ``from the end`` reads all records."""
@@ -78,6 +82,11 @@ class SharedTopic(Line):
         of_kind = dict(KINDS[kind])
         startup = of_kind.pop("startup", "earliest")
         source = KafkaSource(topics=topic, records_per_epoch=limit, startup=startup)
+        if kind == "with state":
+            state = {"kind": "text", "records": "bigint"}
+            of_kind["state"] = StateTable(
+                table=f"{options['name']}_state", key="kind", columns=state, keys="pipelines.word_count:words"
+            )
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
         self.topic = topic
         self.kind = kind
@@ -106,7 +115,20 @@ class SharedTopic(Line):
             raise ours from error
 
     def write(self, ranges: Any, ticket: StagingTicket) -> None:
-        self.write_parts(map(self.read, ranges), ticket)
+        states = {state.table for state in self.pipeline.state}
+        rows_of_sinks = replace(ticket, tables=tuple(one for one in ticket.tables if one.sink not in states))
+        self.write_parts(map(self.read, ranges), rows_of_sinks)
+        for state in self.pipeline.state:
+            self.write_state(state, ticket, sum(len(one.range) for one in ranges))
+
+    def write_state(self, state: StateTable, ticket: StagingTicket, records: int) -> None:
+        """What a transform would keep: how many records there have been."""
+        before = sum(int(row[0]) for row in self.query(f'SELECT records FROM "{state.table}"'))
+        flow = SinkRows(pipeline=self.pipeline, sink=state, tables=(ticket.table(state.table),))
+        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
+        row = {"kind": ["all"], "records": [before + records], DIGEST: [before + records]}
+        as_spark_partition(0)
+        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(row)]))])
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""

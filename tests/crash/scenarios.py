@@ -193,6 +193,8 @@ SCENARIOS = {
     "plan from a group": Scenario(nothing, "plan", run_one, kind="from a group"),
     "plan again": Scenario(planned, "plan", run_one),
     "plan after a commit": Scenario(committed, "plan", run_two, run=TWO, limit=SOME),
+    "plan with state": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with state"),
+    "commit with state": Scenario(sealed, "commit", commit_again, kind="with state"),
     "plan after a change of leader": Scenario(committed_under_a_former_leader, "plan", run_two, run=TWO, limit=SOME),
     "plan after an abort": Scenario(aborted, "plan", run_one),
     "recover a sealed epoch": Scenario(sealed, "plan", run_two, run=TWO, limit=SOME),
