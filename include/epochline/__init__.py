@@ -4,6 +4,7 @@ What a pipeline's author imports is here; nothing here imports Airflow, Spark or
 """
 
 from epochline.declarations import epoch_dag
+from epochline.event_time import EventTime
 from epochline.parsing import Bytes, Json, Regex, Text
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.restart import Endless, FailureRate, FixedDelay, NoRestart
@@ -11,10 +12,13 @@ from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, FromTimestamp
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.windowed import Windowed
+from epochline.windows import Session, Sliding, Tumbling
 
 __all__ = [
     "Bytes",
     "Endless",
+    "EventTime",
     "FailureRate",
     "FixedDelay",
     "FromGroup",
@@ -26,8 +30,12 @@ __all__ = [
     "Pipeline",
     "PostgresTable",
     "Regex",
+    "Session",
     "Settings",
+    "Sliding",
     "StateTable",
     "Text",
+    "Tumbling",
+    "Windowed",
     "epoch_dag",
 ]

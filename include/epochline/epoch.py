@@ -45,6 +45,8 @@ class EpochKind(enum.StrEnum):
     BACKFILL = "backfill"
     REQUEUE = "requeue"
     EXTEND_BACK = "extend_back"
+    IDLE = "idle"
+    """Reads nothing: closes windows of a source that is idle (E11)."""
 
 
 class CommitOutcome(enum.StrEnum):

@@ -62,6 +62,26 @@ class PartitionTime:
         return PartitionTime(newest=newest if self.newest is None else max(self.newest, newest), read_at=now)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeStanding:
+    """What is known of event time when an epoch is planned.
+
+    Args:
+        watermark: what the last committed epoch left; None where none did.
+        partitions: of every partition that the pipeline reads, by topic and number.
+        now: the database's clock, when the epoch was planned.
+    """
+
+    watermark: datetime | None
+    partitions: Mapping[tuple[str, int], PartitionTime]
+    now: datetime
+
+    def after(self, declared: EventTime, newest: Mapping[tuple[str, int], datetime | None]) -> datetime | None:
+        """The watermark that the epoch leaves, whose newest record of each partition was of ``newest``."""
+        read = {place: time.and_then(newest.get(place), self.now) for place, time in self.partitions.items()}
+        return watermark(declared, read, self.watermark, self.now)
+
+
 def watermark(
     declared: EventTime, partitions: Mapping[K, PartitionTime], before: datetime | None, now: datetime
 ) -> datetime | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from epochline.epoch import Counts
 
@@ -78,7 +79,8 @@ class Origin:
 class PartitionCounts:
     """What a part, or a whole attempt, saw of one Kafka partition.
 
-    ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64.
+    ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the
+    newest event time of a good record, where the pipeline has event time.
     """
 
     received: int
@@ -88,6 +90,7 @@ class PartitionCounts:
     first_offset: int | None
     last_offset: int | None
     digest: int
+    newest: datetime | None = None
 
     @property
     def counts(self) -> Counts:
@@ -97,6 +100,7 @@ class PartitionCounts:
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
         firsts = [o for o in (self.first_offset, other.first_offset) if o is not None]
         lasts = [o for o in (self.last_offset, other.last_offset) if o is not None]
+        times = [time for time in (self.newest, other.newest) if time is not None]
         return PartitionCounts(
             received=self.received + other.received,
             passed=self.passed + other.passed,
@@ -105,6 +109,7 @@ class PartitionCounts:
             first_offset=min(firsts, default=None),
             last_offset=max(lasts, default=None),
             digest=(self.digest + other.digest) % 2**64,
+            newest=max(times, default=None),
         )
 
 

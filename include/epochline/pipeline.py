@@ -22,6 +22,7 @@ from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, Startup
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.windowed import Windowed
 
 # Declarations that are in a ledger already may have them; nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
@@ -72,6 +73,10 @@ class KafkaSource(Declared):
                 raise ValueError(f"startup: gives offsets for {', '.join(strangers)}, which topics does not name")
         return self
 
+    def reads(self, topic: str) -> bool:
+        """Whether a topic is among those that are declared."""
+        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+
 
 class Pipeline(Declared):
     """A pipeline: one source, a parse, perhaps a transform, one or more sinks, and when it runs.
@@ -89,6 +94,7 @@ class Pipeline(Declared):
         state: tables of keyed state. The transform is called with a dict of DataFrames by table too, the state of the
             keys that the epoch's records have, and gives a DataFrame of the rows to keep for each, or none; a row with
             a true ``_deleted`` is forgotten.
+        windows: aggregates per window of event time, in place of a transform.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
         schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron text, ``@continuous``, or None for
             manual runs. Where it is left out, a profile or the settings file may give an interval.
@@ -110,6 +116,7 @@ class Pipeline(Declared):
     explode: str | None = None
     transform: str | None = None
     state: tuple[StateTable, ...] = ()
+    windows: Windowed | None = None
     bad_records: Literal["fail", "quarantine"] = "fail"
     schedule: timedelta | str | None = None
     postgres_connection: str = "epochline_postgres"
@@ -181,9 +188,13 @@ class Pipeline(Declared):
                 f"source.startup: {self.consumer_group} is the group that epochline mirrors this pipeline's heads to;"
                 " name the group of the job that read the topic before"
             )
+        if self.windows is not None:
+            if self.transform is not None:
+                raise ValueError("windows: stand in place of a transform; take one of them out")
+            self.windows.check(self.parsed_columns, self.sinks)
         tables = [split_table(sink.table) for sink in self.tables]
         if len(set(tables)) != len(tables):
-            raise ValueError("sinks: a table is named twice" + (", or is state too" if self.state else ""))
+            raise ValueError("sinks: a table is named twice" + (", or is state too" if self.states else ""))
         self._check_state()
         for sink in self.tables:
             self._check_sink(sink)
@@ -201,7 +212,7 @@ class Pipeline(Declared):
                 )
 
     def _check_sink(self, sink: PostgresTable) -> None:
-        if self.transform is not None:
+        if self.is_transformed:
             if sink.select is not None:
                 raise ValueError(f"sinks.{sink}.select: with a transform, give each table its rows there")
             missing = [name for name in sink.order_by if name not in {**self.parsed_columns, **(sink.columns or {})}]
@@ -238,7 +249,22 @@ class Pipeline(Declared):
     @property
     def tables(self) -> tuple[PostgresTable, ...]:
         """Every table that an epoch writes: the targets, then the state."""
-        return (*self.sinks, *self.state)
+        return (*self.sinks, *self.states)
+
+    @property
+    def states(self) -> tuple[StateTable, ...]:
+        """Every table of keyed state: those that are declared, and that of the windows still open."""
+        if self.windows is None:
+            return self.state
+        return (
+            *self.state,
+            self.windows.open_windows(next(one for one in self.sinks if one.table == self.windows.into)),
+        )
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether rows are made from all of an epoch's records, and belong to no single one any more."""
+        return self.transform is not None or self.windows is not None
 
     @property
     def consumer_group(self) -> str:
@@ -247,7 +273,9 @@ class Pipeline(Declared):
 
     def stored(self) -> str:
         """The declaration as canonical JSON: what the ledger keeps and `declaration_hash` is made of."""
-        fields = self.model_dump(mode="json", exclude=None if self.state else {"state"})
+        fields = self.model_dump(
+            mode="json", exclude={name for name in ("state", "windows") if not getattr(self, name)}
+        )
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod

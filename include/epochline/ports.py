@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
+from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
 from epochline.pipeline import KafkaSource, Pipeline
@@ -404,6 +405,16 @@ class States(Protocol):
         """Note for every state table that the epoch left it as it is now."""
 
 
+class Times(Protocol):
+    """Event time, as epochs left it."""
+
+    def event_times(self, pipeline: Pipeline) -> TimeStanding:
+        """What the last committed epoch left, and when it is."""
+
+    def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
+        """Whether a window that is open ends between two watermarks, the second included."""
+
+
 class Transaction(Protocol):
     """One database transaction, seen from its sides."""
 
@@ -438,6 +449,10 @@ class Transaction(Protocol):
     @property
     def states(self) -> States:
         """Keyed state."""
+
+    @property
+    def times(self) -> Times:
+        """Event time."""
 
 
 class Ledger(Protocol):

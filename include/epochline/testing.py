@@ -19,6 +19,7 @@ from typing import Any
 
 from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, TopicMissingError
+from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket, staged_tables
 from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
@@ -44,6 +45,7 @@ from epochline.ports import (
     Standing,
     States,
     Targets,
+    Times,
 )
 from epochline.state import StateDigest, StateStanding
 from epochline.table import PostgresTable
@@ -218,6 +220,7 @@ class FakeTransaction:
         self.operators: Operators = self
         self.history: History = self
         self.states: States = self
+        self.times: Times = self
 
     # Epochs and pipelines.
 
@@ -620,7 +623,7 @@ class FakeTransaction:
 
     def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
         found = {}
-        for state in pipeline.state:
+        for state in pipeline.states:
             rows = self.rows.targets[state.table]
             left_by, left = self.rows.states.get((pipeline.name, state.table), (None, None))
             found[state.table] = StateStanding(now=_digest_of(rows), left=left, left_by=left_by)
@@ -630,7 +633,7 @@ class FakeTransaction:
         return max((e.epoch_id for e in self._of(pipeline) if e.state is EpochState.COMMITTED), default=None)
 
     def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
-        for state in pipeline.state:
+        for state in pipeline.states:
             self.rows.states[pipeline.name, state.table] = epoch_id, _digest_of(self.rows.targets[state.table])
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
@@ -640,6 +643,14 @@ class FakeTransaction:
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         pass
+
+    # Event time: only Spark knows any.
+
+    def event_times(self, pipeline: Pipeline) -> TimeStanding:
+        return TimeStanding(watermark=None, partitions={}, now=self._now())
+
+    def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
+        return False
 
     # Settings and failures.
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from epochline.columns import parse_type
 from epochline.declared import Declared, check_identifier
+from epochline.event_time import EventTime
 from epochline.restart import Pause
+from epochline.state import StateTable
+from epochline.table import PostgresTable
 from epochline.windows import Windows
 
 START, END = "window_start", "window_end"
 """Columns of every result and of the state: ``timestamptz``, ``[window_start, window_end)``."""
 
+_TIME = parse_type("timestamptz").name
 _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")
 
 
@@ -44,7 +50,10 @@ class Windowed(Declared):
     The result table has the columns of the key, ``window_start``, ``window_end`` and one for each aggregate, and is
     an upsert target by key and ``window_start``: a late record gives the corrected row in place of the first (X21).
 
+    Windows that are still open are state (`epochline.state`), in a table named after the result's with ``_open``.
+
     Args:
+        time: where a record's time is found, and how far the watermark stays behind it.
         window: `Tumbling`, `Sliding` or `Session`.
         key: columns of the parsed record; none for one result per window.
         aggregates: by column of the result, ``count(*)`` or ``sum``, ``min``, ``max``, ``count`` of a record's column.
@@ -54,6 +63,7 @@ class Windowed(Declared):
             one they are only counted.
     """
 
+    time: EventTime
     window: Windows
     key: tuple[str, ...] = ()
     aggregates: dict[str, str] = Field(min_length=1)
@@ -81,6 +91,65 @@ class Windowed(Declared):
         if twice:
             raise ValueError(f"{', '.join(twice)} would be two columns of the result; rename one")
         return self
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Columns of the record without which it belongs to no window: NULL there makes it a bad record."""
+        return tuple(dict.fromkeys((self.time.column, *self.key)))
+
+    def open_windows(self, into: PostgresTable) -> StateTable:
+        """The table of the windows that are not forgotten yet.
+
+        Args:
+            into: the sink of the results, checked by `check`.
+        """
+        return StateTable(table=f"{into.table}_open", key=(*self.key, START), columns=into.columns)
+
+    def check(self, record: Mapping[str, str], sinks: Sequence[PostgresTable]) -> None:
+        """Hold it against the record's columns and the sinks; ``ValueError`` says what does not fit."""
+        by_table = {sink.table: sink for sink in sinks}
+        columns = {"time.column": (self.time.column,), "key": self.key}
+        columns |= {f"aggregates.{name}": (one.column,) for name, one in self.read_aggregates.items() if one.column}
+        for field, names in columns.items():
+            missing = [name for name in names if name not in record]
+            if missing:
+                raise ValueError(f"windows.{field}: {', '.join(missing)} is not a column of the record")
+        if parse_type(record[self.time.column]).name != _TIME:
+            raise ValueError(
+                f"windows.time.column: {self.time.column} is {record[self.time.column]}; event time is timestamptz"
+            )
+        named = {"into": self.into} | ({} if self.too_late is None else {"too_late": self.too_late})
+        for field, table in named.items():
+            if table not in by_table:
+                raise ValueError(f"windows.{field}: {table} is not among the sinks")
+        strangers = sorted(set(by_table) - set(named.values()))
+        if strangers or self.into == self.too_late:
+            raise ValueError(f"windows: {', '.join(strangers) or self.into} must be either into or too_late")
+        self._check_into(by_table[self.into])
+        if self.too_late is not None:
+            self._check_too_late(by_table[self.too_late], record)
+
+    def _check_into(self, into: PostgresTable) -> None:
+        where = f"windows.into: {into}"
+        if into.mode != "upsert" or into.order_by or set(into.key) != {*self.key, START}:
+            raise ValueError(
+                f"{where} must be of mode 'upsert' by key {', '.join((*self.key, START))}, without order_by"
+            )
+        if not into.aggregated:
+            raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
+        expected = {*self.key, START, END, *self.aggregates}
+        if into.columns is None or set(into.columns) != expected:
+            raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(expected))}")
+        for name in (START, END):
+            if parse_type(into.columns[name]).name != _TIME:
+                raise ValueError(f"{where}: {name} is {into.columns[name]}; it must be timestamptz")
+
+    def _check_too_late(self, sink: PostgresTable, record: Mapping[str, str]) -> None:
+        if sink.mode != "append" or sink.aggregated:
+            raise ValueError(f"windows.too_late: {sink} must be of mode 'append', and not aggregated")
+        missing = [name for name in sink.columns or {} if name not in record]
+        if missing:
+            raise ValueError(f"windows.too_late: {sink} has {', '.join(missing)}, which the record has not")
 
     @property
     def read_aggregates(self) -> dict[str, Aggregate]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -68,13 +69,14 @@ class BatchFlow:
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
         self._sinks: dict[str, SinkRows] = {}
-        if pipeline.transform is None:
+        if not pipeline.is_transformed:
             self._sinks = {
                 table.sink: SinkRows(pipeline.sink(table.sink), table, pipeline.parsed_columns)
                 for table in tables
                 if table.sink != QUARANTINE
             }
         self._quarantines_tombstones = any(sink.on_tombstone == "quarantine" for sink in pipeline.sinks)
+        self._required = () if pipeline.windows is None else pipeline.windows.required
 
     def process(self, batch: pa.RecordBatch) -> Processed:
         """Rows for every sink, the quarantine's rows and the counts of one source batch.
@@ -122,16 +124,16 @@ class BatchFlow:
                 parsed.reasons[record] = "the record has no value, and tombstones are quarantined"
             rows = _without(rows, parsed.record, parsed.reasons)
         self._refuse(source, parsed.reasons)
-        return (
-            rows.select(self.parsed_schema.names),
-            quarantine_batch(source, parsed.reasons),
-            _counts(source, parsed),
-        )
+        counts = _counts(source, parsed)
+        if self._pipeline.windows is not None:
+            for place, newest in _newest_times(rows, self._pipeline.windows.time.column).items():
+                counts[place] = replace(counts[place], newest=newest)
+        return rows.select(self.parsed_schema.names), quarantine_batch(source, parsed.reasons), counts
 
     @property
     def transformed(self) -> bool:
         """Whether the pipeline has a ``transform``, and `parse_only` is what its records go through."""
-        return self._pipeline.transform is not None
+        return self._pipeline.is_transformed
 
     @property
     def parsed_schema(self) -> pa.Schema:
@@ -170,6 +172,9 @@ class BatchFlow:
             columns[name] = cast.array
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
+        for name in self._required:
+            for row in pc.indices_nonzero(columns[name].is_null()).to_pylist():
+                reasons.setdefault(int(record[row]), f"{name} is NULL, so that the record belongs to no window")
         whole = len(record) == source.num_rows and self._pipeline.explode is None
         for name in ("topic", "partition", "offset"):
             column = source.column(name)
@@ -193,6 +198,13 @@ class BatchFlow:
             f" 'fail': nothing of this attempt is kept ({len(reasons)} bad in this batch). Correct the parse, or"
             " declare bad_records='quarantine'"
         )
+
+
+def _newest_times(rows: pa.RecordBatch, column: str) -> dict[tuple[str, int], datetime]:
+    """The newest event time per topic and partition."""
+    table = pa.table({"topic": rows["_topic"], "partition": rows["_partition"], "time": rows[column]})
+    newest = table.group_by(["topic", "partition"]).aggregate([("time", "max")])
+    return {(one["topic"], one["partition"]): one["time_max"] for one in newest.to_pylist()}
 
 
 def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:

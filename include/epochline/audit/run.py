@@ -159,7 +159,7 @@ class _Audit:
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
         """Whether the rows of a target can be compared by value; ``said`` is None where they can."""
         said, judged = None, True
-        if declared.transform is not None:
+        if declared.is_transformed:
             said = "a transform made the rows"
         elif sink.mode != "append":
             said = f"mode {sink.mode} keeps no row per record"

@@ -19,7 +19,7 @@ from typing import Any
 from epochline.cli import connections, database, printing
 from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
 from epochline.effective import in_force
-from epochline.epoch import AbortOutcome, Epoch, Interval, Run
+from epochline.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
 from epochline.errors import EpochError, EpochlineError
 from epochline.layout import StagingTicket
 from epochline.lease import kept_lease
@@ -27,6 +27,7 @@ from epochline.pipeline import Pipeline
 from epochline.settings_file import file_settings
 
 _TERMINATED = 143
+_WITHOUT_RANGES = {EpochKind.REQUEUE: "records of the quarantine", EpochKind.IDLE: "nothing, windows close"}
 
 
 class Execution:
@@ -88,7 +89,7 @@ class Execution:
         epoch, self.found = planned.epoch, planned.outcome
         if epoch is None:
             return None
-        ranges = ", ".join(str(one) for one in planned.ranges) or "records of the quarantine"
+        ranges = ", ".join(str(one) for one in planned.ranges) or _WITHOUT_RANGES[epoch.kind]
         printing.progress(f"{epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
         try:
             self._stage(epoch, run)

@@ -66,7 +66,7 @@ def check_states(tx: Transaction, pipeline: Pipeline) -> None:
     Raises:
         StateError: with what happened to it, and what an operator may do.
     """
-    if pipeline.state:
+    if pipeline.states:
         check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
 
 

@@ -24,6 +24,7 @@ from epochline.coordinator.checks import (
     open_transactions,
 )
 from epochline.coordinator.commit import mirror
+from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.interval import judge
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.recover import recover
@@ -208,13 +209,17 @@ def _write_plan(
         if backfill is not None:
             judged = judge(tx, pipeline, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *judged.notes], judged.covered_by
-        if not ranges:
+        kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
+        if not ranges and backfill is None and closes_windows(tx, pipeline):
+            kind = EpochKind.IDLE
+            notes = [*notes, "nothing to read; windows close, because the source is idle"]
+        elif not ranges:
             outcome = PlanOutcome.COVERED if any(part.committed for part in parts) else PlanOutcome.NOTHING_TO_READ
             return Plan(outcome=outcome, notes=tuple(notes), covered_by=covered_by)
         epoch = tx.epochs.insert(
             pipeline, row, run, ranges, targets,
-            kind=EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL, lease=lease, record_limit=limit,
-            note=note, interval=None if backfill is None else backfill.interval,
+            kind=kind, lease=lease, record_limit=limit, note=note,
+            interval=None if backfill is None else backfill.interval,
         )  # fmt: skip
         tx.history.keep_settings(epoch, settings.recorded())
     log.info(

@@ -203,7 +203,7 @@ class PostgresEpochs:
                 self._connection, "count_range",
                 pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, topic=topic, partition=partition,
                 read=one.received, passed=one.passed, skipped=one.skipped, quarantined=one.quarantined,
-                first_offset=one.first_offset, last_offset=one.last_offset, digest=one.digest,
+                first_offset=one.first_offset, last_offset=one.last_offset, digest=one.digest, newest=one.newest,
             )  # fmt: skip
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:

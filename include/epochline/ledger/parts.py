@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
@@ -48,7 +49,10 @@ SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(parts)s, %(rows)s
 FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
 """  # noqa: S608
 
-_END_JOB = f"UPDATE epochline.attempt SET job_ended_at = now() WHERE {_LIVE}"  # noqa: S608
+_END_JOB = f"""
+UPDATE epochline.attempt
+SET job_ended_at = now(), watermark = %(watermark)s, records_too_late = %(too_late)s WHERE {_LIVE}
+"""  # noqa: S608
 
 _FORGET_PARSE = "DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s"
 
@@ -95,6 +99,7 @@ def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, A
             {"topic": topic, "partition": partition}
             | asdict(counts[topic, partition])
             | {"digest": str(counts[topic, partition].digest)}
+            | _newest(counts[topic, partition])
             for topic, partition in sorted(counts)
         ]
     }
@@ -111,6 +116,7 @@ def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCoun
             first_offset=one["first_offset"],
             last_offset=one["last_offset"],
             digest=int(one["digest"]),
+            newest=datetime.fromisoformat(one["newest"]) if one.get("newest") else None,
         )
         for one in message.get("seen", ())
     }
@@ -162,13 +168,19 @@ def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, 
     return True
 
 
-def end_job(cursor: Cursor, attempt_id: int) -> bool:
+def end_job(cursor: Cursor, attempt_id: int, watermark: datetime | None = None, too_late: int | None = None) -> bool:
     """Write the job's end mark; False when the attempt is fenced, sealed or gone.
 
     The parts under the name `PARSE` go in the same transaction: nothing reads them after it.
+
+    Args:
+        cursor: in a transaction of its own.
+        attempt_id: whose job ended.
+        watermark: what it closed windows by.
+        too_late: how many records came too late for any window; None where there are no windows.
     """
     failpoint("end.mark")
-    cursor.execute(_END_JOB, {"attempt_id": attempt_id})
+    cursor.execute(_END_JOB, {"attempt_id": attempt_id, "watermark": watermark, "too_late": too_late})
     ended = cursor.rowcount == 1
     if ended:
         failpoint("end.forget")
@@ -195,6 +207,10 @@ def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host:
     """Record that a session's write was refused. One row per session: a second record changes nothing."""
     failpoint("refused.record")
     cursor.execute(_RECORD_FENCED_WRITE, (attempt_id, backend_pid, host, what))
+
+
+def _newest(counts: PartitionCounts) -> dict[str, Any]:
+    return {"newest": counts.newest.isoformat() if counts.newest else None}
 
 
 def _values(attempt_id: int, sink: str, write_id: str) -> dict[str, Any]:

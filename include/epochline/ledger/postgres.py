@@ -27,6 +27,7 @@ from epochline.ledger.history import PostgresHistory
 from epochline.ledger.operators import PostgresOperators
 from epochline.ledger.quarantine import PostgresQuarantine
 from epochline.ledger.states import PostgresStates
+from epochline.ledger.times import PostgresTimes
 from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
@@ -48,6 +49,7 @@ class PostgresTransaction:
         self.operators = PostgresOperators(connection)
         self.history = PostgresHistory(connection)
         self.states = PostgresStates(connection)
+        self.times = PostgresTimes(connection)
 
 
 class PostgresLedger:

@@ -86,13 +86,19 @@ WHERE e.pipeline = :pipeline AND e.epoch_id = :epoch_id AND e.state = 'PLANNED' 
 -- name: mark_pre_committed
 UPDATE epochline.epoch
 SET state = 'PRE_COMMITTED', pre_committed_at = clock_timestamp(), records_read = :read, records_passed = :passed,
-    records_skipped = :skipped, records_quarantined = :quarantined
+    records_skipped = :skipped, records_quarantined = :quarantined,
+    (watermark, records_too_late) = (SELECT a.watermark, a.records_too_late FROM epochline.attempt a
+                                     WHERE (a.pipeline, a.epoch_id) = (:pipeline, :epoch_id) AND a.fenced_at IS NULL)
 WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND state = 'PLANNED'
 
 -- name: count_range
 UPDATE epochline.planned_range
 SET records_read = :read, records_passed = :passed, records_skipped = :skipped, records_quarantined = :quarantined,
-    first_offset = :first_offset, last_offset = :last_offset, source_digest = :digest
+    first_offset = :first_offset, last_offset = :last_offset, source_digest = :digest,
+    newest_event_time = CASE WHEN CAST(:newest AS timestamptz) IS NOT NULL THEN
+        greatest(:newest, (SELECT t.newest_event_time FROM epochline.event_times t
+                           WHERE t.pipeline = :pipeline AND t.topic_id = planned_range.topic_id
+                             AND t.partition = :partition)) END
 WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND topic = :topic AND partition = :partition
 
 -- name: mark_committed
@@ -437,3 +443,15 @@ SET keys = excluded.keys, digest = excluded.digest, written_at = clock_timestamp
 
 -- name: last_committed
 SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED'
+
+-- Event time.
+
+-- name: watermark_left
+-- By the last committed epoch, of whichever generation: time does not go back.
+SELECT watermark FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED' ORDER BY epoch_id DESC LIMIT 1
+
+-- name: event_times
+SELECT topic, topic_id, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = :pipeline
+
+-- name: now
+SELECT now()

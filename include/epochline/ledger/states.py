@@ -19,7 +19,7 @@ class PostgresStates:
         self._connection = connection
 
     def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
-        return {state.table: self._standing(pipeline.name, state.table) for state in pipeline.state}
+        return {state.table: self._standing(pipeline.name, state.table) for state in pipeline.states}
 
     def _standing(self, pipeline: str, table: str) -> StateStanding:
         schema, name = split_table(table)
@@ -36,7 +36,7 @@ class PostgresStates:
         return found
 
     def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
-        for state in pipeline.state:
+        for state in pipeline.states:
             schema, name = split_table(state.table)
             execute(
                 self._connection, "leave_state",

@@ -28,7 +28,7 @@ class AcceptState(DirectAction[Parameters, None]):
 
     def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
         declared, _ = subject.declaration()
-        if not declared.state:
+        if not declared.states:
             return refused(f"{subject.name} declares no state.")
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:

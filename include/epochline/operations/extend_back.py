@@ -81,7 +81,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
                 f"{', '.join(ordered)}: only rows of mode append and add do not depend on the order in which epochs are"
                 " committed. Read the past with a pipeline of its own."
             )
-        if declared.state:
+        if declared.states:
             return refused(
                 f"{subject.name} keeps state, which goes forward only. Read the past with a pipeline of its own."
             )

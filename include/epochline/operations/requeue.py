@@ -89,7 +89,7 @@ def _selection(asked: RequeueParameters, row: PipelineRow) -> Selection:
 
 def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool) -> str | None:
     """A requeued record is older than rows that are there: a sink must know that, or not care."""
-    if pipeline.state:
+    if pipeline.states:
         return f"{pipeline.name} keeps state, which later epochs have gone on from: an old record cannot go into it."
     keeps = tx.targets.keeps_order(pipeline)
     for sink in pipeline.sinks:

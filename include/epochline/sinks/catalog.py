@@ -131,9 +131,14 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
     _check_lineage(who, sink, target)
     if sink.key:
         _check_key(who, sink, target, filled)
-    if sink.mode == "upsert" and find_target(connection, _side_table(pipeline, sink)) is None:
+    if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
         raise TargetError(f"{who}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
     return filled
+
+
+def remembers_deleted(sink: PostgresTable) -> bool:
+    """Whether deleted keys are kept beside the target: where an older row could come after, and must not count."""
+    return sink.mode == "upsert" and bool(order_of(sink))
 
 
 def _side_table(pipeline: Pipeline, sink: PostgresTable) -> str:
@@ -159,7 +164,7 @@ def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
 
 
 def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
-    own_rows = sink.select is not None or pipeline.transform is not None
+    own_rows = sink.select is not None or pipeline.is_transformed
     filled = {}
     for name, column in target.columns.items():
         if name.startswith("_") or not column.writable:

@@ -203,17 +203,14 @@ def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
     )
     statement = sql.SQL(
         "WITH w AS ({winners}) INSERT INTO {target} AS t ({into}) SELECT {values} FROM w WHERE NOT w.{deleted}"
-        " AND NOT EXISTS (SELECT FROM {side} d WHERE {same} AND NOT {newer}) ORDER BY {key} ON CONFLICT"
-        " ({plain_key}) {action}"
+        " AND {not_deleted} ORDER BY {key} ON CONFLICT ({plain_key}) {action}"
     ).format(
         winners=_winners(what),
         target=what.target.identifier,
         into=into,
         values=values,
         deleted=sql.Identifier(DELETED),
-        side=what.deleted_keys,
-        same=same(key, "d", "w"),
-        newer=_newer(what.order, "w", "d"),
+        not_deleted=_not_deleted_since(what),
         key=names(key, "w"),
         plain_key=names(key),
         action=action,
@@ -222,8 +219,16 @@ def _upsert(connection: Connection, what: Application, epoch: Epoch) -> int:
     return written + _delete(connection, what)
 
 
+def _not_deleted_since(what: Application) -> sql.Composable:
+    if not what.order:
+        return sql.SQL("true")
+    return sql.SQL("NOT EXISTS (SELECT FROM {} d WHERE {} AND NOT {})").format(
+        what.deleted_keys, same(what.sink.key, "d", "w"), _newer(what.order, "w", "d")
+    )
+
+
 def _delete(connection: Connection, what: Application) -> int:
-    """Tombstones: delete, and keep key and order, so that an older record does not bring the row back."""
+    """Tombstones: delete, and keep key and order where there is one, so that an older record brings no row back."""
     key, parts = what.sink.key, {"winners": _winners(what), "side": what.deleted_keys}
     deleted = sql.SQL(
         "WITH w AS ({winners}) DELETE FROM {target} AS t USING w WHERE w.{deleted} AND {same} AND {newer}"
@@ -234,6 +239,9 @@ def _delete(connection: Connection, what: Application) -> int:
         newer=_replaces(what, "w", "t"),
         **parts,
     )
+    rows = execute_sql(connection, deleted)[0]
+    if not what.order:
+        return rows
     kept = [*key, *what.order]
     remembered = sql.SQL(
         "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY"
@@ -250,15 +258,12 @@ def _delete(connection: Connection, what: Application) -> int:
                 sql.SQL("{} = {}").format(sql.Identifier(c), sql.Identifier("excluded", c)) for c in what.order
             ),
             _newer(what.order, "excluded", "d"),
-        )
-        if what.order
-        else sql.SQL("DO NOTHING"),
+        ),
         **parts,
     )
     forgotten = sql.SQL(
         "WITH w AS ({winners}) DELETE FROM {side} d USING w WHERE NOT w.{deleted} AND {same} AND {newer}"
     ).format(deleted=sql.Identifier(DELETED), same=same(key, "d", "w"), newer=_newer(what.order, "w", "d"), **parts)
-    rows = execute_sql(connection, deleted)[0]
     execute_sql(connection, remembered)
     execute_sql(connection, forgotten)
     return rows

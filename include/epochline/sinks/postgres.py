@@ -16,11 +16,12 @@ from epochline.ledger.statements import run
 from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
 from epochline.sinks import modes
-from epochline.sinks.catalog import filled_columns, find_target, order_of, table_definition
+from epochline.sinks.catalog import filled_columns, find_target, order_of, remembers_deleted, table_definition
 from epochline.sinks.followed import follow
 from epochline.sinks.prepare import prepare
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.windowed import END
 
 
 class PostgresTargets:
@@ -94,8 +95,12 @@ class PostgresTargets:
                 self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
                 if isinstance(sink, StateTable):
                     follow(self._connection, sink.table)
+                if pipeline.windows is not None and sink in pipeline.states:
+                    # Windows that close are found by their end, however many are open.
+                    index = sql.SQL("CREATE INDEX ON {} ({})")
+                    execute_sql(self._connection, index.format(sql.Identifier(schema, table), sql.Identifier(END)))
                 made.append(sink.table)
-            if sink.mode == "upsert" and find_target(self._connection, sink.table) is not None:
+            if remembers_deleted(sink) and find_target(self._connection, sink.table) is not None:
                 made += self._create_deleted_keys(pipeline, sink)
         return made
 

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg2
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from epochline.brokers import HIDDEN_OPTIONS
-from epochline.declared import load_function
 from epochline.epoch import EpochKind
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
 from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job, record_error, standing
-from epochline.names import QUARANTINE
 from epochline.spark.claims import read_claims
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import one_line, told
-from epochline.spark.functions import pickle_by_value, ship_functions
+from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
-from epochline.spark.parsed import FirstWrite, ParseTask, parse, parsed_rows, refused_and_counted
 from epochline.spark.plan import AttemptPlan, read_plan
 from epochline.spark.source import read_ranges
 from epochline.spark.staging import WriteOrder, stage
-from epochline.spark.state import StateReader, read_state
-from epochline.spark.transformed import SinkRows, by_table, staged_frame
+from epochline.spark.transforming import Made, stage_transformed
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +59,8 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
     plan = read_plan(credentials.dsn, pipeline, epoch_id, attempt)
     log.info("job.started pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, attempt)
     try:
-        _stage(spark, plan, credentials)
-        _end(plan.ticket, credentials.dsn)
+        made = _stage(spark, plan, credentials)
+        _end(plan.ticket, credentials.dsn, made)
     except Exception as error:
         ours = _what_happened(plan.ticket, credentials.dsn, error)
         _keep_error(plan.ticket, credentials.dsn, ours or error)
@@ -76,8 +70,8 @@ def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credent
     log.info("job.ended pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, attempt)
 
 
-def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) -> None:
-    if not plan.ranges and plan.kind is not EpochKind.REQUEUE:
+def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) -> Made:
+    if not plan.ranges and plan.kind not in (EpochKind.REQUEUE, EpochKind.IDLE):
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
     for name, value in {**chosen, **_SETTINGS}.items():
@@ -86,46 +80,17 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
         records = read_claims(spark, plan.ticket, credentials.dsn)
     else:
         records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
-    if plan.pipeline.transform is None:
-        flow = OnePass(pipeline=plan.pipeline, tables=plan.ticket.tables, functions=ship_functions(plan.pipeline))
-        stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn))
-    else:
-        _stage_transformed(records, plan, plan.pipeline.transform, credentials.dsn)
+    if plan.pipeline.is_transformed:
+        return stage_transformed(records, plan, credentials.dsn)
+    flow = OnePass(pipeline=plan.pipeline, tables=plan.ticket.tables, functions=ship_functions(plan.pipeline))
+    stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn))
+    return Made()
 
 
-def _stage_transformed(records: DataFrame, plan: AttemptPlan, reference: str, dsn: str) -> None:
-    pipeline, ticket = plan.pipeline, plan.ticket
-    transform: Callable[..., object] = load_function(reference)
-    for named in (reference, *(state.keys for state in pipeline.state if state.keys is not None)):
-        load_function(named)
-        pickle_by_value(named.partition(":")[0])
-    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=ship_functions(pipeline), dsn=dsn)
-    frame = parse(records, task).persist(StorageLevel.MEMORY_AND_DISK)
-    kept = [frame]
-    try:
-        first = FirstWrite(tables=(ticket.table(QUARANTINE),))
-        stage(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))
-        rows = parsed_rows(frame, pipeline)
-        states: dict[str, DataFrame] = {}
-        for state in pipeline.state:
-            read = read_state(rows, StateReader(ticket=ticket, state=state, dsn=dsn))
-            states[state.table] = read.persist(StorageLevel.MEMORY_AND_DISK)
-            kept.append(states[state.table])
-        frames = by_table(pipeline, transform(rows, states) if states else transform(rows), states)
-        for sink in pipeline.tables:
-            staged = ticket.table(sink.table)
-            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,))
-            staged_rows = staged_frame(sink, staged, frames[sink.table])
-            stage(staged_rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn))
-    finally:
-        for one in kept:
-            one.unpersist()
-
-
-def _end(ticket: StagingTicket, dsn: str) -> None:
+def _end(ticket: StagingTicket, dsn: str, made: Made) -> None:
     """Write the end mark: the last thing a job does, and the only sign that it did everything."""
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
-        ended = end_job(cursor, ticket.attempt_id)
+        ended = end_job(cursor, ticket.attempt_id, made.watermark, made.too_late)
         failpoint("end.commit")
     failpoint("end.committed")
     if not ended:

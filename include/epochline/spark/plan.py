@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg2
 from psycopg2.extensions import cursor as Cursor  # noqa: N812
@@ -10,6 +11,7 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812
 from epochline.effective import recorded_value
 from epochline.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
+from epochline.event_time import PartitionTime, TimeStanding
 from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket, staged_tables
 from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
@@ -21,7 +23,7 @@ _READER = "epochline:plan"
 
 _ATTEMPT = """
 SELECT a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL, a.job_ended_at IS NOT NULL,
-       e.state, e.attempt, e.kind, d.body::text, e.settings
+       e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
 JOIN epochline.declaration d ON d.hash = e.declaration_hash
@@ -32,6 +34,13 @@ _RANGES = """
 SELECT topic, topic_id, partition, start_offset, until_offset, leader_epoch
 FROM epochline.planned_range WHERE pipeline = %s AND epoch_id = %s ORDER BY topic, partition
 """
+
+_WATERMARK = """
+SELECT watermark FROM epochline.epoch
+WHERE pipeline = %s AND state = 'COMMITTED' AND epoch_id < %s ORDER BY epoch_id DESC LIMIT 1
+"""
+
+_EVENT_TIMES = "SELECT topic, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = %s"
 
 _TARGETS = "SELECT sink, columns FROM epochline.planned_target WHERE pipeline = %s AND epoch_id = %s"
 
@@ -46,6 +55,8 @@ class AttemptPlan:
     kind: EpochKind
     parallelism: int | None = None
     """Spark tasks that read and stage at once, where the settings in force say how many (K22)."""
+    times: TimeStanding | None = None
+    """What the epochs before left of event time, where the pipeline has windows."""
 
 
 def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPlan:
@@ -74,7 +85,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: the ledger has none")
-    attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings = row
+    attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
         state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
@@ -102,7 +113,25 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     return AttemptPlan(
         pipeline=declaration, ticket=ticket, ranges=ranges, kind=EpochKind(kind),
         parallelism=recorded_value(settings, "parallelism"),
+        times=None if declaration.windows is None else _event_times(cursor, declaration, epoch_id, planned_at),
     )  # fmt: skip
+
+
+def _event_times(cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime) -> TimeStanding:
+    failpoint("job.watermark")
+    cursor.execute(_WATERMARK, (declared.name, epoch_id))
+    left = cursor.fetchone()
+    failpoint("job.event_times")
+    cursor.execute(_EVENT_TIMES, (declared.name,))
+    return TimeStanding(
+        watermark=None if left is None else left[0],
+        partitions={
+            (topic, partition): PartitionTime(newest=newest, read_at=read_at)
+            for topic, partition, newest, read_at in cursor.fetchall()
+            if declared.source.reads(topic)
+        },
+        now=planned_at,
+    )
 
 
 def _check_live(attempt: Attempt, state: str, newest: int) -> None:

@@ -13,6 +13,11 @@ from epochline.offsets import PlannedRange
 RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 """Columns of a record, as parsers and flows get them."""
 
+_SCHEMA = (
+    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"
+    " headers array<struct<key: string, value: binary>>"
+)
+
 POLL_TIMEOUT_MS = 120_000
 """How long a task waits for a record before the range counts as lost (``failOnDataLoss``)."""
 
@@ -34,6 +39,8 @@ def read_ranges(
     Raises:
         ConfigurationError: the properties hold one that only the job may set.
     """
+    if not ranges:
+        return spark.createDataFrame([], _SCHEMA)
     reader = spark.read.format("kafka")
     reader = reader.options(**{f"kafka.{name}": value for name, value in java_settings(kafka).items()})
     frame = reader.options(**_bounds(ranges, parallelism or spark.sparkContext.defaultParallelism)).load()

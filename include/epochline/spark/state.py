@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from epochline.spark.parsed import quoted
 from epochline.state import StateTable
 
 _KEYS_AT_ONCE = 1000
+_NOTHING = sql.SQL("true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,15 @@ class StateReader:
     def schema(self) -> pa.Schema:
         """The columns that the transform is given: all that are declared."""
         return record_schema(self.state.columns or {})
+
+    @property
+    def selected(self) -> sql.Composable:
+        """The same of a table ``t`` as SQL, and the epoch that wrote the row last."""
+        columns = [
+            sql.SQL("t.{}::text" if pa.types.is_string(one.type) else "t.{}").format(sql.Identifier(one.name))
+            for one in self.schema
+        ]
+        return sql.SQL(", ").join([*columns, sql.SQL("t._epoch")])
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give the rows that there are for each batch of keys.
@@ -58,30 +68,44 @@ class StateReader:
         state = self.state
         kinds = {name: str(parse_type(text)) for name, text in (state.columns or {}).items()}
         cast = ", ".join(f"CAST(%s AS {kinds[name]})" for name in state.key)
-        schema = self.schema
-        columns = [
-            sql.SQL("t.{}::text" if pa.types.is_string(one.type) else "t.{}").format(sql.Identifier(one.name))
-            for one in schema
-        ]
-        statement = sql.SQL("SELECT {}, t._epoch FROM (VALUES %s) AS k ({}) JOIN {} t ON {}").format(
-            sql.SQL(", ").join(columns),
-            sql.SQL(", ").join(map(sql.Identifier, state.key)),
-            sql.Identifier(*split_table(state.table)),
-            sql.SQL(" AND ").join(
-                sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in state.key
-            ),
-        )
+        values = [tuple(row[name] for name in state.key) for row in keys.to_pylist()]
         rows = execute_values(
-            cursor, statement, [tuple(row[name] for name in state.key) for row in keys.to_pylist()],
+            cursor, self.joined(cursor, state.key, state.key), values,
             template=f"({cast})", page_size=_KEYS_AT_ONCE, fetch=True,
         )  # fmt: skip
+        return self.as_batch(rows)
+
+    def joined(self, cursor: Cursor, values: Sequence[str], key: Sequence[str], also: sql.Composable = _NOTHING) -> str:
+        """The statement that joins the table, as ``t``, with rows ``k`` of values, as `execute_values` takes it.
+
+        Args:
+            cursor: who will run it.
+            values: names of the columns of ``k``.
+            key: those that are equal in both.
+            also: a further condition.
+        """
+        same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
+        table = sql.Identifier(*split_table(self.state.table))
+        head = sql.SQL("SELECT {} FROM {} t JOIN (VALUES ").format(self.selected, table)
+        tail = sql.SQL(") AS k ({}) ON {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, values)), sql.SQL(" AND ").join([*same, also])
+        )
+        # A quoted name may hold a % of its own.
+        return "%s".join(part.as_string(cursor).replace("%", "%%") for part in (head, tail))
+
+    def as_batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+        """Rows that were `selected`, without the epoch.
+
+        Raises:
+            EpochFencedError: a row is of this epoch or a later one: another attempt of it was committed.
+        """
         newest = max((row[-1] for row in rows), default=0)
         if newest >= self.ticket.epoch_id:
             raise EpochFencedError(
-                f"{self.ticket}: state {state} is of epoch {newest} already; another attempt was committed"
+                f"{self.ticket}: state {self.state} is of epoch {newest} already; another attempt was committed"
             )
-        arrays = [pa.array([_plain(row[at]) for row in rows], one.type) for at, one in enumerate(schema)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [pa.array([_plain(row[at]) for row in rows], one.type) for at, one in enumerate(self.schema)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def read_state(records: DataFrame, reader: StateReader) -> DataFrame:

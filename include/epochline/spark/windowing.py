@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
@@ -20,7 +22,7 @@ from epochline.windowed import END, START, Windowed
 from epochline.windows import Session, Sliding, Tumbling
 
 _TOUCHED, _KNOWN, _ISLAND = "_touched", "_known", "_island"
-_BEFORE, _AFTER = "_before", "_after"
+_BEFORE, _AFTER, _AT = "_before", "_after", "_at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +31,9 @@ class Out:
 
     Args:
         results: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: rows to write, or to take back because
-            their session became part of another.
+            their session became part of another, or goes on.
         state: the same columns: windows to keep, or to forget.
-        too_late: records, with every column that they had.
+        too_late: records that no window takes any more, with every column that they had.
     """
 
     results: DataFrame
@@ -39,60 +41,52 @@ class Out:
     too_late: DataFrame
 
 
-def windowed(
-    rows: DataFrame, state: DataFrame, declared: Windowed, moment: Column, *, before: Column, after: Column
-) -> Out:
+def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: Column, after: Column) -> Out:
     """Put records into their windows, merge them with the windows that are open, and close what is over.
 
     Args:
-        rows: the epoch's records.
+        rows: the epoch's records, none without an event time or with a NULL in its key.
         state: key, ``window_start``, ``window_end``, aggregates: of every window that a record of these keys could
             touch, and of every window that ends between the two watermarks, the lateness included.
         declared: the aggregation.
-        moment: event time of a row, a timestamp that is never NULL.
         before: the watermark of the epoch before; NULL where there is none.
         after: the watermark that this epoch leaves; NULL where there is none.
     """
-    aggregates = declared.read_aggregates
+    columns = rows.columns
     by = [*declared.key, _BEFORE, _AFTER]
-    state = state.withColumns({_BEFORE: before, _AFTER: after})
-    placed = _placed(rows.withColumns({_BEFORE: before, _AFTER: after}), declared, moment)
+    kept = _columns([*by, START, END, *declared.aggregates])
+    state = state.withColumns({_BEFORE: before, _AFTER: after}).select(*kept)
+    rows = rows.withColumns({_BEFORE: before, _AFTER: after, _AT: F.col(quoted(declared.time.column))})
     if isinstance(declared.window, Session):
-        late = placed.where(F.lit(False)).drop(START, END)
+        expired = F.lit(False)
+        placed = placed_in_windows(rows, declared)
     else:
-        late = placed.where(_forgotten(declared.lateness, _BEFORE))
-        placed = placed.where(~_forgotten(declared.lateness, _BEFORE))
+        expired = _forgotten(declared.lateness, _BEFORE, _end_of_last_window(declared.window))
+        placed = placed_in_windows(rows.where(~expired), declared).where(~_forgotten(declared.lateness, _BEFORE))
     new = placed.groupBy(*_columns([*by, START, END])).agg(
         *(
             F.expr(f"{one.function}({'*' if one.column is None else quoted(one.column)})").alias(name)
-            for name, one in aggregates.items()
+            for name, one in declared.read_aggregates.items()
         )
     )
     both = _marked(state, known=True).unionByName(_marked(new, known=False))
-    if isinstance(declared.window, Session):
-        merged, absorbed = _sessions(both, by, declared)
-    else:
-        merged, absorbed = _same_windows(both, by, declared), None
-    return _out(merged, absorbed, late, declared)
+    if not isinstance(declared.window, Session):
+        merged = both.groupBy(*_columns([*by, START, END])).agg(*_merged(declared))
+        return _out(merged, None, rows.where(expired).select(*_columns(columns)), declared)
+    islands = _islands(both, by)
+    # A late record is taken where it is part of a session that is kept; otherwise it would begin one that is over.
+    alone = ~F.col("_island_known") & _forgotten(declared.lateness, _BEFORE, F.col("_island_end"))
+    late = _of_sessions(rows, islands.where(alone), declared).select(*_columns(columns))
+    taken = islands.where(~alone)
+    merged = taken.groupBy(*_columns([*by, _ISLAND])).agg(
+        F.min(START).alias(START), F.max(END).alias(END), *_merged(declared)
+    )
+    return _out(merged, taken.where(_KNOWN), late, declared)
 
 
-def _out(merged: DataFrame, absorbed: DataFrame | None, late: DataFrame, declared: Windowed) -> Out:
-    names = [*declared.key, START, END, *declared.aggregates]
-    changed = F.col(_TOUCHED) | _newly_closed()
-    results = merged.where(_closed(_AFTER) & changed).withColumn(DELETED, F.lit(False))
-    gone = _forgotten(declared.lateness, _AFTER)
-    kept = merged.where(F.col(_TOUCHED) | gone).withColumn(DELETED, gone)
-    # A window that is new and forgotten at once was never kept.
-    kept = kept.where(~F.col(DELETED) | F.col(_KNOWN))
-    if absorbed is not None:
-        taken_back = absorbed.withColumn(DELETED, F.lit(True))
-        results = results.unionByName(taken_back.where(_closed(_BEFORE)), allowMissingColumns=True)
-        kept = kept.unionByName(taken_back, allowMissingColumns=True)
-    picked = _columns([*names, DELETED])
-    return Out(results=results.select(*picked), state=kept.select(*picked), too_late=late.drop(_BEFORE, _AFTER))
-
-
-def _placed(rows: DataFrame, declared: Windowed, moment: Column) -> DataFrame:
+def placed_in_windows(rows: DataFrame, declared: Windowed) -> DataFrame:
+    """The rows with ``window_start`` and ``window_end``, once for each window that they are in."""
+    moment = F.col(quoted(declared.time.column))
     match declared.window:
         case Tumbling(size=size):
             window = F.window(moment, _interval(size))
@@ -104,51 +98,86 @@ def _placed(rows: DataFrame, declared: Windowed, moment: Column) -> DataFrame:
     return placed.withColumns({START: F.col("_window.start"), END: F.col("_window.end")}).drop("_window")
 
 
-def _same_windows(both: DataFrame, by: Sequence[str], declared: Windowed) -> DataFrame:
-    return both.groupBy(*_columns([*by, START, END])).agg(
-        *_merged(declared), F.max(_TOUCHED).alias(_TOUCHED), F.max(_KNOWN).alias(_KNOWN)
-    )
+def _out(merged: DataFrame, known: DataFrame | None, late: DataFrame, declared: Windowed) -> Out:
+    names = [*declared.key, START, END, *declared.aggregates]
+    changed = F.col(_TOUCHED) | ~_closed(_BEFORE)
+    results = merged.where(_closed(_AFTER) & changed).withColumn(DELETED, F.lit(False))
+    gone = _forgotten(declared.lateness, _AFTER)
+    kept = merged.where(F.col(_TOUCHED) | gone).withColumn(DELETED, gone)
+    # A window that is new and forgotten at once was never kept.
+    kept = kept.where(~F.col(DELETED) | F.col(_KNOWN))
+    picked = _columns([*names, DELETED])
+    results, kept = results.select(*picked), kept.select(*picked)
+    if known is not None:
+        # A session that was known may have become part of an earlier one, or go on after it had been closed.
+        known = known.withColumn(DELETED, F.lit(True))
+        absorbed = F.col(START) > F.col("_island_start")
+        goes_on = ~_closed(_AFTER, F.col("_island_end"))
+        results = results.unionByName(known.where(_closed(_BEFORE) & (absorbed | goes_on)).select(*picked))
+        kept = kept.unionByName(known.where(absorbed).select(*picked))
+    return Out(results=results, state=kept, too_late=late)
 
 
-def _sessions(both: DataFrame, by: Sequence[str], declared: Windowed) -> tuple[DataFrame, DataFrame]:
-    """Sessions that overlap become one; and the known ones that are part of another now, under another start."""
+def _islands(both: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Sessions that overlap get one number, and what is known of all of them together."""
     in_order = Over.partitionBy(*_columns(by)).orderBy(START, END)
-    earlier = in_order.rowsBetween(Over.unboundedPreceding, -1)
-    reached = F.max(END).over(earlier)
+    reached = F.max(END).over(in_order.rowsBetween(Over.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(START) >= reached), 1).otherwise(0)
     numbered = both.withColumn("_begins", begins).withColumn(_ISLAND, F.sum("_begins").over(in_order))
     island = Over.partitionBy(*_columns([*by, _ISLAND]))
-    first = F.min(START).over(island)
-    absorbed = numbered.withColumn("_first", first).where(F.col(_KNOWN) & (F.col(START) > F.col("_first")))
-    merged = numbered.groupBy(*_columns([*by, _ISLAND])).agg(
-        F.min(START).alias(START), F.max(END).alias(END), *_merged(declared),
-        F.max(_TOUCHED).alias(_TOUCHED), F.max(_KNOWN).alias(_KNOWN),
-    )  # fmt: skip
-    return merged, absorbed
+    return numbered.withColumns(
+        {
+            "_island_start": F.min(START).over(island),
+            "_island_end": F.max(END).over(island),
+            "_island_known": F.max(_KNOWN).over(island),
+        }
+    )
+
+
+def _of_sessions(rows: DataFrame, sessions: DataFrame, declared: Windowed) -> DataFrame:
+    """The rows that made the given sessions, each of which begins at its rows' own time."""
+    names = {name: f"_of_{at}" for at, name in enumerate((*declared.key, START))}
+    wanted = sessions.select(*(F.col(quoted(name)).alias(alias) for name, alias in names.items()))
+    same = [F.col(quoted(_AT if name == START else name)) == F.col(alias) for name, alias in names.items()]
+    return rows.join(wanted, on=reduce(and_, same), how="left_semi")
 
 
 def _merged(declared: Windowed) -> list[Column]:
-    return [F.expr(f"{one.merges_by}({quoted(name)})").alias(name) for name, one in declared.read_aggregates.items()]
+    aggregates = declared.read_aggregates.items()
+    return [
+        *(F.expr(f"{one.merges_by}({quoted(name)})").alias(name) for name, one in aggregates),
+        F.max(_TOUCHED).alias(_TOUCHED),
+        F.max(_KNOWN).alias(_KNOWN),
+    ]
 
 
 def _marked(frame: DataFrame, *, known: bool) -> DataFrame:
     return frame.withColumns({_TOUCHED: F.lit(not known), _KNOWN: F.lit(known)})
 
 
-def _closed(mark: str) -> Column:
-    return F.coalesce(F.col(END) <= F.col(mark), F.lit(False))
+def _end_of_last_window(window: Tumbling | Sliding) -> Column:
+    """Of those that a row is in, by its ``_at``: a record is too late when even this one is over."""
+    step = window.size if isinstance(window, Tumbling) else window.slide
+    moment = F.unix_micros(_AT)
+    return F.timestamp_micros(moment - F.pmod(moment, F.lit(_micros(step))) + F.lit(_micros(window.size)))
 
 
-def _newly_closed() -> Column:
-    return ~_closed(_BEFORE)
+def _closed(mark: str, end: Column | None = None) -> Column:
+    end = F.col(END) if end is None else end
+    return F.coalesce(end <= F.col(mark), F.lit(False))
 
 
-def _forgotten(lateness: timedelta, mark: str) -> Column:
-    return F.coalesce(F.col(END) + _lasting(lateness) <= F.col(mark), F.lit(False))
+def _forgotten(lateness: timedelta, mark: str, end: Column | None = None) -> Column:
+    end = F.col(END) if end is None else end
+    return F.coalesce(end + _lasting(lateness) <= F.col(mark), F.lit(False))
+
+
+def _micros(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1)
 
 
 def _interval(duration: timedelta) -> str:
-    return f"{duration // timedelta(microseconds=1)} microseconds"
+    return f"{_micros(duration)} microseconds"
 
 
 def _lasting(duration: timedelta) -> Column:

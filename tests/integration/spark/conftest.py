@@ -10,14 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
+from epochline.coordinator import LEASE, Plan, begin, commit, plan, seal
+from epochline.epoch import Epoch, Run
+from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket, staged_tables
+from epochline.ledger.postgres import PostgresLedger
 from epochline.pipeline import Pipeline
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run as run_job
 
 ROOT = Path(__file__).parents[3]
 
@@ -142,6 +149,40 @@ def _begin(
         pipeline=name, epoch_id=1, attempt=1, attempt_id=attempt_id,
         application_name=f"epochline:{attempt_id}:{token[:8]}", tables=tables,
     )  # fmt: skip
+
+
+class Runs:
+    """A pipeline with its tables, and what its runs do: plan, stage with Spark, seal, commit."""
+
+    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
+        self.spark, self.database, self.bootstrap = spark, database, bootstrap
+        self.pipeline, self.name = pipeline, pipeline.name
+        self.ledger = PostgresLedger(database.dsn)
+        self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
+        with self.ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+        self._runs = 0
+
+    def planned(self) -> tuple[Plan, Run]:
+        self._runs += 1
+        who = Run(dag_id=self.name, run_id=f"run-{self._runs}", host="here")
+        return plan(self.ledger, self.kafka, self.pipeline, who), who
+
+    def sealed(self, planned: Plan, who: Run) -> Epoch:
+        assert planned.epoch is not None
+        ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
+        assert ticket is not None
+        credentials = JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
+        run_job(self.spark, self.name, planned.epoch.epoch_id, ticket.attempt, credentials)
+        seal(self.ledger, ticket, who, invisible_allowed=frozenset())
+        return planned.epoch
+
+    def epoch(self) -> Epoch:
+        return self.committed(*self.planned())
+
+    def committed(self, planned: Plan, who: Run) -> Epoch:
+        epoch = self.sealed(planned, who)
+        return commit(self.ledger, self.kafka, self.name, epoch.epoch_id).epoch
 
 
 @pytest.fixture

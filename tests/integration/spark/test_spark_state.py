@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.coordinator import LEASE, Plan, abort, begin, commit, plan, seal
+from epochline.coordinator import abort, commit, plan
 from epochline.declarations import find
-from epochline.epoch import Epoch, Run
 from epochline.errors import StateError
-from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
 from epochline.operations import ACTIONS, Order, Subject
-from epochline.spark.credentials import JobCredentials
-from epochline.spark.job import run as run_job
+from tests.integration.spark.conftest import Runs
 
 ROOT = Path(__file__).parents[3]
 COUNTING = '''
@@ -42,35 +38,8 @@ def count(lines, state):
 COLUMNS = {"word": "text", "count": "bigint"}
 
 
-class Counting:
-    """A pipeline that counts words, and what its runs do."""
-
-    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
-        self.spark, self.database, self.bootstrap = spark, database, bootstrap
-        self.pipeline, self.name = pipeline, pipeline.name
-        self.ledger = PostgresLedger(database.dsn)
-        self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
-        with self.ledger.transaction() as tx:
-            tx.targets.create(self.pipeline)
-        self._runs = 0
-
-    def planned(self) -> tuple[Plan, Run]:
-        self._runs += 1
-        who = Run(dag_id=self.name, run_id=f"run-{self._runs}", host="here")
-        return plan(self.ledger, self.kafka, self.pipeline, who), who
-
-    def sealed(self, planned: Plan, who: Run) -> Epoch:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
-        assert ticket is not None
-        credentials = JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
-        run_job(self.spark, self.name, planned.epoch.epoch_id, ticket.attempt, credentials)
-        seal(self.ledger, ticket, who, invisible_allowed=frozenset())
-        return planned.epoch
-
-    def epoch(self) -> Epoch:
-        epoch = self.sealed(*self.planned())
-        return commit(self.ledger, self.kafka, self.name, epoch.epoch_id).epoch
+class Counting(Runs):
+    """A pipeline that counts words."""
 
     def counts(self, table: str = "word_count") -> dict[Any, Any]:
         return dict(self.database.query(f"SELECT word, count FROM {table}"))

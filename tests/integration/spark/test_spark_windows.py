@@ -111,7 +111,7 @@ def epoch_by_epoch(spark: Any, cases: list[Case], declared: Windowed, epochs: in
         )
         kept = spark.createDataFrame([(*key, *rest) for key, rest in state.items()], kinds)
         out = windowed(
-            rows.join(F.broadcast(marks), "case"), kept.join(F.broadcast(marks), "case"), declared, F.col("at"),
+            rows.join(F.broadcast(marks), "case"), kept.join(F.broadcast(marks), "case"), declared,
             before=F.col("before"), after=F.col("after"),
         )  # fmt: skip
         for frame, into in ((out.results, target), (out.state, state)):
@@ -135,7 +135,12 @@ def test_any_cutting_into_epochs_gives_the_results_of_one_batch(spark: Any, kind
     """E5, E11, X21: nothing comes too late here, so that every closed window holds every record of it."""
     epochs = 4
     declared = Windowed(
-        window=WINDOWS[kind], key=("case", "key"), aggregates=AGGREGATES, into="r", lateness=timedelta(hours=1)
+        time=EventTime(column="at"),
+        window=WINDOWS[kind],
+        key=("case", "key"),
+        aggregates=AGGREGATES,
+        into="r",
+        lateness=timedelta(hours=1),
     )
     cases = [made_up(random.Random(f"{kind} {number}"), number, epochs) for number in range(CASES)]
 

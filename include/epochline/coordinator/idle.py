@@ -1,0 +1,16 @@
+"""Idle sources: whether an epoch that reads nothing would close windows (E11)."""
+
+from __future__ import annotations
+
+from epochline.pipeline import Pipeline
+from epochline.ports import Transaction
+
+
+def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
+    """Whether windows end because time passed without a record; only where the declaration says when that counts."""
+    windows = pipeline.windows
+    if windows is None or windows.time.idle_after is None:
+        return False
+    known = tx.times.event_times(pipeline)
+    after = known.after(windows.time, {})
+    return after is not None and after != known.watermark and tx.times.closes(pipeline, known.watermark, after)

@@ -1,0 +1,131 @@
+"""Staging of a pipeline whose rows are made from all of an epoch's records: by its transform, or by its windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+
+from epochline.declared import load_function
+from epochline.event_time import TimeStanding
+from epochline.ledger.parts import counts_of
+from epochline.names import QUARANTINE
+from epochline.offsets import add_up
+from epochline.spark.functions import pickle_by_value, ship_functions
+from epochline.spark.open_windows import WindowReader, read_windows
+from epochline.spark.parsed import (
+    COUNTS,
+    IS_COUNTS,
+    KIND,
+    FirstWrite,
+    ParseTask,
+    parse,
+    parsed_rows,
+    refused_and_counted,
+)
+from epochline.spark.plan import AttemptPlan
+from epochline.spark.staging import WriteOrder, stage
+from epochline.spark.state import StateReader, read_state
+from epochline.spark.transformed import SinkRows, by_table, staged_frame
+from epochline.spark.windowing import placed_in_windows, windowed
+from epochline.windowed import Windowed
+
+_Keep = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a job notes with its end mark.
+
+    Args:
+        watermark: what it closed windows by; None where there are no windows, or no watermark yet.
+        too_late: how many records came too late for any window; None where there are no windows.
+    """
+
+    watermark: datetime | None = None
+    too_late: int | None = None
+
+
+def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
+    """Parse the records once, make the rows of every table from them, and stage those.
+
+    Raises:
+        DeclarationError: the transform gave something else than declared.
+        EpochlineError: as the writers and readers of the attempt do.
+    """
+    pipeline, ticket = plan.pipeline, plan.ticket
+    named = [pipeline.transform, *(state.keys for state in pipeline.state)]
+    for reference in filter(None, named):
+        load_function(reference)
+        pickle_by_value(reference.partition(":")[0])
+    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=ship_functions(pipeline), dsn=dsn)
+    with _kept() as keep:
+        frame = keep(parse(records, task))
+        first = FirstWrite(tables=(ticket.table(QUARANTINE),))
+        stage(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))
+        if pipeline.windows is not None and plan.times is not None:
+            frames, made = _by_windows(frame, plan, pipeline.windows, plan.times, dsn, keep)
+        else:
+            frames, made = _by_transform(frame, plan, dsn, keep), Made()
+        for sink in pipeline.tables:
+            staged = ticket.table(sink.table)
+            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,))
+            rows = staged_frame(sink, staged, frames[sink.table])
+            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn))
+    return made
+
+
+def _by_transform(frame: DataFrame, plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
+    pipeline = plan.pipeline
+    rows = parsed_rows(frame, pipeline)
+    transform: Callable[..., object] = load_function(pipeline.transform or "")
+    states = {
+        state.table: keep(read_state(rows, StateReader(ticket=plan.ticket, state=state, dsn=dsn)))
+        for state in pipeline.state
+    }
+    return by_table(pipeline, transform(rows, states) if states else transform(rows), states)
+
+
+def _by_windows(
+    frame: DataFrame, plan: AttemptPlan, windows: Windowed, times: TimeStanding, dsn: str, keep: _Keep
+) -> tuple[Mapping[str, DataFrame], Made]:
+    rows = parsed_rows(frame, plan.pipeline)
+    counted = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
+    seen = add_up(counts_of(json.loads(one[COUNTS])) for one in counted)
+    before = times.watermark
+    after = times.after(windows.time, {place: counts.newest for place, counts in seen.items()})
+    state = windows.open_windows(plan.pipeline.sink(windows.into))
+    reader = WindowReader(rows=StateReader(ticket=plan.ticket, state=state, dsn=dsn), declared=windows)
+    known = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
+    out = windowed(rows, known, windows, before=_moment(before), after=_moment(after))
+    too_late = keep(out.too_late)
+    frames = {windows.into: out.results, state.table: out.state}
+    if windows.too_late is not None:
+        frames[windows.too_late] = too_late
+    return frames, Made(watermark=after, too_late=too_late.count())
+
+
+def _moment(watermark: datetime | None) -> Column:
+    return F.lit(watermark).cast("timestamp")
+
+
+@contextmanager
+def _kept() -> Iterator[_Keep]:
+    """Frames that are gone through more than once, until the end of the block."""
+    frames: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frames[-1]
+
+    try:
+        yield keep
+    finally:
+        for one in frames:
+            one.unpersist()

@@ -1,0 +1,135 @@
+"""Windows of event time over epochs, from Kafka into PostgreSQL: closed, corrected, too late, idle, and crashed at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
+from epochline.coordinator import PlanOutcome, abort
+from epochline.epoch import EpochKind
+from tests.integration.spark.conftest import Runs
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+RECORD = {"ip": "text", "at": "timestamptz"}
+HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
+
+
+def at(second: float) -> datetime:
+    return T0 + timedelta(seconds=second)
+
+
+def hits(*seconds: float, ip: str = "a") -> list[bytes]:
+    return [json.dumps({"ip": ip, "at": at(second).isoformat()}).encode() for second in seconds]
+
+
+class Counted(Runs):
+    """Hits per address and window."""
+
+    def hits(self) -> dict[tuple[str, float], int]:
+        found = self.database.query("SELECT ip, window_start, hits FROM hits")
+        return {(ip, (start - T0).total_seconds()): count for ip, start, count in found}
+
+    def open_windows(self) -> list[tuple[str, float]]:
+        found = self.database.query("SELECT ip, window_start FROM hits_open ORDER BY 1, 2")
+        return [(ip, (start - T0).total_seconds()) for ip, start in found]
+
+    def left(self) -> list[tuple[float | None, int]]:
+        """Per committed epoch the watermark that it left, and how many records came too late."""
+        found = self.database.query(
+            "SELECT watermark, records_too_late FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
+            " ORDER BY epoch_id",
+            (self.name,),
+        )
+        return [(None if mark is None else (mark - T0).total_seconds(), late) for mark, late in found]
+
+
+@pytest.fixture
+def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[Callable[..., Counted]]:
+    for table in ("hits", "late_hits", "hits_open"):
+        database.query(f"DROP TABLE IF EXISTS {table}")
+    database.query("DELETE FROM epochline.target")
+
+    def make(records: dict[int, list[bytes]], *, size: float, time: EventTime, **windows: Any) -> Counted:
+        pipeline = Pipeline(
+            name=name, source=KafkaSource(topics=topic(records)), parse=Json(columns=RECORD),
+            windows=Windowed(
+                time=time, window=Tumbling(size=size), key="ip", aggregates={"hits": "count(*)"},
+                into="hits", too_late="late_hits", **windows,
+            ),
+            sinks=[
+                PostgresTable(table="hits", mode="upsert", key=("ip", "window_start"), columns=HITS, aggregated=True),
+                PostgresTable(table="late_hits", columns=RECORD),
+            ],
+            bad_records="quarantine",
+        )  # fmt: skip
+        return Counted(spark, database, pipeline, kafka_bootstrap)
+
+    return make
+
+
+def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
+    counted: Callable[..., Counted], produce, database
+) -> None:
+    """E5, X21, INV-6: late by the watermark before the epoch, closed by the one after; a second attempt is the same."""
+    run = counted(
+        {0: [*hits(1, 3), *hits(9, ip="b"), b'{"ip": "a"}'], 1: hits(2, 8)},
+        size=5, time=EventTime(column="at", out_of_orderness=2), lateness=5,
+    )  # fmt: skip
+    topic = run.pipeline.source.topics[0]
+    first = run.epoch()
+    assert (run.hits(), first.counts.quarantined) == ({("a", 0): 3}, 1)
+
+    produce(topic, {0: hits(4)})
+    planned, who = run.planned()
+    run.sealed(planned, who)
+    assert planned.epoch is not None
+    abort(run.ledger, run.name, planned.epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+    assert run.hits() == {("a", 0): 3}
+    run.epoch()
+    assert run.hits() == {("a", 0): 4}
+    assert run.open_windows() == [("a", 0), ("a", 5), ("b", 5)]
+
+    produce(topic, {0: hits(20, ip="b"), 1: hits(21)})
+    run.epoch()
+    assert run.hits() == {("a", 0): 4, ("a", 5): 1, ("b", 5): 1}
+    assert run.open_windows() == [("a", 20), ("b", 20)]
+
+    produce(topic, {1: hits(3)})
+    run.epoch()
+    assert run.hits() == {("a", 0): 4, ("a", 5): 1, ("b", 5): 1}
+    assert database.query("SELECT ip, at, _partition, _offset FROM late_hits") == [("a", at(3), 1, 3)]
+    assert run.left() == [(6, 0), (6, 0), (18, 0), (18, 1)]
+
+
+def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted: Callable[..., Counted]) -> None:
+    """E11: a partition without a record holds nothing back, and time passes without records too."""
+    run = counted({0: hits(1), 1: []}, size=2, time=EventTime(column="at", idle_after=1))
+    run.epoch()
+    assert (run.hits(), run.left()) == ({}, [(1, 0)])
+    time.sleep(1.5)  # by the database's clock the source is idle after one second, and the window over
+
+    planned, who = run.planned()
+    assert planned.epoch is not None
+    assert (planned.epoch.kind, planned.ranges) == (EpochKind.IDLE, ())
+    run.committed(planned, who)
+
+    assert run.hits() == {("a", 0): 1}
+    ((mark, late),) = run.left()[1:]
+    assert (mark is not None and mark >= 2, late) == (True, 0)
+    assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
+
+
+def test_without_idleness_a_partition_without_records_holds_windows_open(counted: Callable[..., Counted]) -> None:
+    """X22: the watermark is the least of all partitions', and nobody knows what the silent one will bring."""
+    run = counted({0: hits(1, 100), 1: []}, size=2, time=EventTime(column="at"))
+
+    run.epoch()
+
+    assert (run.hits(), run.left()) == ({}, [(None, 0)])
+    assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
