@@ -61,6 +61,8 @@ def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change
             continue
         if field == "source" and isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _source(old, new)
+        elif field == "windows" and isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _windows(old, new)
         else:
             yield Change(field=field, before=old, now=new, effect=Effect.NEXT_EPOCH)
 
@@ -81,6 +83,20 @@ def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chang
                 effect=Effect.NEXT_EPOCH,
                 advice=advice.get(field, ""),
             )
+
+
+def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    """Windows that are open were made by the old declaration; under another table there are none yet."""
+    kept = before.get("into") == now.get("into")
+    advice = "windows that are open were made by the old one; give the results another table"
+    for field in sorted(set(before) | set(now)):
+        old, new = before.get(field), now.get(field)
+        if old == new:
+            continue
+        if kept and field in ("window", "key", "aggregates"):
+            yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.REFUSED, advice=advice)
+        else:
+            yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
 
 
 def _by_table(declaration: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:

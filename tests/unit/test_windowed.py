@@ -1,0 +1,115 @@
+"""What a declaration of windows must be, and what may change in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from epochline import (
+    EventTime,
+    Json,
+    KafkaSource,
+    Pipeline,
+    PostgresTable,
+    Session,
+    Sliding,
+    StateTable,
+    Tumbling,
+    Windowed,
+)
+from epochline.changes import Effect, changes
+from epochline.errors import DeclarationError
+
+RECORD = {"ip": "text", "at": "timestamptz", "bytes": "bigint"}
+HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
+
+
+def sink(**changed: Any) -> PostgresTable:
+    fields = {
+        "table": "hits", "mode": "upsert", "key": ("ip", "window_start"), "columns": HITS, "aggregated": True,
+    }  # fmt: skip
+    return PostgresTable(**fields | changed)
+
+
+def windows(**changed: Any) -> Windowed:
+    fields = {
+        "time": EventTime(column="at"), "window": Tumbling(size=5), "key": "ip", "aggregates": {"hits": "count(*)"},
+        "into": "hits",
+    }  # fmt: skip
+    return Windowed(**fields | changed)
+
+
+def pipeline(declared: Windowed | None = None, sinks: Any = None, **changed: Any) -> Pipeline:
+    return Pipeline(
+        name="p", source=KafkaSource(topics="t"), parse=Json(columns=RECORD), windows=declared or windows(),
+        sinks=sinks or sink(), **changed,
+    )  # fmt: skip
+
+
+def test_open_windows_are_state_beside_the_results() -> None:
+    """C1: they are staged and committed with the epoch, as every state is."""
+    (state,) = pipeline().states
+
+    assert isinstance(state, StateTable)
+    assert (state.table, state.key, state.columns) == ("hits_open", ("ip", "window_start"), sink().columns)
+    assert [one.table for one in pipeline().tables] == ["hits", "hits_open"]
+
+
+def test_a_declaration_with_windows_is_read_back_from_the_ledger() -> None:
+    declared = pipeline(windows(window=Sliding(size=10, slide=5), lateness=3))
+
+    assert Pipeline.from_stored(declared.stored()) == declared
+    assert "windows" not in json.loads(
+        Pipeline(name="p", source=KafkaSource(topics="t"), parse=Json(columns=RECORD), sinks=PostgresTable(table="x"))
+        .stored()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: pipeline(windows(time=EventTime(column="when"))), "when is not a column of the record"),
+        (lambda: pipeline(windows(time=EventTime(column="ip"))), "event time is timestamptz"),
+        (lambda: pipeline(windows(key="host")), "host is not a column of the record"),
+        (lambda: pipeline(windows(aggregates={"hits": "sum(size)"})), "size is not a column of the record"),
+        (lambda: pipeline(windows(aggregates={"hits": "avg(bytes)"})), "write count"),
+        (lambda: pipeline(windows(aggregates={"ip": "count(*)"})), "two columns of the result"),
+        (lambda: pipeline(windows(into="others")), "others is not among the sinks"),
+        (lambda: pipeline(windows(too_late="others")), "others is not among the sinks"),
+        (lambda: pipeline(windows(too_late="hits")), "must be either into or too_late"),
+        (lambda: pipeline(sinks=[sink(), PostgresTable(table="more", columns=RECORD)]), "more must be either"),
+        (lambda: pipeline(sinks=sink(key="ip")), "by key ip, window_start"),
+        (lambda: pipeline(sinks=sink(aggregated=False)), "must be aggregated"),
+        (lambda: pipeline(sinks=sink(columns={**HITS, "more": "text"})), "exactly: hits, ip, window_end"),
+        (lambda: pipeline(sinks=sink(columns={**HITS, "window_end": "text"})), "window_end is text"),
+        (lambda: pipeline(transform="json:loads"), "in place of a transform"),
+        (lambda: Sliding(size=5, slide=6), "in none"),
+        (
+            lambda: pipeline(
+                windows(too_late="late"), sinks=[sink(), PostgresTable(table="late", columns={"who": "text"})]
+            ),
+            "late has who",
+        ),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_where_it_is_declared(make: Any, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        make()
+
+
+def test_other_windows_over_the_windows_that_are_open_are_refused() -> None:
+    def effects(now: Pipeline) -> dict[str, Effect]:
+        found = changes(json.loads(pipeline().stored()), json.loads(now.stored()))
+        return {one.field: one.effect for one in found}
+
+    assert effects(pipeline(windows(window=Tumbling(size=6)))) == {"windows.window": Effect.REFUSED}
+    assert effects(pipeline(windows(window=Session(gap=6)))) == {"windows.window": Effect.REFUSED}
+    assert effects(pipeline(windows(lateness=9))) == {"windows.lateness": Effect.NEXT_EPOCH}
+    assert effects(pipeline(windows(window=Tumbling(size=6), into="h6"), sink(table="h6"))) == {
+        "windows.into": Effect.NEXT_EPOCH,
+        "windows.window": Effect.NEXT_EPOCH,
+        "sinks.hits": Effect.NEXT_EPOCH,
+        "sinks.h6": Effect.MIGRATION,
+    }
