@@ -47,6 +47,8 @@ class EpochKind(enum.StrEnum):
     EXTEND_BACK = "extend_back"
     IDLE = "idle"
     """Reads nothing: closes windows of a source that is idle (E11)."""
+    RESTORE = "restore"
+    """Reads nothing: puts everything back to a savepoint, and is committed at once (C12)."""
 
 
 class CommitOutcome(enum.StrEnum):

@@ -51,6 +51,16 @@ def deleted_keys_table(pipeline: str, sink: str) -> str:
     return f"deleted_{_digest(pipeline, sink)}"
 
 
+def savepoint_table(pipeline: str, savepoint: str, state: str) -> str:
+    """Name of the table in ``epochline`` that holds a savepoint's copy of a state table."""
+    return f"savepoint_{_digest(pipeline, savepoint, state)}"
+
+
+def image_table(pipeline: str, sink: str, epoch_id: int) -> str:
+    """Name of the table in ``epochline`` that keeps the rows that an epoch replaced in a target."""
+    return f"before_{_digest(pipeline, sink)}_e{epoch_id}"
+
+
 def consumer_group(pipeline: str) -> str:
     """Name of the consumer group that mirrors a pipeline's heads."""
     return f"epochline.{pipeline}"

@@ -276,6 +276,10 @@ class Pipeline(Declared):
         fields = self.model_dump(
             mode="json", exclude={name for name in ("state", "windows") if not getattr(self, name)}
         )
+        for table in (*fields["sinks"], *fields.get("state", ())):
+            # Left out where it says nothing, as in declarations that are in ledgers already.
+            if not table["before_images"]:
+                del table["before_images"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod

@@ -42,7 +42,7 @@ class StateTable(PostgresTable):
     def _is_only_state(self) -> Self:
         if self.columns is None:
             raise ValueError("columns: state has no columns but those that are declared")
-        for field in ("order_by", "tombstone", "select"):
+        for field in ("order_by", "tombstone", "select", "before_images"):
             if getattr(self, field):
                 raise ValueError(f"{field}: state has no use for it; take it out")
         return self

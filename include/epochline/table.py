@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from epochline.columns import INTEGERS, LINEAGE, ColumnType, parse_type
 from epochline.declared import Declared, check_columns, check_identifier, check_reference
@@ -28,6 +28,8 @@ class PostgresTable(Declared):
         tombstone: what a record without a value does to an upsert target; ``delete`` unless said otherwise.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
         aggregated: rows of a ``transform`` that belong to no single record: they carry ``_epoch`` alone.
+        before_images: for how many of the newest epochs the rows that they replaced are kept, so that ``epochline
+            restore`` can put them back (``upsert``, ``add``). Rows of mode ``append`` need no such thing.
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
             the columns are taken by name.
     """
@@ -41,6 +43,7 @@ class PostgresTable(Declared):
     tombstone: Literal["delete", "ignore", "quarantine"] | None = None
     lineage: bool = True
     aggregated: bool = False
+    before_images: int = Field(default=0, ge=0)
     select: str | None = None
 
     @field_validator("key", "order_by", "measures", mode="before")
@@ -83,6 +86,8 @@ class PostgresTable(Declared):
                 raise ValueError(f"{field}: mode {self.mode!r} has no use for it; take it out")
         if self.tombstone is not None and self.mode != "upsert":
             raise ValueError(f"tombstone: only mode 'upsert' knows tombstones, not {self.mode!r}")
+        if self.before_images and self.mode not in ("upsert", "add"):
+            raise ValueError(f"before_images: mode {self.mode!r} has no use for them; take it out")
         if self.mode == "add" and self.aggregated:
             raise ValueError("aggregated: rows of mode 'add' are sums already; take it out")
         if self.columns is None:

@@ -179,7 +179,8 @@ def strays(connection: Connection, sink: str, pipeline: str) -> Iterator[RowDiff
     """Rows of a target that name no committed epoch of the pipeline."""
     statement = sql.SQL(
         "SELECT {}, 'extra', '{{}}'::text[] FROM {} t WHERE NOT EXISTS (SELECT FROM epochline.epoch e"
-        " WHERE e.pipeline = {} AND e.epoch_id = t._epoch AND e.state = 'COMMITTED') ORDER BY 1, 2, 3, 4, 5"
+        " WHERE e.pipeline = {} AND e.epoch_id = t._epoch AND e.state = 'COMMITTED'"
+        " AND e.undone_by IS NULL) ORDER BY 1, 2, 3, 4, 5"
     ).format(_names(_POSITION, "t"), _target(sink), sql.Literal(pipeline))
     with connection.begin():
         driver: Any = connection.connection.dbapi_connection

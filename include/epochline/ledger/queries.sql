@@ -215,7 +215,8 @@ SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS supersed
        (SELECT jsonb_object_agg(t.sink, t.columns) FROM epochline.planned_target t
         WHERE (t.pipeline, t.epoch_id) = (e.pipeline, e.epoch_id)) AS targets
 FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
-WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.epoch_id BETWEEN :first AND :last
+WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.undone_by IS NULL
+  AND e.epoch_id BETWEEN :first AND :last
 ORDER BY e.epoch_id
 
 -- name: audited_ranges
@@ -431,8 +432,9 @@ ORDER BY c.relname
 SELECT keys, digest FROM epochline.state_table WHERE schema_name = :schema AND table_name = :table FOR UPDATE
 
 -- name: state_left
-SELECT keys, digest, epoch_id FROM epochline.state_version WHERE pipeline = :pipeline AND state = :state
-ORDER BY epoch_id DESC LIMIT 1
+SELECT v.keys, v.digest, v.epoch_id FROM epochline.state_version v JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE v.pipeline = :pipeline AND v.state = :state AND e.undone_by IS NULL
+ORDER BY v.epoch_id DESC LIMIT 1
 
 -- name: leave_state
 INSERT INTO epochline.state_version (pipeline, state, epoch_id, keys, digest)
@@ -442,16 +444,110 @@ ON CONFLICT (pipeline, state, epoch_id) DO UPDATE
 SET keys = excluded.keys, digest = excluded.digest, written_at = clock_timestamp()
 
 -- name: last_committed
-SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED'
+SELECT max(epoch_id) FROM epochline.epoch
+WHERE pipeline = :pipeline AND state = 'COMMITTED' AND undone_by IS NULL
 
 -- Event time.
 
 -- name: watermark_left
 -- By the last committed epoch, of whichever generation: time does not go back.
-SELECT watermark FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED' ORDER BY epoch_id DESC LIMIT 1
+SELECT watermark FROM epochline.epoch
+WHERE pipeline = :pipeline AND state = 'COMMITTED' AND undone_by IS NULL ORDER BY epoch_id DESC LIMIT 1
 
 -- name: event_times
 SELECT topic, topic_id, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = :pipeline
 
 -- name: now
 SELECT now()
+
+-- Savepoints.
+
+-- name: last_standing
+SELECT e.epoch_id, e.generation, e.watermark, p.cluster_id
+FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
+WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.undone_by IS NULL ORDER BY e.epoch_id DESC LIMIT 1
+
+-- name: heads_with_times
+SELECT h.topic, h.topic_id, h.partition, h.next_offset, c.leader_epoch, t.newest_event_time, t.read_at
+FROM epochline.heads h
+JOIN epochline.event_times t USING (pipeline, topic_id, partition)
+JOIN epochline.committed_range c
+    ON (c.pipeline, c.generation, c.topic_id, c.partition, c.until_offset)
+     = (h.pipeline, h.generation, h.topic_id, h.partition, h.next_offset)
+WHERE h.pipeline = :pipeline ORDER BY h.topic, h.partition, h.topic_id
+
+-- name: keep_savepoint
+INSERT INTO epochline.savepoint (pipeline, name, of_pipeline, epoch_id, generation, cluster_id, watermark, declaration,
+                                 made_by, reason)
+VALUES (:pipeline, :name, :of_pipeline, :epoch_id, :generation, :cluster_id, :watermark, CAST(:declaration AS jsonb),
+        :made_by, :reason)
+
+-- name: keep_savepoint_head
+INSERT INTO epochline.savepoint_head (pipeline, name, topic, topic_id, partition, next_offset, leader_epoch,
+                                      newest_event_time, read_at)
+VALUES (:pipeline, :name, :topic, :topic_id, :partition, :next_offset, :leader_epoch, :newest, :read_at)
+
+-- name: keep_savepoint_state
+INSERT INTO epochline.savepoint_state (pipeline, name, state, table_name, keys, digest)
+SELECT :pipeline, :name, :state, :table_name, keys, digest FROM epochline.state_table
+WHERE schema_name = :schema AND table_name = :table
+
+-- name: savepoints
+SELECT pipeline, name, of_pipeline, epoch_id, generation, cluster_id, watermark, made_by, reason, made_at
+FROM epochline.savepoint WHERE pipeline = :pipeline ORDER BY made_at, name
+
+-- name: savepoint_heads
+SELECT topic, topic_id, partition, next_offset, leader_epoch, newest_event_time, read_at
+FROM epochline.savepoint_head WHERE pipeline = :pipeline AND name = :name ORDER BY topic, partition, topic_id
+
+-- name: savepoint_states
+SELECT state, table_name, keys, digest FROM epochline.savepoint_state
+WHERE pipeline = :pipeline AND name = :name ORDER BY state
+
+-- name: forget_savepoint
+DELETE FROM epochline.savepoint WHERE pipeline = :pipeline AND name = :name
+
+-- name: standing_epochs_after
+SELECT epoch_id FROM epochline.epoch
+WHERE pipeline = :pipeline AND epoch_id > :epoch_id AND state = 'COMMITTED' AND undone_by IS NULL ORDER BY epoch_id
+
+-- name: insert_restore
+INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, kind, dag_id, run_id, host, declaration_hash, note,
+                             lease_until, pre_committed_at, committed_at, records_read, records_passed,
+                             records_skipped, records_quarantined, rows_written, watermark)
+VALUES (:pipeline, :epoch_id, :generation, 'COMMITTED', 'restore', :dag_id, :run_id, :host, :hash, :note,
+        clock_timestamp(), clock_timestamp(), clock_timestamp(), 0, 0, 0, 0, 0, :watermark)
+
+-- name: write_restored_origin
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch, newest_event_time, read_at)
+VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch, :newest,
+        :read_at)
+
+-- name: mark_undone
+UPDATE epochline.epoch SET undone_by = :by WHERE pipeline = :pipeline AND epoch_id = ANY (:epochs)
+
+-- name: free_requeued
+UPDATE epochline.quarantined_record SET requeued_by = NULL, requeued_at = NULL
+WHERE pipeline = :pipeline AND requeued_by = ANY (:epochs)
+
+-- name: forget_claims
+DELETE FROM epochline.requeue_claim c USING epochline.quarantined_record q
+WHERE (c.pipeline, c.generation, c.topic_id, c.partition, c."offset")
+    = (q.pipeline, q.generation, q.topic_id, q.partition, q."offset")
+  AND q.pipeline = :pipeline AND q.epoch_id = ANY (:epochs)
+
+-- name: forget_quarantined
+-- Their ranges are read again, by epochs that set aside again what is bad.
+DELETE FROM epochline.quarantined_record WHERE pipeline = :pipeline AND epoch_id = ANY (:epochs)
+
+-- name: keep_image
+INSERT INTO epochline.before_image (pipeline, epoch_id, sink, table_name)
+VALUES (:pipeline, :epoch_id, :sink, :table_name)
+
+-- name: images
+SELECT epoch_id, table_name FROM epochline.before_image
+WHERE pipeline = :pipeline AND sink = :sink ORDER BY epoch_id DESC
+
+-- name: forget_image
+DELETE FROM epochline.before_image WHERE pipeline = :pipeline AND sink = :sink AND epoch_id = :epoch_id

@@ -1,0 +1,163 @@
+"""Savepoints, and what a restore undoes: the adapter behind `epochline.ports.Savepoints`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from psycopg2 import sql
+from sqlalchemy import Connection, Row
+
+from epochline.epoch import Epoch, Run
+from epochline.errors import StateError
+from epochline.event_time import PartitionTime
+from epochline.ledger.cursor import execute_sql
+from epochline.ledger.statements import run as execute
+from epochline.names import OWNER, savepoint_table, split_table
+from epochline.offsets import TopicPartition
+from epochline.pipeline import Pipeline
+from epochline.ports import PipelineRow
+from epochline.savepoint import SavedHead, Savepoint
+from epochline.state import StateDigest, StateTable
+
+
+class PostgresSavepoints:
+    """Rows of the ledger, and one table for each copy of a state table."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def standing(self, pipeline: Pipeline, name: str, by: str, reason: str) -> Savepoint | None:
+        last = execute(self._connection, "last_standing", pipeline=pipeline.name).one_or_none()
+        if last is None:
+            return None
+        rows = execute(self._connection, "heads_with_times", pipeline=pipeline.name)
+        return Savepoint(
+            pipeline=pipeline.name, name=name, of_pipeline=pipeline.name, epoch_id=last.epoch_id,
+            generation=last.generation, cluster_id=last.cluster_id, watermark=last.watermark,
+            heads=tuple(map(_head, rows)), states={}, made_by=by, reason=reason,
+        )  # fmt: skip
+
+    def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
+        execute(
+            self._connection, "keep_savepoint",
+            pipeline=savepoint.pipeline, name=savepoint.name, of_pipeline=savepoint.of_pipeline,
+            epoch_id=savepoint.epoch_id, generation=savepoint.generation, cluster_id=savepoint.cluster_id,
+            watermark=savepoint.watermark, declaration=pipeline.stored(), made_by=savepoint.made_by,
+            reason=savepoint.reason,
+        )  # fmt: skip
+        for head in savepoint.heads:
+            execute(
+                self._connection, "keep_savepoint_head",
+                pipeline=savepoint.pipeline, name=savepoint.name, topic=head.tp.topic, topic_id=head.tp.topic_id,
+                partition=head.tp.partition, next_offset=head.next_offset, leader_epoch=head.leader_epoch,
+                newest=head.time.newest, read_at=head.time.read_at,
+            )  # fmt: skip
+        for state in pipeline.states:
+            self._copy(savepoint, state)
+
+    def find(self, pipeline: str, name: str) -> Savepoint | None:
+        return next((one for one in self.of(pipeline) if one.name == name), None)
+
+    def of(self, pipeline: str) -> Sequence[Savepoint]:
+        return [self._read(row) for row in execute(self._connection, "savepoints", pipeline=pipeline)]
+
+    def forget(self, pipeline: str, name: str) -> None:
+        for row in execute(self._connection, "savepoint_states", pipeline=pipeline, name=name).all():
+            execute_sql(self._connection, sql.SQL("DROP TABLE {}").format(_copy(row.table_name)))
+        execute(self._connection, "forget_savepoint", pipeline=pipeline, name=name)
+
+    def put_back_state(self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int) -> None:
+        saved = execute(self._connection, "savepoint_states", pipeline=savepoint.pipeline, name=savepoint.name).all()
+        tables = {row.state: row for row in saved}
+        own = savepoint.of_pipeline == pipeline.name
+        for state in pipeline.states:
+            where = sql.Identifier(*split_table(state.table))
+            execute_sql(self._connection, sql.SQL("TRUNCATE {}").format(where))
+            row = tables[states[state.table]]
+            columns = sql.SQL(", ").join(map(sql.Identifier, state.columns or {}))
+            # Of another pipeline: its numbers of epochs mean nothing here.
+            epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
+            statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
+            execute_sql(
+                self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch)
+            )
+            if own:
+                self._check(savepoint, state, StateDigest(keys=row.keys, digest=int(row.digest)))
+
+    def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
+        return list(execute(self._connection, "standing_epochs_after", pipeline=pipeline, epoch_id=epoch_id).scalars())
+
+    def restore(self, savepoint: Savepoint, pipeline: Pipeline, row: PipelineRow, run: Run, undone: Sequence[int]) -> int:
+        epoch_id: int = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
+        execute(
+            self._connection, "keep_declaration",
+            hash=pipeline.declaration_hash, pipeline=pipeline.name, body=pipeline.stored(),
+        )  # fmt: skip
+        execute(
+            self._connection, "insert_restore",
+            pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, dag_id=run.dag_id, run_id=run.run_id,
+            host=run.host, hash=pipeline.declaration_hash, note=str(savepoint), watermark=savepoint.watermark,
+        )  # fmt: skip
+        for head in savepoint.heads:
+            execute(
+                self._connection, "write_restored_origin",
+                pipeline=pipeline.name, generation=row.generation, topic=head.tp.topic, topic_id=head.tp.topic_id,
+                partition=head.tp.partition, offset=head.next_offset, chosen_by=f"savepoint {savepoint.name}",
+                leader_epoch=head.leader_epoch, newest=head.time.newest, read_at=head.time.read_at,
+            )  # fmt: skip
+        if undone:
+            epochs = {"pipeline": pipeline.name, "epochs": list(undone)}
+            execute(self._connection, "mark_undone", **epochs, by=epoch_id)
+            execute(self._connection, "free_requeued", **epochs)
+            execute(self._connection, "forget_claims", **epochs)
+            execute(self._connection, "forget_quarantined", **epochs)
+        return epoch_id
+
+    def _copy(self, savepoint: Savepoint, state: StateTable) -> None:
+        name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)
+        source = sql.Identifier(*split_table(state.table))
+        execute_sql(self._connection, sql.SQL("CREATE TABLE {} AS TABLE {}").format(_copy(name), source))
+        if execute_sql(self._connection, sql.SQL("SELECT to_regrole(%s)"), (OWNER,))[1] != [(None,)]:
+            rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
+            execute_sql(self._connection, rights.format(_copy(name), sql.Identifier(OWNER)))
+        schema, table = split_table(state.table)
+        execute(
+            self._connection, "keep_savepoint_state",
+            pipeline=savepoint.pipeline, name=savepoint.name, state=state.table, table_name=name,
+            schema=schema, table=table,
+        )  # fmt: skip
+
+    def _check(self, savepoint: Savepoint, state: StateTable, saved: StateDigest) -> None:
+        schema, table = split_table(state.table)
+        now = execute(self._connection, "state_now", schema=schema, table=table).one_or_none()
+        if now is None or StateDigest(keys=now.keys, digest=int(now.digest)) != saved:
+            raise StateError(
+                f"{savepoint}: the copy of {state} is not what was saved, or the table's columns changed since."
+                " Nothing was changed."
+            )
+
+    def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:
+        named = {"pipeline": row.pipeline, "name": row.name}
+        return Savepoint(
+            **named, of_pipeline=row.of_pipeline, epoch_id=row.epoch_id, generation=row.generation,
+            cluster_id=row.cluster_id, watermark=row.watermark, made_by=row.made_by, reason=row.reason,
+            made_at=row.made_at,
+            heads=tuple(map(_head, execute(self._connection, "savepoint_heads", **named))),
+            states={
+                one.state: StateDigest(keys=one.keys, digest=int(one.digest))
+                for one in execute(self._connection, "savepoint_states", **named)
+            },
+        )  # fmt: skip
+
+
+def _head(row: Row[tuple[object, ...]]) -> SavedHead:
+    return SavedHead(
+        tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
+        next_offset=row.next_offset,
+        leader_epoch=row.leader_epoch,
+        time=PartitionTime(newest=row.newest_event_time, read_at=row.read_at),
+    )
+
+
+def _copy(table: str) -> sql.Identifier:
+    return sql.Identifier("epochline", table)
