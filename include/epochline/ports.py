@@ -18,6 +18,7 @@ from epochline.layout import StagedTable, StagingTicket
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import SourceView
+from epochline.savepoint import Savepoint
 from epochline.state import StateStanding
 from epochline.table import PostgresTable
 
@@ -356,6 +357,12 @@ class Targets(Protocol):
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         """In the commit: staged quarantine into the ledger; the number of records."""
 
+    def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
+        """Why the rows of the pipeline's newest epochs cannot be taken out of a target; None where they can."""
+
+    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
+        """Take the rows of these epochs out of a target and put back what they replaced; the number of rows."""
+
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         """Statement and lock time-outs for the rest of the transaction."""
 
@@ -403,6 +410,51 @@ class States(Protocol):
 
     def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
         """Note for every state table that the epoch left it as it is now."""
+
+
+class Savepoints(Protocol):
+    """Savepoints, and what a restore undoes. Callers hold the pipeline's row lock where they change something."""
+
+    def standing(self, pipeline: Pipeline, name: str, by: str, reason: str) -> Savepoint | None:
+        """A savepoint of where the pipeline stands now, not kept yet; None where no epoch was committed."""
+
+    def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
+        """Write it, with a copy of every state table."""
+
+    def find(self, pipeline: str, name: str) -> Savepoint | None:
+        """The savepoint that a pipeline has under a name."""
+
+    def of(self, pipeline: str) -> Sequence[Savepoint]:
+        """All of a pipeline, the newest last."""
+
+    def forget(self, pipeline: str, name: str) -> None:
+        """Delete it, with its copies."""
+
+    def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
+        """Ids of the epochs that were committed after one and are not undone, in order."""
+
+    def put_back_state(
+        self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
+    ) -> None:
+        """Put the savepoint's copies in place of what the state tables hold.
+
+        Args:
+            savepoint: which.
+            pipeline: whose state tables.
+            states: for each of them, of which state of the savepoint.
+            epoch_id: of the restore: what wrote the rows, where the savepoint is another pipeline's.
+
+        Raises:
+            StateError: what is there afterwards is not what was saved.
+        """
+
+    def restore(
+        self, savepoint: Savepoint, pipeline: Pipeline, row: PipelineRow, run: Run, undone: Sequence[int]
+    ) -> int:
+        """Write the restore's epoch, origins at the savepoint's heads, and which epochs are undone; the epoch's id.
+
+        Records that were quarantined by an undone epoch are forgotten, those that one requeued can be requeued again.
+        """
 
 
 class Times(Protocol):
@@ -453,6 +505,10 @@ class Transaction(Protocol):
     @property
     def times(self) -> Times:
         """Event time."""
+
+    @property
+    def savepoints(self) -> Savepoints:
+        """Savepoints."""
 
 
 class Ledger(Protocol):

@@ -636,6 +636,14 @@ class FakeTransaction:
         for state in pipeline.states:
             self.rows.states[pipeline.name, state.table] = epoch_id, _digest_of(self.rows.targets[state.table])
 
+    def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
+        return None
+
+    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
+        rows = self.rows.targets[sink.table]
+        self.rows.targets[sink.table] = [row for row in rows if row["_epoch"] not in epochs]
+        return len(rows) - len(self.rows.targets[sink.table])
+
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         where = {"_pipeline": epoch.pipeline, "_generation": epoch.generation, "_epoch": epoch.epoch_id}
         self.rows.quarantine += [{**row, **where} for row in self.rows.staging[staged.table]]

@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     for action in ACTIONS.values():
         app.command(action.name, help=f"{action.help}\n\n{_EXIT_CODES}")(_command(action))
     app.command("actions")(actions)
+    app.command("savepoints")(savepoints)
     app.command("janitor")(janitor)
 
 
@@ -60,6 +61,41 @@ def actions(
         ("action", "epoch", "who", "when", "why", "before", "after"),
         [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
     )
+
+
+def savepoints(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    connection: Annotated[
+        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the savepoints of PIPELINE: after which epoch, with how much state, by whom, when and why.
+
+    Exit code 0: shown, be it nothing; 1: the ledger cannot be read; 2: wrong use.
+    """
+    from dataclasses import asdict
+
+    from epochline.cli import printing
+
+    with subject_of(pipeline, connection).ledger.transaction() as tx:
+        found = tx.savepoints.of(pipeline)
+    if as_json:
+        printing.say(printing.as_json([asdict(one) for one in found]))
+        return
+    if not found:
+        printing.say(f"{pipeline} has no savepoint")
+        return
+    printing.table(
+        ("name", "of", "epoch", "keys of state", "who", "when", "why"),
+        [
+            (
+                one.name, one.of_pipeline, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by,
+                one.made_at, one.reason,
+            )
+            for one in found
+        ],
+    )  # fmt: skip
 
 
 def janitor(

@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-SIDES = ("epochs", "chain", "attempts", "targets", "quarantine", "operators", "history", "states", "times")
+SIDES = (
+    "epochs",
+    "chain",
+    "attempts",
+    "targets",
+    "quarantine",
+    "operators",
+    "history",
+    "states",
+    "times",
+    "savepoints",
+)
 """The sides of `epochline.ports.Transaction`."""
 
 SOURCE = ("look", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget")

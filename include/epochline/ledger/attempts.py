@@ -12,9 +12,10 @@ from sqlalchemy import Connection, Row
 from epochline.epoch import Attempt, AttemptState, Epoch, Run
 from epochline.layout import StagedTable, StagingTicket, staged_tables
 from epochline.ledger.cursor import execute_sql
+from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.parts import counts_of
 from epochline.ledger.statements import run as execute
-from epochline.names import OWNER, QUARANTINE, WRITER
+from epochline.names import QUARANTINE, WRITER
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
@@ -62,10 +63,10 @@ class PostgresAttempts:
             pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt=number, host=run.host,
         )  # fmt: skip
         ticket = self.ticket(_attempt(row), pipeline, targets)
-        roles = execute(self._connection, "roles_of_staging").one()
+        writer = execute(self._connection, "writer_may_stage").scalar_one()
         for staged in ticket.tables:
             self._create(staged)
-            self._give(staged, roles)
+            self._give(staged, writer=writer)
             execute(
                 self._connection, "register_staging",
                 attempt_id=ticket.attempt_id, sink=staged.sink, table_name=staged.table,
@@ -82,13 +83,12 @@ class PostgresAttempts:
             sql.SQL("CREATE TABLE epochline_staging.{} ({})").format(sql.Identifier(staged.table), columns),
         )
 
-    def _give(self, staged: StagedTable, roles: Row[Any]) -> None:
+    def _give(self, staged: StagedTable, *, writer: bool) -> None:
         """Let the writer fill the table, and every login that is an owner drop it. Nothing, where no role is there."""
         table = sql.Identifier("epochline_staging", staged.table)
-        if roles.writer:
+        if writer:
             execute_sql(self._connection, sql.SQL("GRANT INSERT ON {} TO {}").format(table, sql.Identifier(WRITER)))
-        if roles.owner:
-            execute_sql(self._connection, sql.SQL("ALTER TABLE {} OWNER TO {}").format(table, sql.Identifier(OWNER)))
+        give_to_owner(self._connection, "epochline_staging", staged.table)
 
     def ticket(self, attempt: Attempt, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]) -> StagingTicket:
         return StagingTicket(

@@ -26,6 +26,7 @@ from epochline.ledger.epochs import PostgresEpochs
 from epochline.ledger.history import PostgresHistory
 from epochline.ledger.operators import PostgresOperators
 from epochline.ledger.quarantine import PostgresQuarantine
+from epochline.ledger.savepoints import PostgresSavepoints
 from epochline.ledger.states import PostgresStates
 from epochline.ledger.times import PostgresTimes
 from epochline.sinks.postgres import PostgresTargets
@@ -50,6 +51,7 @@ class PostgresTransaction:
         self.history = PostgresHistory(connection)
         self.states = PostgresStates(connection)
         self.times = PostgresTimes(connection)
+        self.savepoints = PostgresSavepoints(connection)
 
 
 class PostgresLedger:

@@ -344,11 +344,13 @@ FROM epochline.epoch, last WHERE pipeline = :pipeline
 -- name: arrange_roles
 SELECT statement FROM epochline.arrange_roles() AS statement
 
--- name: roles_of_staging
--- Which roles a new staging table is given to: those that exist and that this database has granted to.
+-- name: owner_may_own
+-- Whether a new table can be given to the owners' role: it exists, and this database has granted to it.
 SELECT coalesce(pg_has_role(to_regrole('epochline_owner'), 'SET')
-                AND has_schema_privilege(to_regrole('epochline_owner'), 'epochline_staging', 'CREATE'), false) AS owner,
-       coalesce(has_schema_privilege(to_regrole('epochline_writer'), 'epochline_staging', 'USAGE'), false) AS writer
+                AND has_schema_privilege(to_regrole('epochline_owner'), CAST(:schema AS text), 'CREATE'), false)
+
+-- name: writer_may_stage
+SELECT coalesce(has_schema_privilege(to_regrole('epochline_writer'), 'epochline_staging', 'USAGE'), false)
 
 -- name: writer_is_known
 -- Asked by the writer's own login, of the catalogue alone: is there a ledger, and may it be read?
@@ -479,17 +481,17 @@ WHERE h.pipeline = :pipeline ORDER BY h.topic, h.partition, h.topic_id
 -- name: keep_savepoint
 INSERT INTO epochline.savepoint (pipeline, name, of_pipeline, epoch_id, generation, cluster_id, watermark, declaration,
                                  made_by, reason)
-VALUES (:pipeline, :name, :of_pipeline, :epoch_id, :generation, :cluster_id, :watermark, CAST(:declaration AS jsonb),
+VALUES (:pipeline, :savepoint, :of_pipeline, :epoch_id, :generation, :cluster_id, :watermark, CAST(:declaration AS jsonb),
         :made_by, :reason)
 
 -- name: keep_savepoint_head
 INSERT INTO epochline.savepoint_head (pipeline, name, topic, topic_id, partition, next_offset, leader_epoch,
                                       newest_event_time, read_at)
-VALUES (:pipeline, :name, :topic, :topic_id, :partition, :next_offset, :leader_epoch, :newest, :read_at)
+VALUES (:pipeline, :savepoint, :topic, :topic_id, :partition, :next_offset, :leader_epoch, :newest, :read_at)
 
 -- name: keep_savepoint_state
 INSERT INTO epochline.savepoint_state (pipeline, name, state, table_name, keys, digest)
-SELECT :pipeline, :name, :state, :table_name, keys, digest FROM epochline.state_table
+SELECT :pipeline, :savepoint, :state, :table_name, keys, digest FROM epochline.state_table
 WHERE schema_name = :schema AND table_name = :table
 
 -- name: savepoints
@@ -498,14 +500,14 @@ FROM epochline.savepoint WHERE pipeline = :pipeline ORDER BY made_at, name
 
 -- name: savepoint_heads
 SELECT topic, topic_id, partition, next_offset, leader_epoch, newest_event_time, read_at
-FROM epochline.savepoint_head WHERE pipeline = :pipeline AND name = :name ORDER BY topic, partition, topic_id
+FROM epochline.savepoint_head WHERE pipeline = :pipeline AND name = :savepoint ORDER BY topic, partition, topic_id
 
 -- name: savepoint_states
 SELECT state, table_name, keys, digest FROM epochline.savepoint_state
-WHERE pipeline = :pipeline AND name = :name ORDER BY state
+WHERE pipeline = :pipeline AND name = :savepoint ORDER BY state
 
 -- name: forget_savepoint
-DELETE FROM epochline.savepoint WHERE pipeline = :pipeline AND name = :name
+DELETE FROM epochline.savepoint WHERE pipeline = :pipeline AND name = :savepoint
 
 -- name: standing_epochs_after
 SELECT epoch_id FROM epochline.epoch

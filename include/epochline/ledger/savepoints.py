@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from psycopg2 import sql
 from sqlalchemy import Connection, Row
 
-from epochline.epoch import Epoch, Run
+from epochline.epoch import Run
 from epochline.errors import StateError
 from epochline.event_time import PartitionTime
 from epochline.ledger.cursor import execute_sql
+from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.statements import run as execute
-from epochline.names import OWNER, savepoint_table, split_table
+from epochline.names import savepoint_table, split_table
 from epochline.offsets import TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.ports import PipelineRow
@@ -40,7 +41,7 @@ class PostgresSavepoints:
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
         execute(
             self._connection, "keep_savepoint",
-            pipeline=savepoint.pipeline, name=savepoint.name, of_pipeline=savepoint.of_pipeline,
+            pipeline=savepoint.pipeline, savepoint=savepoint.name, of_pipeline=savepoint.of_pipeline,
             epoch_id=savepoint.epoch_id, generation=savepoint.generation, cluster_id=savepoint.cluster_id,
             watermark=savepoint.watermark, declaration=pipeline.stored(), made_by=savepoint.made_by,
             reason=savepoint.reason,
@@ -48,7 +49,7 @@ class PostgresSavepoints:
         for head in savepoint.heads:
             execute(
                 self._connection, "keep_savepoint_head",
-                pipeline=savepoint.pipeline, name=savepoint.name, topic=head.tp.topic, topic_id=head.tp.topic_id,
+                pipeline=savepoint.pipeline, savepoint=savepoint.name, topic=head.tp.topic, topic_id=head.tp.topic_id,
                 partition=head.tp.partition, next_offset=head.next_offset, leader_epoch=head.leader_epoch,
                 newest=head.time.newest, read_at=head.time.read_at,
             )  # fmt: skip
@@ -62,32 +63,36 @@ class PostgresSavepoints:
         return [self._read(row) for row in execute(self._connection, "savepoints", pipeline=pipeline)]
 
     def forget(self, pipeline: str, name: str) -> None:
-        for row in execute(self._connection, "savepoint_states", pipeline=pipeline, name=name).all():
+        for row in execute(self._connection, "savepoint_states", pipeline=pipeline, savepoint=name).all():
             execute_sql(self._connection, sql.SQL("DROP TABLE {}").format(_copy(row.table_name)))
-        execute(self._connection, "forget_savepoint", pipeline=pipeline, name=name)
+        execute(self._connection, "forget_savepoint", pipeline=pipeline, savepoint=name)
 
-    def put_back_state(self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int) -> None:
-        saved = execute(self._connection, "savepoint_states", pipeline=savepoint.pipeline, name=savepoint.name).all()
+    def put_back_state(
+        self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
+    ) -> None:
+        saved = execute(
+            self._connection, "savepoint_states", pipeline=savepoint.pipeline, savepoint=savepoint.name
+        ).all()
         tables = {row.state: row for row in saved}
         own = savepoint.of_pipeline == pipeline.name
         for state in pipeline.states:
             where = sql.Identifier(*split_table(state.table))
-            execute_sql(self._connection, sql.SQL("TRUNCATE {}").format(where))
+            execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
             row = tables[states[state.table]]
             columns = sql.SQL(", ").join(map(sql.Identifier, state.columns or {}))
             # Of another pipeline: its numbers of epochs mean nothing here.
             epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
             statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
-            execute_sql(
-                self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch)
-            )
+            execute_sql(self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch))
             if own:
                 self._check(savepoint, state, StateDigest(keys=row.keys, digest=int(row.digest)))
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
         return list(execute(self._connection, "standing_epochs_after", pipeline=pipeline, epoch_id=epoch_id).scalars())
 
-    def restore(self, savepoint: Savepoint, pipeline: Pipeline, row: PipelineRow, run: Run, undone: Sequence[int]) -> int:
+    def restore(
+        self, savepoint: Savepoint, pipeline: Pipeline, row: PipelineRow, run: Run, undone: Sequence[int]
+    ) -> int:
         epoch_id: int = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
         execute(
             self._connection, "keep_declaration",
@@ -117,13 +122,11 @@ class PostgresSavepoints:
         name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)
         source = sql.Identifier(*split_table(state.table))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} AS TABLE {}").format(_copy(name), source))
-        if execute_sql(self._connection, sql.SQL("SELECT to_regrole(%s)"), (OWNER,))[1] != [(None,)]:
-            rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
-            execute_sql(self._connection, rights.format(_copy(name), sql.Identifier(OWNER)))
+        give_to_owner(self._connection, "epochline", name)
         schema, table = split_table(state.table)
         execute(
             self._connection, "keep_savepoint_state",
-            pipeline=savepoint.pipeline, name=savepoint.name, state=state.table, table_name=name,
+            pipeline=savepoint.pipeline, savepoint=savepoint.name, state=state.table, table_name=name,
             schema=schema, table=table,
         )  # fmt: skip
 
@@ -137,11 +140,11 @@ class PostgresSavepoints:
             )
 
     def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:
-        named = {"pipeline": row.pipeline, "name": row.name}
+        named = {"pipeline": row.pipeline, "savepoint": row.name}
         return Savepoint(
-            **named, of_pipeline=row.of_pipeline, epoch_id=row.epoch_id, generation=row.generation,
-            cluster_id=row.cluster_id, watermark=row.watermark, made_by=row.made_by, reason=row.reason,
-            made_at=row.made_at,
+            pipeline=row.pipeline, name=row.name, of_pipeline=row.of_pipeline, epoch_id=row.epoch_id,
+            generation=row.generation, cluster_id=row.cluster_id, watermark=row.watermark, made_by=row.made_by,
+            reason=row.reason, made_at=row.made_at,
             heads=tuple(map(_head, execute(self._connection, "savepoint_heads", **named))),
             states={
                 one.state: StateDigest(keys=one.keys, digest=int(one.digest))

@@ -13,6 +13,8 @@ from epochline.operations.janitor import STALE_AFTER, Tidied, tidy
 from epochline.operations.ordered import EpochAction
 from epochline.operations.pause import Pause, Resume
 from epochline.operations.requeue import Requeue
+from epochline.operations.restore import Restore
+from epochline.operations.savepoint import DeleteSavepoint, MakeSavepoint
 
 ACTIONS: dict[str, Action[Any, Any]] = {
     action.name: action
@@ -23,6 +25,9 @@ ACTIONS: dict[str, Action[Any, Any]] = {
         Requeue(),
         ExtendBack(),
         AcceptState(),
+        MakeSavepoint(),
+        DeleteSavepoint(),
+        Restore(),
         Drop(),
         Pause(),
         Resume(),

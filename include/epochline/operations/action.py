@@ -118,6 +118,14 @@ class Action(ABC, Generic[P, Seen]):
     def foresee(self, tx: Transaction, subject: Subject, asked: P, seen: Seen) -> Preview:
         """Say what would happen, from what ``tx`` shows; changes and locks nothing."""
 
+    def admit(self, tx: Transaction, subject: Subject, asked: P) -> None:
+        """Refuse what the ledger does not know.
+
+        Raises:
+            EpochNotFoundError: it knows no such pipeline.
+        """
+        known(tx, subject.name)
+
     def preview(self, subject: Subject, asked: P) -> Preview:
         """What `act` would do now.
 
@@ -127,7 +135,7 @@ class Action(ABC, Generic[P, Seen]):
         """
         seen = self.look(subject, asked)
         with subject.ledger.transaction() as tx:
-            known(tx, subject.name)
+            self.admit(tx, subject, asked)
             return self.foresee(tx, subject, asked, seen)
 
 
@@ -147,7 +155,7 @@ class DirectAction(Action[P, Seen]):
         """
         seen = self.look(subject, asked)
         with subject.ledger.transaction() as tx:
-            known(tx, subject.name)
+            self.admit(tx, subject, asked)
             tx.epochs.lock_pipeline(subject.name)
             foreseen = self.foresee(tx, subject, asked, seen)
             if foreseen.refusal is not None:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from epochline.epoch import Epoch
 from epochline.ledger.cursor import execute_sql
+from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.statements import run
 from epochline.names import deleted_keys_table, image_table, split_table
 from epochline.pipeline import Pipeline
@@ -84,6 +85,7 @@ def _keep(connection: Connection, what: Application, table: sql.Identifier, imag
             first=sql.Identifier("t", key[0]), existed=sql.Identifier(_EXISTED), same=same(key, "k", "t"),
         ),
     )  # fmt: skip
+    give_to_owner(connection, *image.strings)
 
 
 def _put_back(connection: Connection, sink: PostgresTable, table: sql.Identifier, image: sql.Identifier) -> int:

@@ -15,7 +15,7 @@ from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run
 from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
-from epochline.sinks import modes
+from epochline.sinks import images, modes
 from epochline.sinks.catalog import filled_columns, find_target, order_of, remembers_deleted, table_definition
 from epochline.sinks.followed import follow
 from epochline.sinks.prepare import prepare
@@ -180,7 +180,16 @@ class PostgresTargets:
         prepare(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
-        return modes.apply(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
+        what = self._application(pipeline, sink, staged, epoch)
+        if sink.before_images:
+            images.keep_image(self._connection, what, epoch)
+        return modes.apply(self._connection, what, epoch)
+
+    def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
+        return images.cannot_undo(self._connection, pipeline, sink, epochs)
+
+    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
+        return images.undo(self._connection, pipeline, sink, epochs)
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]

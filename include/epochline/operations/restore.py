@@ -1,0 +1,124 @@
+"""Restore: heads, state and targets back to a savepoint, all in one transaction, in a new generation (C12, C13)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from epochline.coordinator.commit import mirror
+from epochline.epoch import Run
+from epochline.operations.action import Afterwards, DirectAction, Order, Preview, Subject, known, refused
+from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
+from epochline.pipeline import Pipeline
+from epochline.ports import PipelineRow, Transaction
+from epochline.savepoint import Savepoint
+
+
+class RestoreParameters(NamedSavepoint):
+    """Which savepoint, of which pipeline."""
+
+    of: str | None = Field(None, description="The pipeline that has the savepoint; a new PIPELINE begins from it.")
+
+
+class Restore(DirectAction[RestoreParameters, None]):
+    """Undo every epoch after a savepoint, or begin a new pipeline from one."""
+
+    name = "restore"
+    help = (
+        "Put PIPELINE back to its savepoint NAME: heads, state and targets in one transaction. The epochs since then"
+        " are undone and their ranges are read again. With --of OTHER, PIPELINE is new, and begins from OTHER's"
+        " savepoint with empty targets."
+    )
+    parameters = RestoreParameters
+
+    def admit(self, tx: Transaction, subject: Subject, asked: RestoreParameters) -> None:
+        if asked.of is None:
+            known(tx, subject.name)
+        else:
+            known(tx, asked.of)
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: None) -> Preview:
+        declared, _ = subject.declaration()
+        unfinished = tx.epochs.unfinished(subject.name)
+        if unfinished is not None:
+            return refused(f"{unfinished} is {unfinished.state}; let {unfinished.run} finish it, or abort it first.")
+        found = tx.savepoints.find(asked.of or subject.name, asked.name)
+        if found is None:
+            return refused(missing(tx, asked.of or subject.name, asked.name))
+        row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
+        undone = tx.savepoints.later(subject.name, found.epoch_id) if asked.of is None else []
+        obstacle = self._obstacle(tx, declared, found, row, undone)
+        if obstacle is not None:
+            return refused(obstacle)
+        generation = row.generation + 1 if asked.of is None else row.generation
+        lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.of_pipeline} left it"]
+        if undone:
+            lines.append(f"undone: {len(undone)} epochs, {undone[0]} to {undone[-1]}; their rows leave the targets")
+        lines += [f"{head.tp}: goes on at {head.next_offset}" for head in found.heads]
+        lines += [f"{state}: {digest} are put back" for state, digest in found.states.items()]
+        heads = {str(head.tp): head.next_offset for head in tx.chain.heads(subject.name, row.generation)}
+        return Preview(
+            lines=lines,
+            before={"generation": row.generation, "heads": heads},
+            after={"generation": generation, **recorded_savepoint(found), "undone": list(undone)},
+        )
+
+    def change(
+        self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: None, order: Order
+    ) -> Afterwards:
+        declared, source = subject.declaration()
+        found = tx.savepoints.find(asked.of or subject.name, asked.name)
+        if found is None:
+            raise AssertionError("foreseen under the same lock")
+        row = tx.epochs.lock_pipeline(subject.name)
+        undone: Sequence[int] = []
+        if asked.of is None:
+            undone = tx.savepoints.later(subject.name, found.epoch_id)
+            for sink in declared.sinks:
+                tx.targets.undo(declared, sink, undone)
+            row = tx.operators.begin_generation(subject.name, found.cluster_id)
+        elif found.cluster_id is not None:
+            tx.epochs.remember_cluster(subject.name, found.cluster_id)
+        run = Run(dag_id="operator", run_id=f"{order.actor}: {asked.name}", host=socket.gethostname())
+        epoch_id = tx.savepoints.restore(found, declared, row, run, undone)
+        tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
+        tx.states.leave(declared, epoch_id)
+
+        def show() -> Sequence[str]:
+            mirror(subject.ledger, source, subject.name)
+            return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
+
+        return show
+
+    def _obstacle(
+        self, tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int]
+    ) -> str | None:
+        own = found.pipeline == declared.name
+        if not own and row.last_epoch_id:
+            return f"{declared.name} is not new: its last epoch is {row.last_epoch_id}. Declare it under another name."
+        if own and found.of_pipeline != declared.name:
+            return f"{found} was imported; a new pipeline begins from it with --of {declared.name}."
+        if own and found.cluster_id not in (None, row.cluster_id):
+            return (
+                f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."
+            )
+        if len(found.states) != len(declared.states):
+            return f"{found} has {len(found.states)} state tables, {declared.name} declares {len(declared.states)}."
+        if own and set(found.states) != {state.table for state in declared.states}:
+            return f"{found} has state {', '.join(found.states)}, which {declared.name} declares no more."
+        tx.targets.inspect(declared)
+        for sink in declared.sinks:
+            reason = tx.targets.cannot_undo(declared, sink, undone) if undone else None
+            if reason is not None:
+                return reason
+        return None
+
+
+def _states(declared: Pipeline, found: Savepoint) -> dict[str, str]:
+    """For each state table, of which state of the savepoint: its own, or, in another pipeline, by order of name."""
+    tables = sorted(state.table for state in declared.states)
+    if set(tables) == set(found.states):
+        return {table: table for table in tables}
+    return dict(zip(tables, sorted(found.states), strict=True))

@@ -1,0 +1,200 @@
+"""Savepoints on real PostgreSQL: what restore undoes, what it refuses, and that going on gives the same target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epochline.coordinator import PlanOutcome, seal
+from epochline.errors import ActionRefusedError, EpochNotFoundError
+from epochline.operations import ACTIONS, Done, Order, Subject
+from tests.integration.test_sink_modes import Bench, Row, bench
+
+__all__ = ["bench"]  # a fixture, used by name
+
+ORDER = Order(actor="ada", reason="the transform was wrong")
+CHAIN = (
+    "SELECT generation, partition, start_offset, until_offset, chosen_by FROM epochline.committed_ranges"
+    " ORDER BY generation, partition, until_offset"
+)
+FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "d", "v": 1, "_partition": 1}]
+SECOND: list[Row] = [{"k": "a", "v": 2}, {"k": "c", "v": 2}]
+THIRD: list[Row] = [{"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1}]
+
+
+def act(it: Bench, what: str, **told: Any) -> Done:
+    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+    action = ACTIONS[what]
+    return action.act(subject, action.asked(told), ORDER)  # type: ignore[attr-defined,no-any-return]
+
+
+def again(it: Bench, *rows: Row) -> None:
+    """An epoch over records that are in Kafka already."""
+    planned = it.plan()
+    assert planned.epoch is not None
+    seal(it.ledger, it.stage(planned, *rows), planned.epoch.run, invisible_allowed=frozenset())
+    it.commit(planned)
+
+
+def heads(it: Bench) -> dict[int, int]:
+    return dict(it.sql("SELECT partition, next_offset FROM epochline.heads"))
+
+
+def deleted_keys(it: Bench) -> list[tuple[Any, ...]]:
+    ((table,),) = it.sql("SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'deleted\\_%%'")
+    return it.sql(f"SELECT * FROM epochline.{table} ORDER BY 1")  # type: ignore[no-any-return]
+
+
+def images(it: Bench) -> list[str]:
+    found = it.sql(
+        "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'before\\_%\\_e%' ORDER BY 1"
+    )
+    return [name for (name,) in found]
+
+
+def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_if_never_stopped(
+    bench: Callable[..., Bench],
+) -> None:
+    """C12, C13, INV-1: later epochs' rows are gone, heads are back, their ranges are read again, once."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    saved, stood = it.rows("k, v, _partition, _offset, _epoch"), heads(it)
+    it.epoch(*SECOND)
+    it.epoch(*THIRD)
+    whole = it.rows("k, v, _partition, _offset")
+
+    done = act(it, "restore", name="before")
+
+    assert it.rows("k, v, _partition, _offset, _epoch") == saved
+    assert heads(it) == stood == {0: 2, 1: 1}
+    assert done.row.after["undone"] == [2, 3]
+    assert it.sql("SELECT epoch_id, kind, undone_by FROM epochline.epochs ORDER BY epoch_id") == [
+        (1, "regular", None), (2, "regular", 4), (3, "regular", 4), (4, "restore", None),
+    ]  # fmt: skip
+    again(it, {"k": "a", "v": 2}, {"k": "c", "v": 2}, {"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1})
+    assert sorted(it.rows("k, v, _partition, _offset")) == sorted(whole)
+    assert it.sql(CHAIN) == [
+        (1, 0, None, 0, "startup earliest"), (1, 0, 0, 2, "epoch"), (1, 0, 2, 4, "epoch"), (1, 0, 4, 5, "epoch"),
+        (1, 1, None, 0, "startup earliest"), (1, 1, 0, 1, "epoch"), (1, 1, 1, 2, "epoch"),
+        (2, 0, None, 2, "savepoint before"), (2, 0, 2, 5, "epoch"),
+        (2, 1, None, 1, "savepoint before"), (2, 1, 1, 2, "epoch"),
+    ]  # fmt: skip
+
+
+def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench: Callable[..., Bench]) -> None:
+    """C12: replaced rows, deleted rows, and the memory of what had been deleted."""
+    it = bench(mode="upsert", key="k", before_images=5)
+    it.epoch(*FIRST, {"k": "x", "_deleted": True})
+    act(it, "savepoint", name="before")
+    saved, forgotten = it.rows("k, v, _partition, _offset, _epoch"), deleted_keys(it)
+    it.epoch({"k": "a", "v": 2}, {"k": "b", "_deleted": True}, {"k": "x", "v": 2}, {"k": "c", "v": 2})
+    it.epoch({"k": "a", "v": 3}, {"k": "c", "_deleted": True})
+    whole, whole_forgotten = it.rows("k, v, _partition, _offset"), deleted_keys(it)
+
+    act(it, "restore", name="before")
+
+    assert (it.rows("k, v, _partition, _offset, _epoch"), deleted_keys(it)) == (saved, forgotten)
+    again(
+        it, {"k": "a", "v": 2}, {"k": "b", "_deleted": True}, {"k": "x", "v": 2}, {"k": "c", "v": 2},
+        {"k": "a", "v": 3}, {"k": "c", "_deleted": True},
+    )  # fmt: skip
+    assert (it.rows("k, v, _partition, _offset"), deleted_keys(it)) == (whole, whole_forgotten)
+
+
+def test_sums_of_an_add_target_go_back(bench: Callable[..., Bench]) -> None:
+    it = bench(mode="add", key="k", measures="v", before_images=5)
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    it.epoch(*THIRD)
+    assert it.rows() == [("a", 6), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]
+
+    act(it, "restore", name="before")
+
+    assert it.rows() == [("a", 1), ("b", 1), ("d", 1)]
+    again(it, *SECOND, *THIRD)
+    assert it.rows() == [("a", 6), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]
+
+
+def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(bench: Callable[..., Bench]) -> None:
+    it = bench(mode="add", key="k", measures="v", before_images=2)
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="old")
+    it.epoch(*SECOND)
+    it.epoch(*THIRD)
+    it.epoch(*SECOND)
+    act(it, "savepoint", name="new")
+    it.epoch(*THIRD)
+
+    assert len(images(it)) == 2
+    with pytest.raises(ActionRefusedError, match="no before-images were kept of epoch 2, 3; before_images is 2 now"):
+        act(it, "restore", name="old")
+    act(it, "restore", name="new")
+    assert it.rows() == [("a", 8), ("b", 1), ("c", 4), ("d", 1), ("e", 3)]
+    assert len(images(it)) == 1
+
+
+def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: Callable[..., Bench]) -> None:
+    it = bench(mode="upsert", key="k")
+    it.plan(*FIRST)
+    with pytest.raises(ActionRefusedError, match="no epoch of orders was committed yet"):
+        act(it, "savepoint", name="before")
+    act(it, "abort", epoch=1)
+    again(it, *FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    rows, stood = it.rows(), heads(it)
+
+    with pytest.raises(ActionRefusedError, match="mode upsert, and no before-images were kept of epoch 3"):
+        act(it, "restore", name="before")
+    with pytest.raises(ActionRefusedError, match="has no savepoint else; there are: before"):
+        act(it, "restore", name="else")
+    with pytest.raises(ActionRefusedError, match="has a savepoint before already"):
+        act(it, "savepoint", name="before")
+    with pytest.raises(EpochNotFoundError, match="knows no pipeline 'nobody'"):
+        act(it, "restore", name="before", of="nobody")
+    with pytest.raises(ActionRefusedError, match="orders is not new"):
+        act(it, "restore", name="before", of="orders")
+    it.plan(*THIRD)
+    with pytest.raises(ActionRefusedError, match="epoch 4 .* is PLANNED"):
+        act(it, "restore", name="before")
+
+    assert (it.rows(), heads(it)) == (rows, stood)
+    assert it.sql("SELECT count(*) FROM epochline.epochs WHERE undone_by IS NOT NULL") == [(0,)]
+
+
+def test_a_deleted_savepoint_is_gone(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    assert it.sql("SELECT name, epoch_id, made_by, reason FROM epochline.savepoints") == [
+        ("before", 1, "ada", "the transform was wrong")
+    ]
+
+    act(it, "delete-savepoint", name="before")
+
+    assert it.sql("SELECT count(*) FROM epochline.savepoints") == [(0,)]
+    assert it.sql("SELECT count(*) FROM epochline.savepoint_head") == [(0,)]
+    assert [row[0] for row in it.sql("SELECT action FROM epochline.actions ORDER BY action_id")] == [
+        "savepoint", "delete-savepoint",
+    ]  # fmt: skip
+
+
+def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: Callable[..., Bench]) -> None:
+    """INV-9: each record once, in the target or in the quarantine, before and after."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    it.sql(
+        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+        " \"offset\", value, reason) VALUES ('orders', 1, 2, 'orders', 'id-of-orders', 1, 1, 'x', 'no JSON')"
+    )
+
+    act(it, "restore", name="before")
+
+    assert it.sql("SELECT count(*) FROM epochline.quarantine") == [(0,)]
+    assert it.plan().outcome is PlanOutcome.PLANNED
