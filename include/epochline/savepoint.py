@@ -28,7 +28,6 @@ class Savepoint:
     Args:
         pipeline: under which it is kept.
         name: unique within the pipeline.
-        of_pipeline: whose position it is; another one where it was imported under this pipeline.
         epoch_id: the last epoch whose effects it contains.
         generation: of that epoch.
         cluster_id: Kafka's.
@@ -36,11 +35,11 @@ class Savepoint:
         heads: of every partition, those without a committed record included.
         states: of each state table, what the copy holds.
         made_by, reason, made_at: who, why, when.
+        imported_at: when it came from a file; None where it was made here.
     """
 
     pipeline: str
     name: str
-    of_pipeline: str
     epoch_id: int
     generation: int
     cluster_id: str | None
@@ -50,6 +49,7 @@ class Savepoint:
     made_by: str
     reason: str
     made_at: datetime | None = None
+    imported_at: datetime | None = None
 
     def __str__(self) -> str:
         return f"savepoint {self.name} of {self.pipeline}"

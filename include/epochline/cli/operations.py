@@ -87,11 +87,11 @@ def savepoints(
         printing.say(f"{pipeline} has no savepoint")
         return
     printing.table(
-        ("name", "of", "epoch", "keys of state", "who", "when", "why"),
+        ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
         [
             (
-                one.name, one.of_pipeline, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by,
-                one.made_at, one.reason,
+                one.name, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by, one.made_at,
+                one.reason, one.imported_at or "",
             )
             for one in found
         ],

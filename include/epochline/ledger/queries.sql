@@ -479,9 +479,9 @@ JOIN epochline.committed_range c
 WHERE h.pipeline = :pipeline ORDER BY h.topic, h.partition, h.topic_id
 
 -- name: keep_savepoint
-INSERT INTO epochline.savepoint (pipeline, name, of_pipeline, epoch_id, generation, cluster_id, watermark, declaration,
-                                 made_by, reason)
-VALUES (:pipeline, :savepoint, :of_pipeline, :epoch_id, :generation, :cluster_id, :watermark, CAST(:declaration AS jsonb),
+INSERT INTO epochline.savepoint (pipeline, name, epoch_id, generation, cluster_id, watermark, declaration, made_by,
+                                 reason)
+VALUES (:pipeline, :savepoint, :epoch_id, :generation, :cluster_id, :watermark, CAST(:declaration AS jsonb),
         :made_by, :reason)
 
 -- name: keep_savepoint_head
@@ -495,7 +495,7 @@ SELECT :pipeline, :savepoint, :state, :table_name, keys, digest FROM epochline.s
 WHERE schema_name = :schema AND table_name = :table
 
 -- name: savepoints
-SELECT pipeline, name, of_pipeline, epoch_id, generation, cluster_id, watermark, made_by, reason, made_at
+SELECT pipeline, name, epoch_id, generation, cluster_id, watermark, made_by, reason, made_at, imported_at
 FROM epochline.savepoint WHERE pipeline = :pipeline ORDER BY made_at, name
 
 -- name: savepoint_heads

@@ -33,7 +33,7 @@ class PostgresSavepoints:
             return None
         rows = execute(self._connection, "heads_with_times", pipeline=pipeline.name)
         return Savepoint(
-            pipeline=pipeline.name, name=name, of_pipeline=pipeline.name, epoch_id=last.epoch_id,
+            pipeline=pipeline.name, name=name, epoch_id=last.epoch_id,
             generation=last.generation, cluster_id=last.cluster_id, watermark=last.watermark,
             heads=tuple(map(_head, rows)), states={}, made_by=by, reason=reason,
         )  # fmt: skip
@@ -41,7 +41,7 @@ class PostgresSavepoints:
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
         execute(
             self._connection, "keep_savepoint",
-            pipeline=savepoint.pipeline, savepoint=savepoint.name, of_pipeline=savepoint.of_pipeline,
+            pipeline=savepoint.pipeline, savepoint=savepoint.name,
             epoch_id=savepoint.epoch_id, generation=savepoint.generation, cluster_id=savepoint.cluster_id,
             watermark=savepoint.watermark, declaration=pipeline.stored(), made_by=savepoint.made_by,
             reason=savepoint.reason,
@@ -74,7 +74,7 @@ class PostgresSavepoints:
             self._connection, "savepoint_states", pipeline=savepoint.pipeline, savepoint=savepoint.name
         ).all()
         tables = {row.state: row for row in saved}
-        own = savepoint.of_pipeline == pipeline.name
+        own = savepoint.imported_at is None and savepoint.pipeline == pipeline.name
         for state in pipeline.states:
             where = sql.Identifier(*split_table(state.table))
             execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
@@ -142,9 +142,9 @@ class PostgresSavepoints:
     def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:
         named = {"pipeline": row.pipeline, "savepoint": row.name}
         return Savepoint(
-            pipeline=row.pipeline, name=row.name, of_pipeline=row.of_pipeline, epoch_id=row.epoch_id,
+            pipeline=row.pipeline, name=row.name, epoch_id=row.epoch_id,
             generation=row.generation, cluster_id=row.cluster_id, watermark=row.watermark, made_by=row.made_by,
-            reason=row.reason, made_at=row.made_at,
+            reason=row.reason, made_at=row.made_at, imported_at=row.imported_at,
             heads=tuple(map(_head, execute(self._connection, "savepoint_heads", **named))),
             states={
                 one.state: StateDigest(keys=one.keys, digest=int(one.digest))

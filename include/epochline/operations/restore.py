@@ -49,11 +49,11 @@ class Restore(DirectAction[RestoreParameters, None]):
             return refused(missing(tx, asked.of or subject.name, asked.name))
         row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
         undone = tx.savepoints.later(subject.name, found.epoch_id) if asked.of is None else []
-        obstacle = self._obstacle(tx, declared, found, row, undone)
+        obstacle = self._obstacle(tx, declared, found, row, None if asked.of else undone)
         if obstacle is not None:
             return refused(obstacle)
         generation = row.generation + 1 if asked.of is None else row.generation
-        lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.of_pipeline} left it"]
+        lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
         if undone:
             lines.append(f"undone: {len(undone)} epochs, {undone[0]} to {undone[-1]}; their rows leave the targets")
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in found.heads]
@@ -93,13 +93,13 @@ class Restore(DirectAction[RestoreParameters, None]):
         return show
 
     def _obstacle(
-        self, tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int]
+        self, tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None
     ) -> str | None:
-        own = found.pipeline == declared.name
+        own = undone is not None
         if not own and row.last_epoch_id:
             return f"{declared.name} is not new: its last epoch is {row.last_epoch_id}. Declare it under another name."
-        if own and found.of_pipeline != declared.name:
-            return f"{found} was imported; a new pipeline begins from it with --of {declared.name}."
+        if own and found.imported_at is not None:
+            return f"{found} came from a file; a new pipeline begins from it, with --of {found.pipeline}."
         if own and found.cluster_id not in (None, row.cluster_id):
             return (
                 f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."

@@ -92,7 +92,7 @@ def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
     """What an action on a savepoint writes down, as JSON."""
     return {
         "savepoint": savepoint.name,
-        "of": savepoint.of_pipeline,
+        "of": savepoint.pipeline,
         "epoch": savepoint.epoch_id,
         "heads": {str(head.tp): head.next_offset for head in savepoint.heads},
     }

@@ -3,7 +3,6 @@
 CREATE TABLE epochline.savepoint (
     pipeline         text NOT NULL REFERENCES epochline.pipeline,
     name             text NOT NULL CHECK (name <> ''),
-    of_pipeline      text NOT NULL,  -- another one where it was imported
     epoch_id         bigint NOT NULL,
     generation       integer NOT NULL,
     cluster_id       text,
@@ -12,6 +11,7 @@ CREATE TABLE epochline.savepoint (
     made_by          text NOT NULL CHECK (made_by <> ''),
     reason           text NOT NULL CHECK (reason <> ''),
     made_at          timestamptz NOT NULL DEFAULT now(),
+    imported_at      timestamptz,  -- where it came from a file: the epochs it names are another database's
     PRIMARY KEY (pipeline, name)
 );
 
@@ -88,7 +88,7 @@ SELECT pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, pla
 FROM epochline.epoch;
 
 CREATE VIEW epochline.savepoints AS
-SELECT s.pipeline, s.name, s.of_pipeline, s.epoch_id, s.generation, s.watermark, s.made_by, s.reason, s.made_at,
+SELECT s.pipeline, s.name, s.epoch_id, s.generation, s.watermark, s.made_by, s.reason, s.made_at, s.imported_at,
        (SELECT sum(t.keys) FROM epochline.savepoint_state t
         WHERE (t.pipeline, t.name) = (s.pipeline, s.name))::bigint AS keys
 FROM epochline.savepoint s;
