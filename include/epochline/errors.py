@@ -21,6 +21,10 @@ class StateError(EpochlineError):
     """A pipeline's state is not what its last committed epoch left; the message says what an operator may do."""
 
 
+class SavepointFileError(EpochlineError):
+    """A file is no savepoint, or not what was saved."""
+
+
 class DeclarationError(EpochlineError):
     """A pipeline's declaration cannot work; the message names the field and the fix."""
 

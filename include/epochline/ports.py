@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.event_time import TimeStanding
@@ -429,6 +429,16 @@ class Savepoints(Protocol):
 
     def forget(self, pipeline: str, name: str) -> None:
         """Delete it, with its copies."""
+
+    def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
+        """Write it, with its copies, to a file."""
+
+    def take_in(self, source: IO[bytes]) -> Savepoint:
+        """Keep what a file holds, under its pipeline's name; new pipelines begin from it.
+
+        Raises:
+            SavepointFileError: the file is no savepoint or was damaged, or there is one of this name.
+        """
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
         """Ids of the epochs that were committed after one and are not undone, in order."""

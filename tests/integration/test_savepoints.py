@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from epochline.coordinator import PlanOutcome, seal
-from epochline.errors import ActionRefusedError, EpochNotFoundError
+from epochline.coordinator import PlanOutcome, plan, seal
+from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFileError
 from epochline.operations import ACTIONS, Done, Order, Subject
+from tests.contract.worlds import run
 from tests.integration.test_sink_modes import Bench, Row, bench
 
 __all__ = ["bench"]  # a fixture, used by name
@@ -24,8 +28,8 @@ SECOND: list[Row] = [{"k": "a", "v": 2}, {"k": "c", "v": 2}]
 THIRD: list[Row] = [{"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1}]
 
 
-def act(it: Bench, what: str, **told: Any) -> Done:
-    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+def act(it: Bench, what: str, *, subject: Subject | None = None, **told: Any) -> Done:
+    subject = subject or Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
     action = ACTIONS[what]
     return action.act(subject, action.asked(told), ORDER)  # type: ignore[attr-defined,no-any-return]
 
@@ -154,7 +158,7 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: Callable[...,
         act(it, "restore", name="else")
     with pytest.raises(ActionRefusedError, match="has a savepoint before already"):
         act(it, "savepoint", name="before")
-    with pytest.raises(EpochNotFoundError, match="knows no pipeline 'nobody'"):
+    with pytest.raises(ActionRefusedError, match="nobody has no savepoint before; there are: none"):
         act(it, "restore", name="before", of="nobody")
     with pytest.raises(ActionRefusedError, match="orders is not new"):
         act(it, "restore", name="before", of="orders")
@@ -198,3 +202,62 @@ def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: Call
 
     assert it.sql("SELECT count(*) FROM epochline.quarantine") == [(0,)]
     assert it.plan().outcome is PlanOutcome.PLANNED
+
+
+def test_a_new_pipeline_begins_where_a_savepoint_of_another_one_stands(bench: Callable[..., Bench]) -> None:
+    """C13: its heads are the savepoint's, its target is empty, and the other pipeline goes on undisturbed."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    other = it.pipeline.model_copy(update={"name": "second", "sinks": (it.sink.model_copy(update={"table": "u"}),)})
+    with it.ledger.transaction() as tx:
+        tx.targets.create(other)
+    subject = Subject(name="second", ledger=it.ledger, declared=other, source=it.kafka)
+
+    act(it, "restore", subject=subject, name="before", of="orders")
+
+    planned = plan(it.ledger, it.kafka, other, run("run-1"))
+    assert planned.epoch is not None
+    assert [(one.tp.partition, one.range.start, one.range.until) for one in planned.ranges] == [(0, 2, 4)]
+    assert it.sql("SELECT count(*) FROM u") == [(0,)]
+    stand = it.sql("SELECT pipeline, partition, next_offset FROM epochline.heads ORDER BY 1, 2")
+    assert stand == [("orders", 0, 4), ("orders", 1, 1), ("second", 0, 2), ("second", 1, 1)]
+    act(it, "abort", epoch=planned.epoch.epoch_id, subject=subject)
+    with pytest.raises(ActionRefusedError, match="second is not new"):
+        act(it, "restore", subject=subject, name="before", of="orders")
+
+
+def test_a_savepoint_goes_through_a_file_into_another_database(
+    bench: Callable[..., Bench], new_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """C11: the file says which epoch it is and where each partition stood; a damaged one is refused."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    file = tmp_path / "before.zip"
+    with it.ledger.transaction() as tx, file.open("wb") as into:
+        found = tx.savepoints.find("orders", "before")
+        assert found is not None
+        tx.savepoints.export(found, into)
+    described = json.loads(zipfile.ZipFile(file).read("savepoint.json"))
+    there = Bench(new_database(), it.sink, {"k": "text", "v": "integer"})
+
+    with there.ledger.transaction() as tx, file.open("rb") as source:
+        tx.savepoints.take_in(source)
+
+    assert (described["epoch_id"], {one["partition"]: one["next_offset"] for one in described["heads"]}) == (
+        1, {0: 2, 1: 1},
+    )  # fmt: skip
+    with pytest.raises(EpochNotFoundError, match="knows no pipeline"):
+        act(there, "restore", name="before")
+    act(there, "restore", name="before", of="orders")
+    assert heads(there) == {0: 2, 1: 1}
+    (tmp_path / "damaged.zip").write_bytes(file.read_bytes()[:-30])
+    for given, said in ((tmp_path / "damaged.zip", "no savepoint, or was damaged"), (file, "is here already")):
+        with (
+            given.open("rb") as source,
+            pytest.raises(SavepointFileError, match=said),
+            there.ledger.transaction() as tx,
+        ):
+            tx.savepoints.take_in(source)

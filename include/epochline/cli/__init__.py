@@ -25,6 +25,7 @@ from epochline.cli import (
     operations,
     plan,
     run,
+    savepoint_files,
     sql,
     stack,
     trigger,
@@ -42,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, audit, operations, trigger, demo):
+for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, audit, operations, savepoint_files, trigger, demo):
     _command.register(app)
 
 

@@ -553,3 +553,13 @@ WHERE pipeline = :pipeline AND sink = :sink ORDER BY epoch_id DESC
 
 -- name: forget_image
 DELETE FROM epochline.before_image WHERE pipeline = :pipeline AND sink = :sink AND epoch_id = :epoch_id
+
+-- name: savepoint_declaration
+SELECT declaration FROM epochline.savepoint WHERE pipeline = :pipeline AND name = :savepoint
+
+-- name: take_in_savepoint_state
+INSERT INTO epochline.savepoint_state (pipeline, name, state, table_name, keys, digest)
+VALUES (:pipeline, :savepoint, :state, :table_name, :keys, :digest)
+
+-- name: mark_imported
+UPDATE epochline.savepoint SET imported_at = now(), made_at = :made_at WHERE pipeline = :pipeline AND name = :savepoint

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 from psycopg2 import sql
 from sqlalchemy import Connection, Row
 
 from epochline.epoch import Run
-from epochline.errors import StateError
+from epochline.errors import SavepointFileError, StateError
 from epochline.event_time import PartitionTime
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.ownership import give_to_owner
+from epochline.ledger.savepoint_file import read_description, read_rows, write_file
 from epochline.ledger.statements import run as execute
 from epochline.names import savepoint_table, split_table
 from epochline.offsets import TopicPartition
@@ -39,11 +42,16 @@ class PostgresSavepoints:
         )  # fmt: skip
 
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
+        self._write(savepoint, pipeline.stored())
+        for state in pipeline.states:
+            self._copy(savepoint, state)
+
+    def _write(self, savepoint: Savepoint, declaration: str) -> None:
         execute(
             self._connection, "keep_savepoint",
             pipeline=savepoint.pipeline, savepoint=savepoint.name,
             epoch_id=savepoint.epoch_id, generation=savepoint.generation, cluster_id=savepoint.cluster_id,
-            watermark=savepoint.watermark, declaration=pipeline.stored(), made_by=savepoint.made_by,
+            watermark=savepoint.watermark, declaration=declaration, made_by=savepoint.made_by,
             reason=savepoint.reason,
         )  # fmt: skip
         for head in savepoint.heads:
@@ -53,8 +61,6 @@ class PostgresSavepoints:
                 partition=head.tp.partition, next_offset=head.next_offset, leader_epoch=head.leader_epoch,
                 newest=head.time.newest, read_at=head.time.read_at,
             )  # fmt: skip
-        for state in pipeline.states:
-            self._copy(savepoint, state)
 
     def find(self, pipeline: str, name: str) -> Savepoint | None:
         return next((one for one in self.of(pipeline) if one.name == name), None)
@@ -117,6 +123,32 @@ class PostgresSavepoints:
             execute(self._connection, "forget_claims", **epochs)
             execute(self._connection, "forget_quarantined", **epochs)
         return epoch_id
+
+    def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
+        named = {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
+        declaration = json.dumps(execute(self._connection, "savepoint_declaration", **named).scalar_one())
+        copies = {one.state: _copy(one.table_name) for one in execute(self._connection, "savepoint_states", **named)}
+        write_file(self._connection, savepoint, declaration, copies, into)
+
+    def take_in(self, source: IO[bytes]) -> Savepoint:
+        savepoint, declaration, states = read_description(source)
+        if self.find(savepoint.pipeline, savepoint.name) is not None:
+            raise SavepointFileError(f"{savepoint} is here already; delete it first. Nothing was changed.")
+        self._write(savepoint, declaration)
+        for state in states:
+            name = savepoint_table(savepoint.pipeline, savepoint.name, state["state"])
+            read_rows(self._connection, source, state, _copy(name))
+            give_to_owner(self._connection, "epochline", name)
+            execute(
+                self._connection, "take_in_savepoint_state",
+                pipeline=savepoint.pipeline, savepoint=savepoint.name, state=state["state"], table_name=name,
+                keys=state["keys"], digest=int(state["digest"]),
+            )  # fmt: skip
+        execute(
+            self._connection, "mark_imported",
+            pipeline=savepoint.pipeline, savepoint=savepoint.name, made_at=savepoint.made_at,
+        )  # fmt: skip
+        return savepoint
 
     def _copy(self, savepoint: Savepoint, state: StateTable) -> None:
         name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)

@@ -34,10 +34,9 @@ class Restore(DirectAction[RestoreParameters, None]):
     parameters = RestoreParameters
 
     def admit(self, tx: Transaction, subject: Subject, asked: RestoreParameters) -> None:
+        # A new pipeline is not known yet; that there is such a savepoint is seen to below.
         if asked.of is None:
             known(tx, subject.name)
-        else:
-            known(tx, asked.of)
 
     def foresee(self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: None) -> Preview:
         declared, _ = subject.declaration()

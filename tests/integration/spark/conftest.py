@@ -22,6 +22,7 @@ from epochline.epoch import Epoch, Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket, staged_tables
 from epochline.ledger.postgres import PostgresLedger
+from epochline.operations import ACTIONS, Done, Order, Subject
 from epochline.pipeline import Pipeline
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
@@ -179,6 +180,13 @@ class Runs:
 
     def epoch(self) -> Epoch:
         return self.committed(*self.planned())
+
+    def act(self, what: str, *, pipeline: Pipeline | None = None, **told: Any) -> Done:
+        """Have an operator do something, to this pipeline or to another one."""
+        declared = pipeline or self.pipeline
+        subject = Subject(name=declared.name, ledger=self.ledger, declared=declared, source=self.kafka)
+        action = ACTIONS[what]
+        return action.act(subject, action.asked(told), Order(actor="ada", reason="to see"))  # type: ignore[attr-defined,no-any-return]
 
     def committed(self, planned: Plan, who: Run) -> Epoch:
         epoch = self.sealed(planned, who)

@@ -63,7 +63,10 @@ def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[Callable[
                 into="hits", too_late="late_hits", **windows,
             ),
             sinks=[
-                PostgresTable(table="hits", mode="upsert", key=("ip", "window_start"), columns=HITS, aggregated=True),
+                PostgresTable(
+                    table="hits", mode="upsert", key=("ip", "window_start"), columns=HITS, aggregated=True,
+                    before_images=10,
+                ),
                 PostgresTable(table="late_hits", columns=RECORD),
             ],
             bad_records="quarantine",
@@ -133,3 +136,24 @@ def test_without_idleness_a_partition_without_records_holds_windows_open(counted
 
     assert (run.hits(), run.left()) == ({}, [(None, 0)])
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
+
+
+def test_a_restore_puts_windows_and_watermark_back(counted: Callable[..., Counted], produce) -> None:
+    """C12, E7: what had been too late is in time again, and going on gives the same results."""
+    run = counted({0: hits(1, 3)}, size=5, time=EventTime(column="at"))
+    topic = run.pipeline.source.topics[0]
+    run.epoch()
+    run.act("savepoint", name="before")
+    produce(topic, {0: hits(2, 12)})
+    run.epoch()
+    produce(topic, {0: hits(4)})
+    run.epoch()
+    whole = run.hits()
+    assert (whole, run.left()) == ({("a", 0): 3}, [(3, 0), (12, 0), (12, 1)])
+
+    run.act("restore", name="before")
+
+    assert (run.hits(), run.open_windows()) == ({}, [("a", 0)])
+    run.epoch()
+    assert run.left()[-2:] == [(3, None), (12, 0)]
+    assert run.hits() == {("a", 0): 4}

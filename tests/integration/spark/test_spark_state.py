@@ -38,6 +38,12 @@ def count(lines, state):
 COLUMNS = {"word": "text", "count": "bigint"}
 
 
+def restorable(pipeline: Pipeline) -> Pipeline:
+    return pipeline.model_copy(
+        update={"sinks": tuple(one.model_copy(update={"before_images": 10}) for one in pipeline.sinks)}
+    )
+
+
 class Counting(Runs):
     """A pipeline that counts words."""
 
@@ -177,3 +183,66 @@ def test_an_operator_may_accept_the_state_as_it_is(counting: Callable[..., Count
     assert done.row.before != done.row.after
     line.epoch()
     assert line.counts()["hello"] == 11
+
+
+def test_a_restored_word_count_goes_on_from_the_savepoint(counting: Callable[..., Counting], produce) -> None:
+    """E7, C12, C13: state, target and head go back together; what came since is read again, and counted once."""
+    line = counting(*["hello world"] * 5, declared=restorable(find("word_count", ROOT / "dags")))
+    topic = line.pipeline.source.topics[0]
+    line.epoch()
+    line.act("savepoint", name="five")
+    produce(topic, {0: [b"hello moon", b"hello"]})
+    line.epoch()
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 7, "world": 5, "moon": 1}
+
+    line.act("restore", name="five")
+
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 5, "world": 5}
+    assert line.database.query("SELECT next_offset FROM epochline.heads WHERE pipeline = %s", (line.name,)) == [(5,)]
+    produce(topic, {0: [b"hello world"]})
+    line.epoch()
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 8, "world": 6, "moon": 1}
+
+
+def test_a_new_pipeline_counts_on_from_a_savepoint_and_one_without_it_from_nothing(
+    counting: Callable[..., Counting], produce
+) -> None:
+    """E7: do counts go on from the savepoint, or from 0?"""
+    line = counting(*["hello world"] * 5)
+    line.epoch()
+    line.act("savepoint", name="five")
+    tables = {"t_wordcount": "u_wordcount", "given": "u_given", "word_count": "u_word_count"}
+    for table in tables.values():
+        line.database.query(f"DROP TABLE IF EXISTS {table}")
+    other = line.pipeline.model_copy(
+        update={
+            "name": f"{line.name}-2",
+            "sinks": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.sinks),
+            "state": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.state),
+        }
+    )
+    second = Counting(line.spark, line.database, other, line.bootstrap)
+
+    second.act("restore", name="five", of=line.name)
+
+    assert second.counts("u_word_count") == {"hello": 5, "world": 5}
+    produce(line.pipeline.source.topics[0], {0: [b"hello world"]})
+    second_epoch = second.epoch()
+    assert (second_epoch.epoch_id, second.counts("u_word_count")) == (2, {"hello": 6, "world": 6})
+    assert line.counts() == {"hello": 5, "world": 5}
+
+
+def test_a_copy_that_was_changed_restores_nothing(counting: Callable[..., Counting], produce) -> None:
+    """S14: what is put back is what was saved, or nothing is."""
+    line = counting("hello", declared=restorable(find("word_count", ROOT / "dags")))
+    line.epoch()
+    line.act("savepoint", name="one")
+    ((copy,),) = line.database.query(
+        "SELECT table_name FROM epochline.savepoint_state WHERE pipeline = %s", (line.name,)
+    )
+    line.database.query(f"UPDATE epochline.{copy} SET count = 99")
+
+    with pytest.raises(StateError, match="is not what was saved"):
+        line.act("restore", name="one")
+
+    assert line.counts() == {"hello": 1}

@@ -1,7 +1,7 @@
 -- Savepoints (C12, C13): where a pipeline stood after an epoch, under a name, until somebody deletes it. The state is
 -- copied, the target is not: it goes back by what its epochs left behind.
 CREATE TABLE epochline.savepoint (
-    pipeline         text NOT NULL REFERENCES epochline.pipeline,
+    pipeline         text NOT NULL,  -- of another database, where it was imported
     name             text NOT NULL CHECK (name <> ''),
     epoch_id         bigint NOT NULL,
     generation       integer NOT NULL,

@@ -1,0 +1,67 @@
+"""`epochline savepoint-export` and `savepoint-import`: savepoints out of one database and into another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_CONNECTION = typer.Option(help="Connection id of the database; the pipeline's own if not given.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("savepoint-export")(export)
+    app.command("savepoint-import")(take_in)
+
+
+def export(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    name: Annotated[str, typer.Argument(help="The savepoint's name.")],
+    file: Annotated[Path, typer.Argument(help="Where to write it; a file that is there is not replaced.")],
+    connection: Annotated[str | None, _CONNECTION] = None,
+) -> None:
+    """Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state. The target is not in it.
+
+    Exit code 0: written; 1: there is no such savepoint, or the file cannot be written; 2: wrong use.
+    """
+    from epochline.cli import printing
+    from epochline.cli.operations import subject_of
+    from epochline.errors import ActionRefusedError
+    from epochline.operations.savepoint import missing
+
+    with subject_of(pipeline, connection).ledger.transaction() as tx:
+        found = tx.savepoints.find(pipeline, name)
+        if found is None:
+            raise ActionRefusedError(missing(tx, pipeline, name))
+        try:
+            with file.open("xb") as into:
+                file.chmod(0o600)  # state may be personal data
+                tx.savepoints.export(found, into)
+        except OSError as error:
+            raise ActionRefusedError(f"{file} cannot be written: {error.strerror}.") from error
+    printing.say(f"{found} is in {file}: epoch {found.epoch_id}, {sum(s.keys for s in found.states.values())} keys")
+
+
+def take_in(
+    file: Annotated[Path, typer.Argument(help="What savepoint-export wrote.", exists=True, dir_okay=False)],
+    connection: Annotated[
+        str | None, typer.Option(help="Connection id of the database; epochline_postgres if not given.")
+    ] = None,
+) -> None:
+    """Keep the savepoint in FILE, so that a new pipeline can begin from it: `epochline restore NEW NAME --of PIPELINE`.
+
+    Exit code 0: kept; 1: the file is no savepoint, was damaged, or is here already; 2: wrong use.
+    """
+    from epochline.cli import connections, printing
+    from epochline.ledger.postgres import PostgresLedger
+
+    ledger = PostgresLedger(
+        connections.postgres_dsn(connection or connections.POSTGRES), application_name="epochline cli"
+    )
+    with file.open("rb") as source, ledger.transaction() as tx:
+        found = tx.savepoints.take_in(source)
+    printing.say(
+        f"{found} is kept; a new pipeline begins from it: epochline restore NEW {found.name} --of {found.pipeline}"
+    )
