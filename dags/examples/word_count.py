@@ -9,7 +9,9 @@ pipeline = Pipeline(
     source=KafkaSource(topics="word_count"),
     parse=Text(),
     transform="pipelines.word_count:count",
-    sinks=PostgresTable(table="t_wordcount", mode="upsert", key="word", columns=COUNTS, aggregated=True),
+    sinks=PostgresTable(
+        table="t_wordcount", mode="upsert", key="word", columns=COUNTS, aggregated=True, before_images=100
+    ),
     state=StateTable(table="word_count", key="word", columns=COUNTS, keys="pipelines.word_count:words"),
     writer_connection="epochline_writer",
 )

@@ -18,6 +18,7 @@ import typer
 
 from epochline.cli import (
     audit,
+    examples,
     feed,
     lag,
     ledger,
@@ -43,7 +44,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (stack, feed, migrate, plan, run, ledger, lag, sql, audit, operations, savepoint_files, trigger, demo):
+for _command in (
+    stack,
+    feed,
+    migrate,
+    plan,
+    run,
+    ledger,
+    lag,
+    sql,
+    audit,
+    operations,
+    savepoint_files,
+    trigger,
+    demo,
+    examples,
+):
     _command.register(app)
 
 

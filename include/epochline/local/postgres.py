@@ -207,6 +207,13 @@ class Postgres:
                 # CONNECT, and TEMPORARY: a login without rights of its own makes no tables of any kind.
                 cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
 
+    def make_database(self, name: str) -> None:
+        """Make a database anew, for the ledger's login; one of this name that is there is dropped."""
+        with self._superuser() as connection, connection.cursor() as cursor:
+            database = sql.Identifier(name)
+            cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
+            cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(database))
+
     def arrange_roles(self) -> None:
         """Do what the ledger's migration leaves to a DBA, and let in the logins with few rights; idempotent.
 

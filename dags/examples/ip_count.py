@@ -1,0 +1,33 @@
+"""The documents' IP count: visits per address and window of five seconds, of lines with a time and an address (E5)."""
+
+from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
+
+VISIT = {"ip": "text", "visited_at": "timestamptz"}
+COUNT = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "count": "bigint"}
+
+pipeline = Pipeline(
+    name="ip_count",
+    source=KafkaSource(topics="ip_count_source"),
+    parse="pipelines.ip_count:parse",
+    record=VISIT,
+    windows=Windowed(
+        time=EventTime(column="visited_at"),
+        window=Tumbling(size=5),
+        key="ip",
+        aggregates={"count": "count(*)"},
+        into="ip_count",
+        lateness=5,
+        too_late="ip_count_late",
+    ),
+    sinks=[
+        PostgresTable(
+            table="ip_count", mode="upsert", key=("ip", "window_start"), columns=COUNT, aggregated=True,
+            before_images=100,
+        ),
+        PostgresTable(table="ip_count_late", columns=VISIT),
+    ],
+    bad_records="quarantine",
+    writer_connection="epochline_writer",
+)  # fmt: skip
+
+dag = epoch_dag(pipeline)

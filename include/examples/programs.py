@@ -1,0 +1,224 @@
+"""The documents' stateful programs, step by step: what is sent, which commands are run, what is in the target then.
+
+`epochline examples run NAME` goes through the steps on the embedded stack; each is a command that anybody can type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Lines that go to the program's topic, each a record."""
+
+    lines: tuple[str, ...]
+
+    def __init__(self, *lines: str) -> None:
+        object.__setattr__(self, "lines", lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command of `epochline`.
+
+    Args:
+        command: its arguments; ``{folder}`` stands for a folder of the program's own.
+        killed_at: a failpoint at which the process is killed: the document's fault.
+    """
+
+    command: str
+    killed_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One of the documents' programs.
+
+    Args:
+        name: as the command line spells it.
+        shows: what it shows, in a sentence.
+        pipeline: declared under ``dags/examples``.
+        topic: which that reads; made anew with one partition.
+        steps: in order.
+        query: what to look at in the end.
+        expected: what it must give, as text.
+        files: names of files that must be in the program's folder in the end.
+    """
+
+    name: str
+    shows: str
+    pipeline: str
+    topic: str
+    steps: tuple[Send | Call, ...]
+    query: str
+    expected: tuple[tuple[str, ...], ...]
+    files: tuple[str, ...] = field(default=())
+
+
+def _orders(*orders: tuple[int, float, int]) -> Send:
+    """Orders of a user, so many seconds after midnight, of so much money."""
+    return Send(
+        *(
+            f'{{"orderId": "{user}-{second:g}", "userId": {user}, "money": {money},'
+            f' "createTime": {round((_MIDNIGHT + second) * 1000)}}}'
+            for user, second, money in orders
+        )
+    )
+
+
+_MIDNIGHT = 1_772_323_200  # 2026-03-01T00:00:00Z
+
+
+def _visits(*seconds: int) -> Send:
+    return Send(*(f"2019-09-15_10:00:{second:02} 192.168.1.1" for second in seconds))
+
+
+_NINE_ORDERS = (
+    ("1", "zhangsan", "2018-10-20 15:30", "358.5"),
+    ("2", "zhangsan", "2018-10-20 16:30", "131.5"),
+    ("3", "lisi", "2018-10-20 16:30", "127.5"),
+    ("4", "lisi", "2018-10-20 16:30", "328.5"),
+    ("5", "lisi", "2018-10-20 16:30", "432.5"),
+    ("6", "zhaoliu", "2018-10-20 22:30", "451.0"),
+    ("7", "zhaoliu", "2018-10-20 22:30", "362.0"),
+    ("8", "zhaoliu", "2018-10-20 22:30", "364.0"),
+    ("9", "zhaoliu", "2018-10-20 22:30", "341.0"),
+)
+
+_COUNTS = "SELECT word, count FROM t_wordcount ORDER BY word"
+
+_ALL: Sequence[Program] = (
+    Program(
+        name="word_count",
+        shows="Words are counted on from the state, and a crash before the commit counts nothing twice (E3).",
+        pipeline="word_count",
+        topic="word_count",
+        steps=(
+            Send("hello world", "hello flink"),
+            Call("run word_count", killed_at="commit.commit"),
+            Call("run word_count"),
+            Send("hello"),
+            Call("run word_count"),
+        ),
+        query=_COUNTS,
+        expected=(("flink", "1"), ("hello", "3"), ("world", "1")),
+    ),
+    Program(
+        name="savepoint",
+        shows="Counts go on from a savepoint, with the target put back to it (E7).",
+        pipeline="word_count",
+        topic="word_count",
+        steps=(
+            Send(*["hello world"] * 5),
+            Call("run word_count"),
+            Call("savepoint word_count five --reason before-the-upgrade --yes"),
+            Send("hello world"),
+            Call("run word_count"),
+            Call("restore word_count five --reason the-upgrade-went-wrong --yes"),
+            Call("run word_count", killed_at="commit.commit"),
+            Call("run word_count"),
+        ),
+        query=_COUNTS,
+        expected=(("hello", "6"), ("world", "6")),
+    ),
+    Program(
+        name="restart",
+        shows="Numbers go on behind the last committed one, although the program dies after every fifth (E8).",
+        pipeline="restart_demo",
+        topic="restart_demo",
+        steps=(
+            Send(*map(str, range(1, 21))),
+            *[Call("run restart_demo", killed_at="commit.committed")] * 4,
+            Call("run restart_demo"),
+        ),
+        query="SELECT min(number), max(number), count(number), count(DISTINCT number) FROM t_restart",
+        expected=(("1", "20", "20", "20"),),
+    ),
+    Program(
+        name="ip_count",
+        shows="Visits per address and window of five seconds; a late one corrects its window, a later one is kept"
+        " aside (E5).",
+        pipeline="ip_count",
+        topic="ip_count_source",
+        steps=(
+            _visits(0, 1, 2),
+            Call("run ip_count"),
+            _visits(3, 4, 5),
+            Call("run ip_count", killed_at="commit.commit"),
+            Call("run ip_count"),
+            _visits(3),
+            Call("run ip_count"),
+            _visits(20),
+            Call("run ip_count"),
+            _visits(1),
+            Call("run ip_count"),
+        ),
+        query="SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'HH24:MI:SS'), count FROM ip_count"
+        " UNION ALL SELECT ip, 'too late', count(*) FROM ip_count_late GROUP BY ip ORDER BY 2",
+        expected=(
+            ("192.168.1.1", "10:00:00", "6"),
+            ("192.168.1.1", "10:00:05", "1"),
+            ("192.168.1.1", "too late", "1"),
+        ),
+    ),
+    Program(
+        name="streaming_sql",
+        shows="Orders per user and window of five seconds, given out once, two seconds behind the newest order (E11).",
+        pipeline="order_windows",
+        topic="order_windows",
+        steps=(
+            _orders((1, 0, 10), (1, 2, 40), (1, 4, 25)),
+            Call("run order_windows"),
+            _orders((1, 6, 5)),
+            Call("run order_windows"),
+            _orders((1, 7, 5)),
+            Call("run order_windows", killed_at="commit.commit"),
+            Call("run order_windows"),
+            _orders((1, 3, 99)),
+            Call("run order_windows"),
+        ),
+        query="SELECT user_id, orders, max_money, min_money FROM order_windows ORDER BY window_start, user_id",
+        expected=(("1", "3", "40", "10"),),
+    ),
+    Program(
+        name="batch_sql",
+        shows="The nine orders summed up by user in SQL, in one epoch (E10).",
+        pipeline="order_totals",
+        topic="order_totals",
+        steps=(
+            Send(*(",".join(order) for order in _NINE_ORDERS)),
+            Call("run order_totals", killed_at="commit.commit"),
+            Call("run order_totals"),
+        ),
+        query="SELECT user_name, total_money, max_money, min_money, total_count FROM order_totals ORDER BY total_money",
+        expected=(
+            ("zhangsan", "490.0", "358.5", "131.5", "2"),
+            ("lisi", "888.5", "432.5", "127.5", "3"),
+            ("zhaoliu", "1518.0", "451.0", "341.0", "4"),
+        ),
+    ),
+    Program(
+        name="checkpoint",
+        shows="Each of three epochs leaves a file with its number, its offsets and the state (C11).",
+        pipeline="word_count",
+        topic="word_count",
+        steps=tuple(
+            step
+            for number in (1, 2, 3)
+            for step in (
+                Send("hello flink"),
+                Call("run word_count"),
+                Call(f"savepoint word_count epoch-{number} --reason every-epoch --yes"),
+                Call(f"savepoint-export word_count epoch-{number} {{folder}}/epoch-{number}.zip"),
+            )
+        ),
+        query=_COUNTS,
+        expected=(("flink", "3"), ("hello", "3")),
+        files=("epoch-1.zip", "epoch-2.zip", "epoch-3.zip"),
+    ),
+)
+
+PROGRAMS = {program.name: program for program in _ALL}
+"""Every program by its name."""

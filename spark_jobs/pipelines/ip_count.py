@@ -1,0 +1,34 @@
+"""Time and address of a visit, from a line ``2019-09-15_10:00:00 192.168.1.1`` or one of a web server's log (E5, E5b)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Over bytes: what follows the time in a log need not be text. What is taken out of a line is ASCII.
+_SHORT = r"\A(?P<time>[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}:[0-9]{2}:[0-9]{2}) (?P<ip>[!-~]+)\s*\z"
+_LOGGED = (
+    r"\A(?P<ip>[!-~]+) [^\[]*\[(?P<time>[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4})\]"
+)
+
+
+def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``ip`` and ``visited_at`` (UTC where a line names no zone); a line of neither form is the record's error."""
+    lines = batch.column("value")
+    short, logged = pc.extract_regex(lines, _SHORT), pc.extract_regex(lines, _LOGGED)
+    ip = pc.coalesce(_text(short, "ip"), _text(logged, "ip"))
+    visited_at = pc.coalesce(
+        pc.assume_timezone(_moments(_text(short, "time"), "%Y-%m-%d_%H:%M:%S"), "UTC"),
+        pc.cast(_moments(_text(logged, "time"), "%d/%b/%Y:%H:%M:%S %z"), pa.timestamp("us", tz="UTC")),
+    )
+    error = "is neither 'yyyy-MM-dd_HH:mm:ss IP' nor a line of an access log"
+    errors = pc.if_else(pc.is_null(visited_at), pa.scalar(error), pa.scalar(None, pa.string()))
+    return pa.RecordBatch.from_arrays([ip, visited_at, errors], names=["ip", "visited_at", "_error"])
+
+
+def _text(found: pa.StructArray, name: str) -> pa.Array:
+    return pc.struct_field(found, name).cast(pa.string())
+
+
+def _moments(texts: pa.Array, form: str) -> pa.Array:
+    return pc.strptime(texts, format=form, unit="us", error_is_null=True)
