@@ -49,6 +49,8 @@ class EpochKind(enum.StrEnum):
     """Reads nothing: closes windows of a source that is idle (E11)."""
     RESTORE = "restore"
     """Reads nothing: puts everything back to a savepoint, and is committed at once (C12)."""
+    REPLAY = "replay"
+    """Reads the ranges of a committed epoch once more, to be compared with it, or to take its place."""
 
 
 class CommitOutcome(enum.StrEnum):
@@ -142,6 +144,8 @@ class Epoch:
     rows_written: int | None = None
     interval: Interval | None = None
     """Of a backfill epoch: the interval that bounded its ranges."""
+    replays: int | None = None
+    """Of a replay: the epoch whose ranges it reads."""
 
     def __str__(self) -> str:
         return f"epoch {self.epoch_id} of {self.pipeline}"

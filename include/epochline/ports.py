@@ -96,6 +96,7 @@ class EpochRows(Protocol):
         record_limit: int | None,
         note: str | None,
         interval: Interval | None = None,
+        replays: int | None = None,
     ) -> Epoch:
         """Write a PLANNED epoch with its ranges, its targets' columns and the declaration (INV-3)."""
 
@@ -130,6 +131,15 @@ class EpochRows(Protocol):
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         """PRE_COMMITTED → COMMITTED."""
+
+    def is_undone(self, epoch: Epoch) -> bool:
+        """Whether a restore or a replay undid what the epoch committed."""
+
+    def take_place(self, epoch: Epoch) -> bool:
+        """Mark the epoch that a replay read undone by it, and forget what that one had quarantined.
+
+        False where it is undone already, or a record that it quarantined was requeued.
+        """
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
         """PLANNED or PRE_COMMITTED → ABORTED."""
@@ -309,6 +319,34 @@ class Attempts(Protocol):
         """Drop the attempt's staging tables."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """One row that a replay makes another than was committed.
+
+    Args:
+        kind: ``inserted``, ``deleted`` or ``changed``.
+        place: topic, partition, offset and number of the row.
+        before, after: values by column, as text; of a changed row those that differ alone.
+    """
+
+    kind: str
+    place: tuple[str, int, int, int]
+    before: Mapping[str, str | None]
+    after: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDifference:
+    """What a replay makes of a target's rows."""
+
+    table: str
+    same: int
+    inserted: int
+    deleted: int
+    changed: int
+    samples: Sequence[RowDifference]
+
+
 class Targets(Protocol):
     """Target tables and the staging tables that feed them."""
 
@@ -359,6 +397,9 @@ class Targets(Protocol):
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         """Why the rows of the pipeline's newest epochs cannot be taken out of a target; None where they can."""
+
+    def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        """What staging holds instead of the rows that an epoch wrote into an append target with lineage."""
 
     def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
         """Take the rows of these epochs out of a target and put back what they replaced; the number of rows."""

@@ -44,6 +44,7 @@ from epochline.ports import (
     Selection,
     Standing,
     States,
+    TableDifference,
     Targets,
     Times,
 )
@@ -179,6 +180,7 @@ class _Rows:
     aborts: dict[tuple[str, int], int] = field(default_factory=dict)
     failed_at: dict[int, datetime] = field(default_factory=dict)
     states: dict[tuple[str, str], tuple[int, StateDigest]] = field(default_factory=dict)
+    undone: set[tuple[str, int]] = field(default_factory=set)
 
 
 class FakeLedger:
@@ -280,6 +282,7 @@ class FakeTransaction:
         record_limit: int | None,
         note: str | None,
         interval: Interval | None = None,
+        replays: int | None = None,
     ) -> Epoch:
         if self.unfinished(pipeline.name) is not None:
             raise PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
@@ -304,6 +307,7 @@ class FakeTransaction:
             planned_at=self._now(),
             note=note,
             interval=interval,
+            replays=replays,
         )
         return self._read(self.rows.epochs[key])
 
@@ -349,6 +353,18 @@ class FakeTransaction:
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:
         return self._mark(epoch, EpochState.COMMITTED, rows_written=rows_written, committed_at=self._now())
+
+    def is_undone(self, epoch: Epoch) -> bool:
+        return (epoch.pipeline, epoch.epoch_id) in self.rows.undone
+
+    def take_place(self, epoch: Epoch) -> bool:
+        old = (epoch.pipeline, epoch.replays or 0)
+        if old in self.rows.undone:
+            return False
+        self.rows.undone.add(old)
+        mine = {"_pipeline": epoch.pipeline, "_epoch": epoch.replays}
+        self.rows.quarantine = [row for row in self.rows.quarantine if not mine.items() <= row.items()]
+        return True
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
         key = (epoch.pipeline, epoch.epoch_id)
@@ -638,6 +654,14 @@ class FakeTransaction:
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         return None
+
+    def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        was = [{**row, "_epoch": None} for row in self.rows.targets[sink.table] if row["_epoch"] == epoch_id]
+        now = [{**row, "_epoch": None} for row in self.rows.staging[staged.table]]
+        same = sum(1 for row in now if row in was)
+        return TableDifference(
+            table=sink.table, same=same, inserted=len(now) - same, deleted=len(was) - same, changed=0, samples=(),
+        )  # fmt: skip
 
     def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
         rows = self.rows.targets[sink.table]

@@ -1,4 +1,4 @@
-"""Time and address of a visit, from a line ``2019-09-15_10:00:00 192.168.1.1`` or one of a web server's log (E5, E5b)."""
+"""Time and address of a visit: ``2019-09-15_10:00:00 192.168.1.1``, or a line of a web server's log (E5, E5b)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,40 @@ class Execution:
             EpochlineError: it failed; its epoch was aborted, or is pre-committed and will be committed by a later run.
         """
         run = self._next_run()
+        epoch = self._planned(run, limit)
+        if epoch is None:
+            return None
+        try:
+            self._stage(epoch, run)
+            return commit(self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id)
+        except BaseException as error:
+            self._abort(epoch, run, error)
+            raise
+
+    @contextmanager
+    def staged(self) -> Iterator[Epoch]:
+        """Plan and seal one epoch, which is aborted at the end of the block unless it is committed there.
+
+        Raises:
+            EpochlineError: it failed; its epoch was aborted.
+        """
+        run = self._next_run()
+        epoch = self._planned(run, None)
+        if epoch is None:
+            raise EpochError(f"{self._pipeline.name}: nothing was planned.")
+        reason = "staged, and not committed"
+        try:
+            self._stage(epoch, run)
+            yield epoch
+        except BaseException as error:
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
+            raise
+        finally:
+            with suppress(EpochlineError):
+                self._stop_quietly()
+                abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=reason, by_operator=True)
+
+    def _planned(self, run: Run, limit: int | None) -> Epoch | None:
         self._say_who_is_waited_for(run)
         planned = self._plan(run, limit)
         for text in planned.notes:
@@ -91,12 +125,7 @@ class Execution:
             return None
         ranges = ", ".join(str(one) for one in planned.ranges) or _WITHOUT_RANGES[epoch.kind]
         printing.progress(f"{epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
-        try:
-            self._stage(epoch, run)
-            return commit(self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id)
-        except BaseException as error:
-            self._abort(epoch, run, error)
-            raise
+        return epoch
 
     def _next_run(self) -> Run:
         # An epoch belongs to one run, so each gets a run of its own; the ledger carries what a killed one left.

@@ -20,6 +20,7 @@ from epochline.errors import (
     TargetError,
 )
 from epochline.names import QUARANTINE, consumer_group
+from epochline.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, Transaction
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,9 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     tx.targets.claim(pipeline)
     _refuse_changed_targets(tx, epoch)
     check_states(tx, pipeline)
-    for planned in tx.epochs.ranges(epoch):
+    if epoch.replays is not None:
+        _take_place(tx, pipeline, epoch)
+    for planned in tx.epochs.ranges(epoch) if epoch.replays is None else ():
         back = epoch.kind is EpochKind.EXTEND_BACK
         moved = tx.chain.extend_back(epoch, planned) if back else tx.chain.advance(epoch, planned)
         if not moved:
@@ -149,6 +152,17 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)
     return Receipt(epoch=committed, outcome=CommitOutcome.COMMITTED)
+
+
+def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
+    """A replay moves no head: its ranges were committed by the epoch whose rows go now."""
+    for sink in pipeline.sinks:
+        tx.targets.undo(pipeline, sink, [epoch.replays or 0])
+    if not tx.epochs.take_place(epoch):
+        raise HeadMovedError(
+            f"{epoch}: epoch {epoch.replays} is undone already, or a record that it quarantined was requeued. Nothing"
+            " was changed. Abort the replay."
+        )
 
 
 def _refuse_requeued_twice(epoch: Epoch, free: int) -> None:

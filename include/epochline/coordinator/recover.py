@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from epochline.coordinator.commit import abort_lost, commit_in
 from epochline.coordinator.discard import discard, sweep
-from epochline.epoch import CommitOutcome, Epoch, EpochState, Run
+from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState, Run
 from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
 from epochline.ports import Ledger
 
@@ -36,8 +36,8 @@ def recover(
 ) -> Recovered:
     """Finish or end another run's unfinished epoch (INV-6), and say which epoch is the run's own.
 
-    PRE_COMMITTED is committed. PLANNED with an expired lease is fenced and aborted; with a live lease it is waited
-    for, two leases at most.
+    PRE_COMMITTED is committed. PLANNED with an expired lease is fenced and aborted, as a replay is in either state;
+    with a live lease it is waited for, two leases at most.
 
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
@@ -75,7 +75,9 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run) -> str | None:
             epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
             if epoch.state in (EpochState.COMMITTED, EpochState.ABORTED):
                 return f"{epoch} was {epoch.state.lower()} meanwhile"
-            if epoch.state is EpochState.PRE_COMMITTED:
+            receipt = None
+            # A replay is committed by nobody but who wants it promoted.
+            if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
                 if epoch.approval == "awaited":
                     raise EpochAwaitsApprovalError(
                         f"{epoch}: is pre-committed by {epoch.run} and awaits approval; nothing is planned before it is"
@@ -94,11 +96,11 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run) -> str | None:
     except StagingLostError as error:
         abort_lost(ledger, seen.pipeline, seen.epoch_id, str(error))
         return f"{seen}: {error}"
-    if epoch.state is EpochState.PRE_COMMITTED:
+    if receipt is not None:
         log.info("epoch.recovered pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
         verb = "committed" if receipt.outcome is CommitOutcome.COMMITTED else "found committed"
         return f"{verb} {epoch}, which {epoch.run} left pre-committed"
     if attempt is not None:
         discard(ledger, attempt)
     log.info("epoch.fenced pipeline=%s epoch=%d by=%s", epoch.pipeline, epoch.epoch_id, run.run_id)
-    return f"aborted {epoch}, which {epoch.run} left planned with an expired lease"
+    return f"aborted {epoch}, which {epoch.run} left {epoch.state.lower()} with an expired lease"

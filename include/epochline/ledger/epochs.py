@@ -43,6 +43,7 @@ def _epoch(row: Row[Any]) -> Epoch:
         ),
         rows_written=row.rows_written,
         interval=Interval(start=row.interval_start, until=row.interval_end) if row.interval_start else None,
+        replays=row.replays,
     )
 
 
@@ -110,6 +111,7 @@ class PostgresEpochs:
         record_limit: int | None,
         note: str | None,
         interval: Interval | None = None,
+        replays: int | None = None,
     ) -> Epoch:
         self._keep_declaration(pipeline)
         epoch_id = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
@@ -118,7 +120,7 @@ class PostgresEpochs:
             pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, kind=kind.value,
             dag_id=run.dag_id, run_id=run.run_id, host=run.host, hash=pipeline.declaration_hash,
             record_limit=record_limit, note=note, lease=lease.total_seconds(),
-            interval_start=interval and interval.start, interval_end=interval and interval.until,
+            interval_start=interval and interval.start, interval_end=interval and interval.until, replays=replays,
         )  # fmt: skip
         for planned in ranges:
             execute(
@@ -214,6 +216,19 @@ class PostgresEpochs:
         )  # fmt: skip
         _expect_one(changed.rowcount, epoch, EpochState.COMMITTED)
         return self.lock(epoch.pipeline, epoch.epoch_id)
+
+    def is_undone(self, epoch: Epoch) -> bool:
+        where = {"pipeline": epoch.pipeline, "epoch_id": epoch.epoch_id}
+        return execute(self._connection, "undone_by", **where).scalar_one() is not None
+
+    def take_place(self, epoch: Epoch) -> bool:
+        replaced = {"pipeline": epoch.pipeline, "epochs": [epoch.replays]}
+        requeued = execute(self._connection, "requeued_of", **replaced).scalar_one()
+        if requeued or execute(self._connection, "mark_undone", **replaced, by=epoch.epoch_id).rowcount != 1:
+            return False
+        execute(self._connection, "forget_claims", **replaced)
+        execute(self._connection, "forget_quarantined", **replaced)
+        return True
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:
         epoch.to(EpochState.ABORTED)

@@ -39,9 +39,9 @@ UPDATE epochline.pipeline SET last_epoch_id = last_epoch_id + 1 WHERE pipeline =
 
 -- name: insert_epoch
 INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, kind, dag_id, run_id, host, declaration_hash,
-                             record_limit, note, lease_until, interval_start, interval_end)
+                             record_limit, note, lease_until, interval_start, interval_end, replays)
 VALUES (:pipeline, :epoch_id, :generation, 'PLANNED', :kind, :dag_id, :run_id, :host, :hash, :record_limit, :note,
-        clock_timestamp() + make_interval(secs => :lease), :interval_start, :interval_end)
+        clock_timestamp() + make_interval(secs => :lease), :interval_start, :interval_end, :replays)
 
 -- name: insert_planned_range
 INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset, until_offset,
@@ -527,7 +527,16 @@ VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :c
         :read_at)
 
 -- name: mark_undone
-UPDATE epochline.epoch SET undone_by = :by WHERE pipeline = :pipeline AND epoch_id = ANY (:epochs)
+UPDATE epochline.epoch SET undone_by = :by
+WHERE pipeline = :pipeline AND epoch_id = ANY (:epochs) AND undone_by IS NULL
+
+-- name: undone_by
+SELECT undone_by FROM epochline.epoch WHERE pipeline = :pipeline AND epoch_id = :epoch_id
+
+-- name: requeued_of
+-- Records that these epochs set aside and that another epoch has brought into the target since.
+SELECT count(*) FROM epochline.quarantined_record
+WHERE pipeline = :pipeline AND epoch_id = ANY (:epochs) AND requeued_by IS NOT NULL
 
 -- name: free_requeued
 UPDATE epochline.quarantined_record SET requeued_by = NULL, requeued_at = NULL

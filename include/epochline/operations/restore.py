@@ -107,6 +107,13 @@ class Restore(DirectAction[RestoreParameters, None]):
             return f"{found} has {len(found.states)} state tables, {declared.name} declares {len(declared.states)}."
         if own and set(found.states) != {state.table for state in declared.states}:
             return f"{found} has state {', '.join(found.states)}, which {declared.name} declares no more."
+        for epoch_id in undone or ():
+            replay = tx.epochs.lock(declared.name, epoch_id)
+            if replay.replays is not None and replay.replays <= found.epoch_id:
+                return (
+                    f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need; they are"
+                    " gone."
+                )
         tx.targets.inspect(declared)
         for sink in declared.sinks:
             reason = tx.targets.cannot_undo(declared, sink, undone) if undone else None

@@ -15,7 +15,8 @@ from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run
 from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
-from epochline.sinks import images, modes
+from epochline.ports import TableDifference
+from epochline.sinks import differences, images, modes
 from epochline.sinks.catalog import filled_columns, find_target, order_of, remembers_deleted, table_definition
 from epochline.sinks.followed import follow
 from epochline.sinks.prepare import prepare
@@ -187,6 +188,9 @@ class PostgresTargets:
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         return images.cannot_undo(self._connection, pipeline, sink, epochs)
+
+    def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        return differences.difference(self._connection, sink, staged, epoch_id, samples)
 
     def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
         return images.undo(self._connection, pipeline, sink, epochs)

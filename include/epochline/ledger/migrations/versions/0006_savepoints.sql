@@ -54,11 +54,15 @@ CREATE TABLE epochline.before_image (
 -- What it undid stays in the ledger.
 ALTER TABLE epochline.epoch
     ADD COLUMN undone_by bigint,
+    -- A replay reads another epoch's ranges once more, and takes its place where it is promoted: that one is undone.
+    ADD COLUMN replays   bigint,
+    ADD FOREIGN KEY (pipeline, replays) REFERENCES epochline.epoch,
+    ADD CHECK ((replays IS NOT NULL) = (kind = 'replay')),
     ADD CHECK (undone_by IS NULL OR state = 'COMMITTED'),
     ADD FOREIGN KEY (pipeline, undone_by) REFERENCES epochline.epoch,
     DROP CONSTRAINT known_kind,
     ADD CONSTRAINT known_kind
-        CHECK (kind IN ('regular', 'backfill', 'requeue', 'extend_back', 'idle', 'restore'));
+        CHECK (kind IN ('regular', 'backfill', 'requeue', 'extend_back', 'idle', 'restore', 'replay'));
 
 -- Of an origin that a savepoint gave: what was known of event time there.
 ALTER TABLE epochline.committed_range
@@ -84,7 +88,7 @@ CREATE OR REPLACE VIEW epochline.epochs AS
 SELECT pipeline, generation, epoch_id, state, attempt, kind, dag_id, run_id, planned_at, pre_committed_at,
        committed_at, aborted_at, records_read, records_passed, records_quarantined, rows_written, approval, error,
        records_skipped, record_limit, note, declaration_hash, lease_until, settings, interval_start, interval_end,
-       aborts, watermark, records_too_late, undone_by
+       aborts, watermark, records_too_late, undone_by, replays
 FROM epochline.epoch;
 
 CREATE VIEW epochline.savepoints AS

@@ -1,0 +1,111 @@
+"""Replay: read a committed epoch's exact ranges with today's code, compare, and perhaps let it take its place.
+
+What is committed stays as it is until a promotion, which is one transaction: the old epoch's rows go, the replay's
+come, and the ledger keeps both. A replay moves no head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from epochline.coordinator.checks import check_admitted, check_changes, check_connections
+from epochline.coordinator.commit import Receipt, commit_in, mirror
+from epochline.coordinator.plan import LEASE, Plan, PlanOutcome
+from epochline.coordinator.recover import recover
+from epochline.epoch import Epoch, EpochKind, EpochState, Run
+from epochline.errors import ActionRefusedError, PlanChangedError
+from epochline.operations.action import Order, Preview, Subject, known, record
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import TableDifference, Transaction
+
+_REPLAYED = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK, EpochKind.REPLAY})
+SAMPLES = 10
+"""Rows that differ which are shown for each table."""
+
+
+def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | None = None) -> Plan:
+    """Write an epoch that reads what a committed one has read.
+
+    Raises:
+        ActionRefusedError: there is no such epoch, or it cannot be compared; the message says why.
+        SourceError: Kafka cannot be asked.
+        PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
+    """
+    declared, source = subject.declaration()
+    if recover(subject.ledger, subject.name, run, lease=LEASE).notes:
+        mirror(subject.ledger, source, subject.name)
+    view = source.look(declared.source)
+    with subject.ledger.transaction() as tx:
+        known(tx, subject.name)
+        row = tx.epochs.lock_pipeline(subject.name)
+        check_admitted(tx, subject.name)
+        if tx.epochs.unfinished(subject.name) is not None:
+            raise PlanChangedError(f"{subject.name}: another run planned meanwhile; trying again helps.")
+        targets = tx.targets.inspect(declared)
+        check_changes(tx, declared)
+        check_connections(tx, declared, writers)
+        replayed = tx.epochs.lock(subject.name, epoch_id)
+        ranges = tuple(tx.epochs.ranges(replayed))
+        obstacle = _obstacle(tx, declared, replayed, view)
+        if obstacle is not None:
+            raise ActionRefusedError(f"{obstacle} Nothing was changed.")
+        epoch = tx.epochs.insert(
+            declared, row, run, ranges, targets,
+            kind=EpochKind.REPLAY, lease=LEASE, record_limit=None, note=f"replay of epoch {epoch_id}",
+            replays=epoch_id,
+        )  # fmt: skip
+    return Plan(outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=ranges)
+
+
+def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
+    """What a sealed replay makes of the rows of the epoch that it replays, sink by sink."""
+    declared, _ = subject.declaration()
+    with subject.ledger.transaction() as tx:
+        attempt = tx.attempts.live(replay)
+        if attempt is None or replay.replays is None:
+            raise ActionRefusedError(f"{replay}: is no replay that is sealed; there is nothing to compare.")
+        ticket = tx.attempts.ticket(attempt, declared, tx.epochs.planned_targets(replay))
+        return [
+            tx.targets.difference(sink, ticket.table(sink.table), replay.replays, SAMPLES) for sink in declared.sinks
+        ]
+
+
+def promote(subject: Subject, replay: Epoch, order: Order) -> Receipt:
+    """Let a sealed replay take the place of what it replays, and write down who wanted it (one transaction).
+
+    Raises:
+        HeadMovedError: the replayed epoch was undone meanwhile, or a record that it quarantined was requeued.
+        EpochStateError: the replay is not sealed, or was aborted.
+    """
+    with subject.ledger.transaction() as tx:
+        receipt = commit_in(tx, tx.epochs.lock(replay.pipeline, replay.epoch_id))
+        done = Preview(
+            lines=(), before={"epoch": replay.replays}, after={"epoch": replay.epoch_id, "replays": replay.replays},
+            epoch_id=replay.epoch_id,
+        )  # fmt: skip
+        record(tx, subject, "replay --promote", done, order)
+    return receipt
+
+
+def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: SourceView) -> str | None:
+    if replayed.state is not EpochState.COMMITTED:
+        return f"{replayed} is {replayed.state}; only what is committed can be replayed."
+    if tx.epochs.is_undone(replayed):
+        return f"{replayed} was undone, by a restore or by a replay that took its place; its rows are gone."
+    if replayed.kind not in _REPLAYED:
+        return f"{replayed} is of kind {replayed.kind} and has no range to read again."
+    if declared.states:
+        return f"{declared.name} keeps state, and what {replayed} found in it is not kept."
+    for sink in declared.sinks:
+        if sink.mode != "append" or sink.carried_lineage.keys() < {"_offset", "_epoch"} or sink.aggregated:
+            return (
+                f"{sink} does not keep each epoch's rows apart (mode {sink.mode}): only rows of append targets with"
+                " lineage can be compared and replaced."
+            )
+    logs = {one.tp: one for one in view.partitions}
+    for planned in tx.epochs.ranges(replayed):
+        now = logs.get(planned.tp)
+        if now is None or now.log_start > planned.range.start or now.last_stable < planned.range.until:
+            return f"Kafka no longer holds {planned}."
+    return None

@@ -1,0 +1,172 @@
+"""Replay on real PostgreSQL: what is compared, what a promotion replaces, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epochline.coordinator import Plan, PlanOutcome, seal
+from epochline.epoch import Epoch
+from epochline.errors import ActionRefusedError, EpochStateError, HeadMovedError
+from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations.replay import differences, plan_replay, promote
+from tests.contract.worlds import run
+from tests.integration.test_sink_modes import Bench, Row, bench
+
+__all__ = ["bench"]  # a fixture, used by name
+
+ORDER = Order(actor="ada", reason="the parse was mended")
+FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
+MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
+
+
+def subject(it: Bench) -> Subject:
+    return Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+
+
+def planned(it: Bench, epoch_id: int = 1) -> Plan:
+    it.runs += 1
+    return plan_replay(subject(it), epoch_id, run(f"run-{it.runs}"))
+
+
+def replayed(it: Bench, *rows: Row) -> Epoch:
+    it_is = planned(it)
+    assert it_is.epoch is not None
+    seal(it.ledger, it.stage(it_is, *rows), it_is.epoch.run, invisible_allowed=frozenset())
+    return it_is.epoch
+
+
+def epochs(it: Bench) -> list[tuple[Any, ...]]:
+    return it.sql(  # type: ignore[no-any-return]
+        "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
+    )
+
+
+def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*FIRST)
+    before = it.rows("k, v, _offset, _epoch")
+
+    (found,) = differences(subject(it), replayed(it, *MENDED))
+
+    assert (found.same, found.inserted, found.deleted, found.changed) == (1, 1, 1, 1)
+    assert [(one.kind, one.place, one.before, one.after) for one in found.samples] == [
+        ("changed", ("orders", 0, 1, 0), {"v": "1"}, {"v": "9"}),
+        ("deleted", ("orders", 0, 2, 0), {"k": "c", "v": "1"}, {}),
+        ("inserted", ("orders", 0, 2, 1), {}, {"k": "d", "v": "1"}),
+    ]
+    assert it.rows("k, v, _offset, _epoch") == before
+    assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(3,)]
+
+
+def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(bench: Callable[..., Bench]) -> None:
+    """INV-1, INV-2: the chain stays as it was; rows of other epochs too; who wanted it is written down with it."""
+    it = bench()
+    it.epoch(*FIRST)
+    it.epoch({"k": "z", "v": 5})
+    replay = replayed(it, *MENDED)
+
+    promote(subject(it), replay, ORDER)
+
+    assert it.rows("k, v, _offset, _epoch") == [("a", 1, 0, 3), ("b", 9, 1, 3), ("d", 1, 2, 3), ("z", 5, 3, 2)]
+    assert epochs(it) == [
+        (1, "regular", "COMMITTED", None, 3), (2, "regular", "COMMITTED", None, None),
+        (3, "replay", "COMMITTED", 1, None),
+    ]  # fmt: skip
+    chain = "SELECT start_offset, until_offset, epoch_id FROM epochline.committed_ranges WHERE partition = 0 ORDER BY 2"
+    assert it.sql(chain) == [(None, 0, None), (0, 3, 1), (3, 4, 2)]
+    assert it.sql("SELECT action, actor, reason, epoch_id FROM epochline.actions") == [
+        ("replay --promote", "ada", "the parse was mended", 3)
+    ]
+    it.epoch({"k": "y", "v": 6})
+    assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(5,)]
+
+
+def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*FIRST)
+    promote(subject(it), replayed(it, *MENDED), ORDER)
+
+    with pytest.raises(ActionRefusedError, match="epoch 1 .* was undone"):
+        planned(it, 1)
+    again = planned(it, 2)
+    assert again.epoch is not None
+    seal(it.ledger, it.stage(again, *FIRST), again.epoch.run, invisible_allowed=frozenset())
+    promote(subject(it), again.epoch, ORDER)
+
+    assert it.rows("k, v, _epoch") == [("a", 1, 3), ("b", 1, 3), ("c", 1, 3)]
+
+
+def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench: Callable[..., Bench]) -> None:
+    """INV-6: recovery commits what a run of the pipeline sealed, and never what an operator only looked at."""
+    it = bench()
+    it.epoch(*FIRST)
+    replay = replayed(it, *MENDED)
+    it.sql("UPDATE epochline.epoch SET lease_until = now() - interval '1 s' WHERE epoch_id = 2")
+
+    assert it.plan({"k": "z", "v": 5}).outcome is PlanOutcome.PLANNED
+
+    assert [row[:3] for row in epochs(it)] == [
+        (1, "regular", "COMMITTED"), (2, "replay", "ABORTED"), (3, "regular", "PLANNED"),
+    ]  # fmt: skip
+    with pytest.raises(EpochStateError, match="was aborted"):
+        promote(subject(it), replay, ORDER)
+    assert it.rows() == [("a", 1), ("b", 1), ("c", 1)]
+
+
+def test_what_was_requeued_since_is_not_replaced(bench: Callable[..., Bench]) -> None:
+    """INV-9: or the record would be in the target twice."""
+    it = bench()
+    it.epoch(*FIRST)
+    replay = replayed(it, *MENDED)
+    it.sql(
+        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+        ' "offset", value, reason, requeued_by, requeued_at)'
+        " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 0, 2, 'x', 'no JSON', 1, now())"
+    )
+
+    with pytest.raises(HeadMovedError, match="a record that it quarantined was requeued"):
+        promote(subject(it), replay, ORDER)
+
+    assert it.rows() == [("a", 1), ("b", 1), ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ({"mode": "upsert", "key": "k"}, "does not keep each epoch's rows apart .mode upsert"),
+        ({"mode": "add", "key": "k", "measures": "v"}, "does not keep each epoch's rows apart .mode add"),
+        ({"lineage": False}, "only rows of append targets with lineage"),
+    ],
+)
+def test_targets_that_mix_epochs_are_refused(bench: Callable[..., Bench], sink: dict[str, Any], said: str) -> None:
+    it = bench(**sink)
+    it.epoch(*FIRST)
+
+    with pytest.raises(ActionRefusedError, match=said):
+        planned(it)
+
+
+def test_what_kafka_holds_no_more_is_refused_and_an_unknown_epoch_is_named(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*FIRST)
+    it.kafka.change("orders", 0, log_start=2)
+
+    with pytest.raises(ActionRefusedError, match="Kafka no longer holds"):
+        planned(it)
+
+
+def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*FIRST)
+    savepoint = ACTIONS["savepoint"]
+    savepoint.act(subject(it), savepoint.asked({"name": "before"}), ORDER)  # type: ignore[attr-defined]
+    promote(subject(it), replayed(it, *MENDED), ORDER)
+    restore = ACTIONS["restore"]
+
+    with pytest.raises(ActionRefusedError, match="took the place of epoch 1"):
+        restore.act(subject(it), restore.asked({"name": "before"}), ORDER)  # type: ignore[attr-defined]
+
+    assert it.rows() == [("a", 1), ("b", 9), ("d", 1)]
