@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all reliability model soak lint up down status lock
+.PHONY: help setup demo test test-fast test-all reliability model soak bench lint up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ model: setup ## search every state of the protocol's model, take every guard awa
 # MINUTES=10 SEED=… choose the length and the schedule; the page is written where the run proves something.
 soak: setup ## break a running stack at random for ten minutes, then prove that nothing is lost or doubled
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) --report docs/soak.md
+
+bench: setup ## measure what docs/performance.md says
+	$(BIN)/python -m bench.state --report docs/performance.md
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

@@ -1,0 +1,216 @@
+"""What an epoch's state costs: by the keys that its records touch, not by the keys that are held (C8).
+
+Three pipelines hold 10,000, a million and ten million keys. In each round every one of them runs an epoch whose records
+touch the same number of keys, one pipeline after another, so that what slows the machine slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
+from epochline.coordinator import LEASE, begin, commit, plan, seal
+from epochline.epoch import Run
+from epochline.kafka.source import KafkaOffsets
+from epochline.ledger.postgres import PostgresLedger
+from epochline.local.home import Home
+from epochline.local.jars import spark_jars
+from epochline.local.stack import Stack
+from epochline.operations import ACTIONS, Order, Subject
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run as run_job
+from epochline.spark.session import session
+
+TOUCHED = 1_000
+HELD = (10_000, 1_000_000, 10_000_000)
+ROUNDS = 7
+STEPS = ("stage", "seal", "commit", "whole epoch")
+_COLUMNS = {"key": "bigint", "seen": "bigint"}
+_BEGIN, _END = "<!-- bench.state begins -->", "<!-- bench.state ends -->"
+
+TRANSFORM = """
+from pyspark.sql import functions as F
+
+def count(records, state):
+    (table,) = state
+    new = records.groupBy("key").agg(F.count("*").alias("more"))
+    total = (F.coalesce("seen", F.lit(0)) + F.col("more")).cast("bigint")
+    counted = new.join(state[table], "key", "left").select("key", total.alias("seen"))
+    return {"seen_" + table: counted, table: counted}
+"""
+PARSE = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+def parse(batch):
+    return pa.RecordBatch.from_arrays([pc.cast(batch.column("value"), pa.string())], names=["key"])
+"""
+
+
+@dataclass
+class Held:
+    """A pipeline that holds so many keys of state."""
+
+    keys: int
+    stack: Stack
+    spark: Any
+    runs: int = 0
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        table = f"held_{self.keys}"
+        self.pipeline = Pipeline(
+            name=table, source=KafkaSource(topics=table), parse="bench_state_parse:parse", record={"key": "bigint"},
+            transform="bench_state_transform:count",
+            sinks=PostgresTable(
+                table=f"seen_{table}", mode="upsert", key="key", columns=_COLUMNS, aggregated=True
+            ),
+            state=StateTable(table=table, key="key", columns=_COLUMNS),
+        )  # fmt: skip
+        self.dsn = self.stack.postgres.dsn()
+        self.ledger = PostgresLedger(self.dsn)
+        self.kafka = KafkaOffsets({"bootstrap.servers": self.stack.kafka.bootstrap_servers})
+
+    def fill(self) -> None:
+        """Tables, a first epoch, and the keys."""
+        from kafka import KafkaAdminClient
+
+        with closing(KafkaAdminClient(bootstrap_servers=self.stack.kafka.bootstrap_servers)) as admin:
+            topic = {"num_partitions": 1, "replication_factor": 1}
+            admin.create_topics({self.pipeline.name: topic}, wait_for_metadata=True)
+        with self.ledger.transaction() as tx:
+            tx.targets.create(self.pipeline)
+        self.epoch([0])
+        self.times.clear()
+        (state,) = self.pipeline.state
+        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {state} (key, seen, _epoch) SELECT n, 0, 1 FROM generate_series(1, %s) n",  # noqa: S608
+                (self.keys - 1,),
+            )
+        with closing(psycopg2.connect(self.dsn)) as connection:
+            connection.autocommit = True
+            connection.cursor().execute(f"VACUUM (ANALYZE) {state}")
+        subject = Subject(name=self.pipeline.name, ledger=self.ledger, declared=self.pipeline, source=self.kafka)
+        accept = ACTIONS["accept-state"]
+        accept.act(subject, accept.asked({}), Order(actor="bench", reason="it was filled by hand"))  # type: ignore[attr-defined]
+
+    def epoch(self, keys: Sequence[int]) -> None:
+        """Send records of these keys, and run an epoch over them."""
+        from kafka import KafkaProducer
+
+        with closing(KafkaProducer(bootstrap_servers=self.stack.kafka.bootstrap_servers, linger_ms=20)) as producer:
+            for key in keys:
+                producer.send(self.pipeline.name, value=str(key).encode(), partition=0)
+            producer.flush()
+        self.runs += 1
+        run = Run(dag_id="bench", run_id=str(self.runs), host="here")
+        begun = time.monotonic()
+        epoch = plan(self.ledger, self.kafka, self.pipeline, run).epoch
+        assert epoch is not None
+        ticket = begin(self.ledger, epoch.pipeline, epoch.epoch_id, run, lease=LEASE)
+        assert ticket is not None
+        credentials = JobCredentials(dsn=self.dsn, kafka={"bootstrap.servers": self.stack.kafka.bootstrap_servers})
+        with self._timed("stage"):
+            run_job(self.spark, epoch.pipeline, epoch.epoch_id, ticket.attempt, credentials)
+        with self._timed("seal"):
+            seal(self.ledger, ticket, run, invisible_allowed=frozenset())
+        with self._timed("commit"):
+            commit(self.ledger, self.kafka, epoch.pipeline, epoch.epoch_id)
+        self.times["whole epoch"].append(time.monotonic() - begun)
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.times[step].append(time.monotonic() - begun)
+
+
+def measured(sizes: Sequence[int], rounds: int) -> list[Held]:
+    """Every size, side by side."""
+    with tempfile.TemporaryDirectory(prefix="epochline-bench-") as folder:
+        for name, text in (("bench_state_transform", TRANSFORM), ("bench_state_parse", PARSE)):
+            Path(folder, f"{name}.py").write_text(text)
+        sys.path.insert(0, folder)
+        stack = Stack(Home(Path(folder) / "home"))
+        stack.up(("postgres", "kafka"))
+        try:
+            with session("bench", "local[2]", jars=spark_jars(print), log=Path(folder) / "spark.log", conf={}) as spark:
+                held = [Held(size, stack, spark) for size in sizes]
+                for one in held:
+                    print(f"filling {one.keys} keys", flush=True)
+                    one.fill()
+                chance = random.Random(1)  # noqa: S311 - no secret
+                for number in range(rounds + 1):
+                    for one in held:
+                        one.epoch(chance.sample(range(one.keys), TOUCHED))
+                    print(
+                        f"round {number} of {rounds}: " + ", ".join(f"{h.times['whole epoch'][-1]:.1f} s" for h in held)
+                    )
+        finally:
+            stack.down(wipe=True)
+    for one in held:
+        for times in one.times.values():
+            del times[0]  # nothing was warm
+    return held
+
+
+def rendered(held: Sequence[Held], rounds: int) -> str:
+    """The table, as ratios to the smallest."""
+    first = held[0]
+    lines = [
+        f"Each epoch touches {TOUCHED:,} keys; medians of {rounds} rounds, each of which ran one epoch of every size.",
+        f"Measured by `python -m bench.state` on {_machine()}.",
+        "",
+        "| keys held | " + " | ".join(f"{step}, ratio to {first.keys:,} keys" for step in STEPS) + " | whole epoch |",
+        "|---:|" + "---:|" * (len(STEPS) + 1),
+    ]
+    for one in held:
+        ratios = [statistics.median(one.times[step]) / statistics.median(first.times[step]) for step in STEPS]
+        whole = statistics.median(one.times["whole epoch"])
+        lines.append(f"| {one.keys:,} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + f" | {whole:.2f} s |")
+    return "\n".join(lines)
+
+
+def _machine() -> str:
+    model = "an unknown processor"
+    if Path("/proc/cpuinfo").exists():
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        model = found[1] if found else model
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--held", type=int, nargs="+", default=list(HELD), help="keys held (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs of each size (default: %(default)s)")
+    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
+    given = parser.parse_args()
+    table = rendered(measured(given.held, given.rounds), given.rounds)
+    print(table)
+    if given.report is not None:
+        page = given.report.read_text()
+        before, after = page.partition(_BEGIN)[0], page.partition(_END)[2]
+        given.report.write_text(f"{before}{_BEGIN}\n{table}\n{_END}{after}")
+
+
+if __name__ == "__main__":
+    main()
