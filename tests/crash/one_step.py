@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline import KafkaSource, StateTable
+from epochline import EventTime, KafkaSource, PostgresTable, StateTable, Tumbling, Windowed
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
 from epochline.epoch import Interval
@@ -36,12 +36,18 @@ from epochline.restart import FailureRate
 from epochline.settings import Settings
 from epochline.spark import job
 from epochline.spark.claims import ClaimReader
+from epochline.spark.functions import ship_functions
+from epochline.spark.one_pass import OnePass
+from epochline.spark.open_windows import WindowReader
 from epochline.spark.plan import read_plan
 from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.transformed import DIGEST, SinkRows
+from epochline.spark.transforming import Made
 from epochline.startup import FromGroup, FromTimestamp
 from tests.crash.line import Line, as_spark_partition
+from tests.crash.timed import RECORD
 
 ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100, 1, 1, tzinfo=UTC))
 
@@ -53,9 +59,32 @@ KINDS: dict[str, dict[str, Any]] = {
     "paced": {"settings": Settings(minimum_pause=timedelta(milliseconds=50))},
     "impatient": {"settings": Settings(tolerable_failures=0)},
     "with state": {"transform": "pipelines.word_count:count"},
+    "with windows": {"parse": "tests.crash.timed:parse", "record": RECORD},
     "counting failures": {"settings": Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))},
 }
 """Declarations by which the use cases take another way; every one but ``from the end`` reads all records."""
+
+
+_WINDOW = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC))
+
+
+def _with_state(name: str) -> dict[str, Any]:
+    columns = {"kind": "text", "records": "bigint"}
+    return {"state": StateTable(table=f"{name}_state", key="kind", columns=columns, keys="pipelines.word_count:words")}
+
+
+def _with_windows(name: str) -> dict[str, Any]:
+    columns = {"value": "text", "window_start": "timestamptz", "window_end": "timestamptz", "records": "bigint"}
+    counted = PostgresTable(
+        table=f"{name}_counted", mode="upsert", key=("value", "window_start"), columns=columns, aggregated=True
+    )
+    return {
+        "windows": Windowed(
+            time=EventTime(column="at", idle_after=timedelta(hours=1)), window=Tumbling(size=3600), key="value",
+            aggregates={"records": "count(*)"}, into=counted.table, too_late=name,
+        ),
+        "sinks": [PostgresTable(table=name, columns={"value": "text"}), counted],
+    }  # fmt: skip
 
 
 class SharedTopic(Line):
@@ -83,10 +112,9 @@ class SharedTopic(Line):
         startup = of_kind.pop("startup", "earliest")
         source = KafkaSource(topics=topic, records_per_epoch=limit, startup=startup)
         if kind == "with state":
-            state = {"kind": "text", "records": "bigint"}
-            of_kind["state"] = StateTable(
-                table=f"{options['name']}_state", key="kind", columns=state, keys="pipelines.word_count:words"
-            )
+            of_kind |= _with_state(options["name"])
+        if kind == "with windows":
+            of_kind |= _with_windows(options["name"])
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
         self.topic = topic
         self.kind = kind
@@ -107,7 +135,7 @@ class SharedTopic(Line):
                 self.write(plan.ranges, ticket)
             else:
                 self.write_claims(ticket)
-            job._end(ticket, self.via)
+            job._end(ticket, self.via, Made())
         except Exception as error:
             ours = job._what_happened(ticket, self.via, error)
             if ours is None or ours is error:
@@ -115,20 +143,44 @@ class SharedTopic(Line):
             raise ours from error
 
     def write(self, ranges: Any, ticket: StagingTicket) -> None:
-        states = {state.table for state in self.pipeline.state}
-        rows_of_sinks = replace(ticket, tables=tuple(one for one in ticket.tables if one.sink not in states))
-        self.write_parts(map(self.read, ranges), rows_of_sinks)
-        for state in self.pipeline.state:
-            self.write_state(state, ticket, sum(len(one.range) for one in ranges))
+        counted = [sink for sink in self.pipeline.tables if sink.mode == "upsert"]
+        rest = {sink.table for sink in counted}
+        rows_of_records = replace(ticket, tables=tuple(one for one in ticket.tables if one.sink not in rest))
+        self.write_parts(map(self.read, ranges), rows_of_records)
+        records = sum(len(one.range) for one in ranges)
+        for state in self.pipeline.states:
+            records += self.counted_before(state, ticket)
+        for sink in counted:
+            self.write_counted(sink, ticket, records)
 
-    def write_state(self, state: StateTable, ticket: StagingTicket, records: int) -> None:
-        """What a transform would keep: how many records there have been."""
-        before = sum(int(row[0]) for row in self.query(f'SELECT records FROM "{state.table}"'))
-        flow = SinkRows(pipeline=self.pipeline, sink=state, tables=(ticket.table(state.table),))
+    def writer(self, ticket: StagingTicket) -> StagingWriter:
+        """Of the records as they are; what a transform or windows make of all of them is written by `write_counted`."""
+        plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None})
+        flow = OnePass(pipeline=plain, tables=ticket.tables, functions=ship_functions(plain))
+        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
+
+    def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
+        """What the state holds, asked for as the job's executors do."""
+        rows = StateReader(ticket=ticket, state=state, dsn=self.via)
+        if self.pipeline.windows is None:
+            found = list(rows.read(iter([pa.RecordBatch.from_pydict({"kind": ["all"]})])))
+        else:
+            reader = WindowReader(rows=rows, declared=self.pipeline.windows)
+            span = {"value": ["all"], "_from": [_WINDOW[0]], "_to": [_WINDOW[1]]}
+            found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
+            assert not list(reader.closing(None, _WINDOW[0]))
+        return sum(sum(batch.column("records").to_pylist()) for batch in found)
+
+    def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
+        """How many records there have been."""
+        flow = SinkRows(pipeline=self.pipeline, sink=sink, tables=(ticket.table(sink.table),))
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
-        row = {"kind": ["all"], "records": [before + records], DIGEST: [before + records]}
+        key = {"kind": ["all"]}
+        if self.pipeline.windows is not None:
+            key = {"value": ["all"], "window_start": [_WINDOW[0]], "window_end": [_WINDOW[1]]}
         as_spark_partition(0)
-        writer.commit([writer.write(iter([pa.RecordBatch.from_pydict(row)]))])
+        row = pa.RecordBatch.from_pydict({**key, "records": [records], DIGEST: [records]})
+        writer.commit([writer.write(iter([row]))])
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from epochline.errors import EpochStateError, PipelinePausedError, StagingLostError
+from epochline.operations import Subject
+from epochline.operations.replay import plan_replay
 from tests.crash.line import tried
 from tests.crash.one_step import SharedTopic
 
@@ -136,6 +138,26 @@ def commit_two(line: SharedTopic) -> None:
     tried(lambda: line.step_commit(TWO), 3)
 
 
+def replayed(line: SharedTopic) -> None:
+    """An operator lets a replay take the place of the epoch that it read again."""
+    committed(line)
+    subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.source)
+    assert plan_replay(subject, 1, line.run_of(TWO)).epoch is not None
+    line.step_pre_commit(TWO)
+
+
+def idle(line: SharedTopic) -> None:
+    """Everything was read hours ago."""
+    committed(line)
+    line.query("UPDATE epochline.planned_range SET newest_event_time = '2026-03-01 00:00Z'")
+    line.query("UPDATE epochline.epoch SET planned_at = planned_at - interval '2 hours'")
+
+
+def nothing_left(line: SharedTopic) -> None:
+    """No window ends yet, for all the time that has passed."""
+    assert line.run(TWO) == "skipped"
+
+
 def nothing(line: SharedTopic) -> None:
     """A first run."""
 
@@ -194,7 +216,12 @@ SCENARIOS = {
     "plan again": Scenario(planned, "plan", run_one),
     "plan after a commit": Scenario(committed, "plan", run_two, run=TWO, limit=SOME),
     "plan with state": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with state"),
+    "pre-commit with state": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with state"),
     "commit with state": Scenario(sealed, "commit", commit_again, kind="with state"),
+    "pre-commit with windows": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with windows"),
+    "plan with windows": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with windows"),
+    "plan with windows of an idle source": Scenario(idle, "plan", nothing_left, run=TWO, kind="with windows"),
+    "commit a replay": Scenario(replayed, "commit", commit_two, run=TWO),
     "plan after a change of leader": Scenario(committed_under_a_former_leader, "plan", run_two, run=TWO, limit=SOME),
     "plan after an abort": Scenario(aborted, "plan", run_one),
     "recover a sealed epoch": Scenario(sealed, "plan", run_two, run=TWO, limit=SOME),
