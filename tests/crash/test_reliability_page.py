@@ -30,7 +30,7 @@ def test_every_result_on_the_page_is_a_success_with_date_and_commit_within_the_b
     assert {one.outcome for one in results} <= {"passed"}
     assert all(one.date and one.commit for one in results)
     timed = {one.fault: one.recovery for one in results if one.recovery is not None}
-    assert timed.keys() >= set(FAULTS) - set(NOT_HERE) - {"F26"}, "F26 needs a human"
+    assert timed.keys() >= set(FAULTS) - set(NOT_HERE) - {"F26", "F33"}, "these two need a human"
     assert max(timed.values()) < 180
 
 

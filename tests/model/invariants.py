@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from epochline.epoch import NEXT, UNFINISHED, EpochState
 from epochline.offsets import chain_breaks
-from tests.model.tables import Violation
+from tests.model.tables import STATE, Violation
 
 
 def check_rows(rows: Any) -> None:
@@ -22,7 +23,8 @@ def check_rows(rows: Any) -> None:
 
 
 def _problems(rows: Any) -> Iterator[str]:
-    visible = Counter((partition, offset) for target in rows.targets.values() for partition, offset, _ in target)
+    visible = Counter((partition, offset) for partition, offset, _ in rows.targets["target"])
+    yield from _problems_of_state(rows)
     committed = Counter()
     for (_, _, tp), links in rows.chains.items():
         for broken in chain_breaks([(start, until) for start, until, _ in links]):
@@ -55,6 +57,19 @@ def _problems(rows: Any) -> Iterator[str]:
             yield f"INV-7: {epoch} is aborted and {live[0].attempt} is not fenced"
         if epoch.state in (EpochState.PLANNED, EpochState.ABORTED) and any(row.attempt.sealed for row in live):
             yield f"{epoch} is {epoch.state} and has a sealed attempt"
+
+
+def _problems_of_state(rows: Any) -> Iterator[str]:
+    """INV-2, S14: every committed epoch went on from the state that the one before it left, and left its own."""
+    if STATE not in rows.targets:
+        return
+    written = sorted((epoch_id, held) for held, epoch_id in rows.targets[STATE])
+    committed = sorted(key[1] for key, epoch in rows.epochs.items() if epoch.state is EpochState.COMMITTED)
+    if [epoch_id for epoch_id, _ in written] != committed:
+        yield f"INV-2: epochs {committed} are committed, and state was written by {[one for one, _ in written]}"
+    for (before, _), (epoch_id, held) in pairwise([(0, 0), *written]):
+        if held != before:
+            yield f"S14: epoch {epoch_id} went on from the state of epoch {held}, not of {before}"
 
 
 def tp_pipeline(rows: Any) -> str:

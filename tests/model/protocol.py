@@ -32,7 +32,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.coordinator import abort, begin, commit, plan, seal
 from epochline.coordinator.plan import Plan, PlanOutcome
 from epochline.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
@@ -53,7 +53,7 @@ from epochline.testing import FakeKafka, FakeLedger
 from tests.model.guards import Guards
 from tests.model.invariants import check_change, check_reads, check_rows
 from tests.model.replay import Session, Stand, Step, take_step
-from tests.model.tables import LONG_AGO, GuardedTransaction, Surroundings, Violation, clone, freeze, heads_of
+from tests.model.tables import LONG_AGO, STATE, GuardedTransaction, Surroundings, Violation, clone, freeze, heads_of
 
 NAME = "p"
 TOPIC = "t"
@@ -96,6 +96,8 @@ class World:
     tries: int = 1
     """How often a plan looks again before it fails retryably."""
     runs: int = 2
+    state: bool = False
+    """Whether the pipeline keeps keyed state."""
     after_its_end: bool = False
     """Whether a run is cleared and torn down only when its tasks have ended; else whatever they do."""
     recovers: bool = True
@@ -121,6 +123,8 @@ class Job(NamedTuple):
 
     attempt: int
     reads: tuple[tuple[int, int, int], ...] | None = None
+    held: int = 0
+    """Which epoch's state it found."""
     part: int = 0
     copied: bool = False
     ended: bool | None = None
@@ -182,6 +186,9 @@ class Protocol:
         source = KafkaSource(topics=TOPIC, startup=self.world.startup)
         sink = PostgresTable(table="target", columns={"value": "text"})
         self.pipeline = Pipeline(name=NAME, source=source, parse=Text(), sinks=[sink])
+        if self.world.state:
+            state = StateTable(table=STATE, key="value", columns={"value": "text"})
+            self.pipeline = self.pipeline.model_copy(update={"state": (state,)})
         self._rows, self._kafkas, self._processes = _Table(), _Table(), _Table()
         self._steps: dict[Any, Any] = {}
         self._job_steps: dict[Any, Any] = {}
@@ -432,7 +439,9 @@ class Protocol:
         if job.reads is None:
             attempt = before.attempts[job.attempt].attempt
             ranges = tx.ranges(before.epochs[NAME, attempt.epoch_id])
-            job = job._replace(reads=tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges))
+            held = max((epoch_id for _, epoch_id in before.targets.get(STATE, ())), default=0)
+            reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
+            job = job._replace(reads=reads, held=held)
             check_reads(before, {job.attempt: job.reads})
         assert job.reads is not None
         if not job.copied and job.part < len(job.reads):
@@ -442,7 +451,7 @@ class Protocol:
             return f"{who} copies part {job.part}", job._replace(copied=True), state.rows
         if job.copied:
             tps = {tp.partition: tp for _, _, tp in before.chains}
-            accepted = tx.insert_part(job.attempt, job.reads[job.part], tps)
+            accepted = tx.insert_part(job.attempt, job.reads[job.part], tps, None if job.part else job.held)
             self.met.add(f"part of {who.rpartition(' of ')[0]} {'accepted' if accepted else 'refused'}")
             done = {"ended": True} if job.straggler else {}
             new = job._replace(part=job.part + 1, copied=False, **(done if accepted else {"ended": False}))
@@ -478,7 +487,7 @@ class Protocol:
         if "straggler" in self.world.faults:
             for job in state.jobs:
                 if job.reads and not job.straggler:
-                    again = Job(job.attempt, reads=job.reads, straggler=True)
+                    again = Job(job.attempt, reads=job.reads, held=job.held, straggler=True)
                     jobs = tuple(sorted((*state.jobs, again), key=lambda one: (one.attempt, one.straggler)))
                     yield f"an executor of attempt {job.attempt} is given up", less._replace(jobs=jobs)
         if "staging lost" in self.world.faults and unfinished and unfinished.state is EpochState.PRE_COMMITTED:
@@ -575,8 +584,9 @@ class Protocol:
         ranges = tx.ranges(rows.epochs[NAME, attempt.epoch_id])
         reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
         tps = {tp.partition: tp for _, _, tp in rows.chains}
-        for read in reads:
-            tx.insert_part(attempt_id, read, tps)
+        held = max((epoch_id for _, epoch_id in rows.targets.get(STATE, ())), default=0)
+        for part, read in enumerate(reads):
+            tx.insert_part(attempt_id, read, tps, None if part else held)
         tx.end_of(attempt_id, reads)
         return tx.rows
 

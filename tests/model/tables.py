@@ -27,6 +27,8 @@ from tests.model.guards import Guards
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)
 WRITE_ID = "w"
+STATE = "state"
+"""The state table: each row says which epoch's state an epoch went on from, and which epoch that was."""
 
 _HOLDS_A_LIST = (SourceView,)
 _PLAIN = (str, int, bool, type(None), PipelineRow, Epoch, Attempt, PlannedRange, PartSum)
@@ -174,8 +176,13 @@ class GuardedTransaction(FakeTransaction):
         row = self.rows.attempts[attempt_id]
         return all(staged.table in self.rows.staging for staged in row.tables)
 
-    def insert_part(self, attempt_id: int, read: tuple[int, int, int], heads: Mapping[int, Any]) -> bool:
-        """Commit one part: the records of (partition, start, until); False where the statement finds no live row."""
+    def insert_part(
+        self, attempt_id: int, read: tuple[int, int, int], heads: Mapping[int, Any], held: int | None
+    ) -> bool:
+        """Commit one part: the records of (partition, start, until); False where the statement finds no live row.
+
+        The first one brings the state with it: which epoch's it was made from.
+        """
         row = self.rows.attempts[attempt_id]
         if not self.accepts(attempt_id):
             row.fenced_writes = 1
@@ -188,7 +195,7 @@ class GuardedTransaction(FakeTransaction):
         new = [(partition, offset) for offset in range(start, until)]
         count = len(new)
         for staged in row.tables:
-            mine = [] if staged.sink == QUARANTINE else new
+            mine = {QUARANTINE: [], STATE: [] if held is None else [(held,)]}.get(staged.sink, new)
             self.rows.staging[staged.table] = sorted([*self.rows.staging[staged.table], *mine])
             seen = PartitionCounts(
                 received=count, passed=count, skipped=0, quarantined=0, first_offset=start, last_offset=until - 1,
@@ -206,9 +213,10 @@ class GuardedTransaction(FakeTransaction):
         if not self.accepts(attempt_id):
             return False
         rows = sum(until - start for _, start, until in reads)
+        of_sink = {QUARANTINE: 0, STATE: 1}
         row.manifests = {
             staged.sink: Manifest(
-                sink=staged.sink, write_id=WRITE_ID, parts=len(reads), rows=0 if staged.sink == QUARANTINE else rows
+                sink=staged.sink, write_id=WRITE_ID, parts=len(reads), rows=of_sink.get(staged.sink, rows)
             )
             for staged in row.tables
         }

@@ -83,6 +83,23 @@ WORLDS = (
         ),
     ),
     World(
+        name="two runs of a pipeline with state, one fault",
+        state=True,
+        records=(1, 0),
+        produced=1,
+        faults=frozenset({"retry", "clear", "lease expires", "operator aborts"}),
+        most_faults=1,
+        sometimes=frozenset(
+            {
+                "plan notes: committed epoch",
+                "plan notes: aborted epoch",
+                "part of the job refused",
+                "commit: already_committed",
+                "operator: aborted",
+            }
+        ),
+    ),
+    World(
         name="an old epoch re-opened",
         records=(1, 0),
         faults=frozenset({"clear", "operator aborts"}),

@@ -17,6 +17,7 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
+from access_log_maker import lines
 from epochline.coordinator import LEASE, Plan, begin, commit, plan, seal
 from epochline.epoch import Epoch, Run
 from epochline.kafka.source import KafkaOffsets
@@ -191,6 +192,13 @@ class Runs:
     def committed(self, planned: Plan, who: Run) -> Epoch:
         epoch = self.sealed(planned, who)
         return commit(self.ledger, self.kafka, self.name, epoch.epoch_id).epoch
+
+
+@pytest.fixture(scope="session")
+def real_lines() -> list[bytes]:
+    """Of the log that ``EPOCHLINE_TEST_LOG`` names, else of one of our own with a real log's oddities."""
+    named = os.environ.get("EPOCHLINE_TEST_LOG")
+    return Path(named).read_bytes().splitlines() if named else list(lines(10_000, 7))
 
 
 @pytest.fixture

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
 from epochline.coordinator import PlanOutcome, abort
+from epochline.declarations import find
 from epochline.epoch import EpochKind
+from tests.crash.reliability import Recovery
 from tests.integration.spark.conftest import Runs
 
+ROOT = Path(__file__).parents[3]
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 RECORD = {"ip": "text", "at": "timestamptz"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
@@ -76,8 +82,9 @@ def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[Callable[
     return make
 
 
+@pytest.mark.fault("F32")
 def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
-    counted: Callable[..., Counted], produce, database
+    counted: Callable[..., Counted], produce, database, recovery: Recovery
 ) -> None:
     """E5, X21, INV-6: late by the watermark before the epoch, closed by the one after; a second attempt is the same."""
     run = counted(
@@ -94,8 +101,10 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
     assert planned.epoch is not None
     abort(run.ledger, run.name, planned.epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
     assert run.hits() == {("a", 0): 3}
+    recovery.last_fault()
     run.epoch()
     assert run.hits() == {("a", 0): 4}
+    recovery.took()
     assert run.open_windows() == [("a", 0), ("a", 5), ("b", 5)]
 
     produce(topic, {0: hits(20, ip="b"), 1: hits(21)})
@@ -110,6 +119,7 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
     assert run.left() == [(6, 0), (6, 0), (18, 0), (18, 1)]
 
 
+@pytest.mark.fault("F32")
 def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted: Callable[..., Counted]) -> None:
     """E11: a partition without a record holds nothing back, and time passes without records too."""
     run = counted({0: hits(1), 1: []}, size=2, time=EventTime(column="at", idle_after=1))
@@ -157,3 +167,48 @@ def test_a_restore_puts_windows_and_watermark_back(counted: Callable[..., Counte
     run.epoch()
     assert run.left()[-2:] == [(3, None), (12, 0)]
     assert run.hits() == {("a", 0): 4}
+
+
+def test_visits_of_a_real_log_are_counted_as_one_batch_counts_them(
+    spark, database, topic, name, kafka_bootstrap, real_lines: list[bytes]
+) -> None:
+    """E5, E5b, I10, G9: four epochs over real lines; what came too late is in its table, and nowhere else."""
+    for table in ("ip_count", "ip_count_late", "ip_count_open"):
+        database.query(f"DROP TABLE IF EXISTS {table}")
+    database.query("DELETE FROM epochline.target")
+    lines = real_lines[:8000]
+    declared = find("ip_count", ROOT / "dags")
+    source = KafkaSource(topics=topic({0: lines}), records_per_epoch=2000)
+    run = Runs(spark, database, declared.model_copy(update={"name": name, "source": source}), kafka_bootstrap)
+
+    epochs = [run.epoch() for _ in range(4)]
+
+    last = "SELECT watermark FROM epochline.epochs WHERE pipeline = %s ORDER BY epoch_id DESC LIMIT 1"
+    ((mark,),) = database.query(last, (name,))
+    every = Counter(visit for visit in map(visit_of, lines) if visit is not None)
+    late = Counter((ip, window_of(at)) for ip, at in database.query("SELECT ip, visited_at FROM ip_count_late"))
+    expected = {
+        place: count - late[place] for place, count in every.items()
+        if place[1] + timedelta(seconds=5) <= mark and count > late[place]
+    }  # fmt: skip
+    found = {(ip, start): count for ip, start, count in database.query("SELECT ip, window_start, count FROM ip_count")}
+    assert sum(epoch.counts.read for epoch in epochs) == len(lines)
+    assert sum(epoch.counts.passed for epoch in epochs) == sum(every.values())
+    assert len(expected) > 100
+    assert found == expected
+
+
+def visit_of(line: bytes) -> tuple[str, datetime] | None:
+    """Address and window, by other means than the pipeline's."""
+    found = re.match(rb"(\S+) [^\[]*\[([^\]]+)\]", line)
+    if found is None:
+        return None
+    try:
+        moment = datetime.strptime(found[2].decode(), "%d/%b/%Y:%H:%M:%S %z")
+    except ValueError:
+        return None
+    return found[1].decode(), window_of(moment.astimezone(UTC))
+
+
+def window_of(moment: datetime) -> datetime:
+    return moment - timedelta(seconds=moment.second % 5)

@@ -1,0 +1,68 @@
+"""The documents' stateful programs, run as a user runs them: each must say that its result is theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from epochline.cli.examples import _Run
+from epochline.local.stack import Stack
+from examples.programs import PROGRAMS
+from examples.restart_without_state import RESTARTS, run
+
+SHORTEST = "batch_sql"
+
+
+@pytest.fixture
+def home(stack: Stack, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of the stack that the programs run on: the session's own."""
+    stack.up(("postgres", "kafka"), report=lambda _: None)
+    monkeypatch.setenv("EPOCHLINE_HOME", str(stack.home.root))
+    return str(stack.home.root)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == SHORTEST else pytest.mark.slow) for name in PROGRAMS]
+)
+def test_a_program_gives_what_the_documents_say_although_it_is_killed_on_the_way(name: str, home: str) -> None:
+    """E3, E5, E5b, E7, E8, E10, E11, C11, C12: input, commands, the document's fault, result and verdict."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from epochline.cli import main; main()", "examples", "run", name],
+        env={**os.environ, "EPOCHLINE_HOME": home}, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "RIGHT" in done.stdout
+    assert "# killed at" in done.stdout or name == "checkpoint"
+
+
+def test_a_program_whose_result_is_another_says_so(home: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _Run(PROGRAMS[SHORTEST])._prepare()
+
+    assert not _Run(replace(PROGRAMS[SHORTEST], files=("nowhere.zip",)))._verdict()
+
+    said = capsys.readouterr().out
+    assert "WRONG" in said
+    assert "nowhere.zip" in said
+
+
+def test_a_program_that_does_not_exist_is_wrong_use_and_the_list_names_them_all() -> None:
+    from typer.testing import CliRunner
+
+    from epochline.cli import app
+
+    answer = CliRunner().invoke(app, ["examples", "run", "nothing"], env={"COLUMNS": "200"})
+    assert answer.exit_code == 2
+    assert "word_count" in answer.output
+    assert all(
+        name in CliRunner().invoke(app, ["examples", "list"], env={"COLUMNS": "200"}).output for name in PROGRAMS
+    )
+
+
+def test_a_position_that_is_kept_in_a_variable_is_lost_at_every_restart() -> None:
+    """E8, X15: the documents' own code, without the ledger: one to five, four times."""
+    assert list(run()) == [1, 2, 3, 4, 5] * (1 + RESTARTS)
