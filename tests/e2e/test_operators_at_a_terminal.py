@@ -61,10 +61,10 @@ def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path:
         "AIRFLOW_CONN_SPARK_OF_TERMINAL": json.dumps({"conn_type": "spark", "host": "local[1]"}),
     }
 
-    def epochline(*arguments: str) -> str:
+    def epochline(*arguments: str, code: int = 0) -> str:
         command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return done.stdout
 
     return epochline
@@ -106,3 +106,35 @@ def test_the_past_is_extended_and_the_quarantine_requeued_from_a_terminal(
         ("requeue", "the parse was mended"),
     ]
     assert all("@" in one["actor"] for one in actions)
+
+
+@pytest.mark.slow
+def test_an_epoch_is_replayed_and_promoted_from_a_terminal(
+    terminal: Terminal, postgres_dsn: str, topic_name: str, tmp_path: Path
+) -> None:
+    """What a mended parse makes of an epoch is shown first, and takes its place where that is said."""
+    fed = tmp_path / "lines"
+    terminal("migrate")
+    fed.write_text("0\n")  # lies before the origin, as the pipeline begins at the end
+    terminal("feed", str(fed), "--topic", topic_name)
+    assert "nothing to read" in terminal("run", "terminal")
+    fed.write_text("1\n2!\n3\n")
+    terminal("feed", str(fed), "--topic", topic_name)
+    terminal("run", "terminal")
+    (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=".rstrip('!')"))
+
+    shown = terminal("replay", "terminal", "--epoch", "1", code=1)
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT id FROM numbers ORDER BY id")
+        before = cursor.fetchall()
+    promoted = terminal("replay", "terminal", "--epoch", "1", "--promote", "--reason", "the parse was mended", "--yes")
+
+    assert "numbers: 1 inserted, 0 deleted, 0 changed, 2 the same" in shown
+    assert "stays as it is" in shown
+    assert before == [(1,), (3,)]
+    assert "takes the place of epoch 1" in promoted
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT id FROM numbers ORDER BY id")
+        assert cursor.fetchall() == [(1,), (2,), (3,)]
+        cursor.execute("SELECT count(*) FROM epochline.quarantine")
+        assert cursor.fetchall() == [(0,)]

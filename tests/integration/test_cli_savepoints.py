@@ -1,0 +1,85 @@
+"""Savepoints at a terminal: the commands of docs/state-and-time.md, and files, against a real ledger and Kafka."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from epochline.cli import pipelines
+from epochline.kafka.source import KafkaOffsets
+from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.test_cli_commands import Call, call, fed, query, world
+
+__all__ = ["Call", "call", "fed", "world"]  # fixtures, used by name
+
+PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
+
+
+@pytest.fixture
+def committed(fed: str, postgres_dsn: str, kafka_bootstrap: str) -> InProcess:
+    """A pipeline with one committed epoch, of 100 records, and 50 more to come."""
+    source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
+    source.forget("epochline.people")
+    people = InProcess(postgres_dsn, pipelines.find("people"), source, from_kafka(kafka_bootstrap))
+    people.epoch()
+    return people
+
+
+def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProcess, postgres_dsn: str) -> None:
+    """C12, C13: made, listed, restored and deleted."""
+    section = PAGE.partition("## Savepoints")[2].partition("\n## ")[0]
+    block = re.search(r"```\n(epochline savepoint .*?)```", section, re.DOTALL)
+    assert block is not None
+    make, show, restore, delete = (
+        shlex.split(line.replace("word_count", "people"))[1:] for line in block[1].splitlines()
+    )
+
+    assert call(*make, "--yes")[0] == 0
+    committed.epoch()
+    assert query(postgres_dsn, "SELECT count(*) FROM people") == [(150,)]
+    code, out, _ = call(*show)
+    assert (code, "before-the-upgrade" in out, "version 2 goes live" in out) == (0, True, True)
+    code, out, _ = call(*restore, "--yes")
+    assert code == 0, out
+    assert query(postgres_dsn, "SELECT count(*) FROM people") == [(100,)]
+    committed.epoch()
+    assert query(postgres_dsn, "SELECT count(*), count(DISTINCT id) FROM people") == [(150, 150)]
+    assert call(*delete, "--yes")[0] == 0
+    assert json.loads(call("savepoints", "people", "--json")[1]) == []
+    assert "has no savepoint" in call("savepoints", "people")[1]
+
+
+def test_a_savepoint_that_does_not_exist_changes_nothing(call: Call, committed: InProcess, postgres_dsn: str) -> None:
+    """C13."""
+    before = query(postgres_dsn, "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline")
+
+    code, _, err = call("restore", "people", "nothing", "--reason", "why not", "--yes")
+
+    assert code == 1
+    assert "people has no savepoint nothing; there are: none" in err
+    assert query(postgres_dsn, "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline") == before
+
+
+def test_a_savepoint_is_written_to_a_file_once_and_read_back(
+    call: Call, committed: InProcess, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """C11: the file is nobody else's, is not written over, and is not taken in beside itself."""
+    file = tmp_path / "one.zip"
+    call("savepoint", "people", "one", "--reason", "to carry it", "--yes")
+
+    code, out, _ = call("savepoint-export", "people", "one", file)
+
+    assert (code, "epoch 1" in out, file.stat().st_mode & 0o077) == (0, True, 0)
+    assert "cannot be written: File exists" in call("savepoint-export", "people", "one", file)[2]
+    assert "has no savepoint two" in call("savepoint-export", "people", "two", tmp_path / "two.zip")[2]
+    assert not (tmp_path / "two.zip").exists()
+    assert "is here already" in call("savepoint-import", file)[2]
+    call("delete-savepoint", "people", "one", "--reason", "it is in the file", "--yes")
+    code, out, _ = call("savepoint-import", file)
+    assert (code, "epochline restore NEW one --of people" in out) == (0, True)
+    code, _, err = call("restore", "people", "one", "--reason", "why not", "--yes")
+    assert (code, "came from a file" in err) == (1, True)
