@@ -34,6 +34,11 @@ def count(lines, state):
     )
     seen = held.select(F.concat_ws("=", "word", F.col("count").cast("string")).alias("seen"))
     return {"t_wordcount": counted, "given": seen, "word_count": counted}
+
+
+def count_on(lines, state):
+    made = count(lines, {"word_count": state["u_word_count"]})
+    return {"u_wordcount": made["t_wordcount"], "u_given": made["given"], "u_word_count": made["word_count"]}
 '''
 COLUMNS = {"word": "text", "count": "bigint"}
 
@@ -217,6 +222,7 @@ def test_a_new_pipeline_counts_on_from_a_savepoint_and_one_without_it_from_nothi
     other = line.pipeline.model_copy(
         update={
             "name": f"{line.name}-2",
+            "transform": "counting:count_on",
             "sinks": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.sinks),
             "state": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.state),
         }
