@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("without a clock")
 _numbers = itertools.count(1)
 _TEMPLATE = "template_epochline"
 AIRFLOW_DAGS = Path(__file__).with_name("airflow") / "dags"
-AIRFLOW_FUNCTIONS = Path(__file__).with_name("airflow") / "functions"
+FUNCTIONS = Path(__file__).with_name("functions")
 
 
 def sqlalchemy_url(dsn: str) -> str:
@@ -61,7 +61,7 @@ def stack() -> Iterator[Stack]:
     one = Stack(
         home,
         dags_folder=AIRFLOW_DAGS,
-        extra_pythonpath=(AIRFLOW_FUNCTIONS,),
+        extra_pythonpath=(FUNCTIONS,),
         # Nothing here outlives a power cut; processes are killed, and what they wrote stays with the kernel.
         postgres_settings={"fsync": "off", "full_page_writes": "off"},
         # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.

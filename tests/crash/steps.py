@@ -74,7 +74,7 @@ class StepServer:
     @contextmanager
     def running(cls, folder: Path, record: Path) -> Iterator[StepServer]:
         """Start it; its processes' stderr goes to a file in the folder, what fired to the record."""
-        paths = [str(ROOT / name) for name in ("include", "spark_jobs")] + [str(ROOT)]
+        paths = [str(ROOT / name) for name in ("include", "spark_jobs", "tests/functions", ".")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with (folder / "steps.log").open("wb") as log:
             process = subprocess.Popen(

@@ -28,7 +28,7 @@ from tests.crash.servers import Server, wait_for
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "local-cluster[2,1,1024]"
-FUNCTIONS = ROOT / "tests" / "airflow" / "functions"
+FUNCTIONS = ROOT / "tests" / "functions"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from epochline.profiles import Kept, profile, profiles
 from epochline.restart import WITHOUT_END
 from epochline.settings import PerRun
 from epochline.settings_file import file_settings, settings_file
-from tests.conftest import AIRFLOW_DAGS, AIRFLOW_FUNCTIONS
+from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
 
 PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
 
@@ -383,6 +383,6 @@ def test_a_declaration_kept_before_there_were_settings_is_still_read() -> None:
 
 def test_every_pipeline_of_the_scheduler_tests_is_declared_rightly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One wrong file there would only be seen after minutes, and fail every test of the folder."""
-    monkeypatch.syspath_prepend(str(AIRFLOW_FUNCTIONS))
+    monkeypatch.syspath_prepend(str(FUNCTIONS))
 
     assert "canary" in find_all(AIRFLOW_DAGS)
