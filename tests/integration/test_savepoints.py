@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from epochline.coordinator import PlanOutcome, plan, seal
+from epochline.coordinator import PlanOutcome, abort, plan, seal
 from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFileError
 from epochline.operations import ACTIONS, Done, Order, Subject
 from tests.contract.worlds import run
@@ -86,6 +86,27 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
         (2, 0, None, 2, "savepoint before"), (2, 0, 2, 5, "epoch"),
         (2, 1, None, 1, "savepoint before"), (2, 1, 1, 2, "epoch"),
     ]  # fmt: skip
+
+
+def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_there_are(
+    bench: Callable[..., Bench],
+) -> None:
+    """K6: a checkpoint is preferred for recovery; an older savepoint and one that is newer than it change nothing."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="older")
+    it.epoch(*SECOND)
+    act(it, "savepoint", name="newer")
+    failed = it.sealed(*THIRD)
+    assert failed.epoch is not None
+    abort(it.ledger, "orders", failed.epoch.epoch_id, failed.epoch.run, reason="a failure", by_operator=True)
+
+    planned = it.plan()
+
+    assert {one.tp.partition: (one.range.start, one.range.until) for one in planned.ranges} == {0: (4, 5), 1: (1, 2)}
+    seal(it.ledger, it.stage(planned, *THIRD), planned.epoch.run, invisible_allowed=frozenset())  # type: ignore[union-attr]
+    it.commit(planned)
+    assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND, *THIRD])
 
 
 def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench: Callable[..., Bench]) -> None:

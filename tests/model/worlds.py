@@ -83,11 +83,11 @@ WORLDS = (
         ),
     ),
     World(
-        name="two runs of a pipeline with state, one fault",
+        name="two epochs with state, one fault",
         state=True,
-        records=(1, 0),
-        produced=1,
-        faults=frozenset({"retry", "clear", "lease expires", "operator aborts"}),
+        records=(2, 0),
+        limit=1,
+        faults=frozenset({"operator aborts", "lease expires"}),
         most_faults=1,
         sometimes=frozenset(
             {
@@ -98,6 +98,16 @@ WORLDS = (
                 "operator: aborted",
             }
         ),
+    ),
+    World(
+        name="two epochs with state and a retry",
+        state=True,
+        records=(2, 0),
+        limit=1,
+        faults=frozenset({"retry"}),
+        most_faults=1,
+        takes_long=True,
+        sometimes=frozenset({"plan: resumed", "plan: pre_committed", "plan notes: committed epoch"}),
     ),
     World(
         name="an old epoch re-opened",

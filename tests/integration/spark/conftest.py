@@ -170,13 +170,17 @@ class Runs:
         who = Run(dag_id=self.name, run_id=f"run-{self._runs}", host="here")
         return plan(self.ledger, self.kafka, self.pipeline, who), who
 
-    def sealed(self, planned: Plan, who: Run) -> Epoch:
+    def staged(self, planned: Plan, who: Run) -> StagingTicket:
         assert planned.epoch is not None
         ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
         assert ticket is not None
         credentials = JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
         run_job(self.spark, self.name, planned.epoch.epoch_id, ticket.attempt, credentials)
-        seal(self.ledger, ticket, who, invisible_allowed=frozenset())
+        return ticket
+
+    def sealed(self, planned: Plan, who: Run) -> Epoch:
+        seal(self.ledger, self.staged(planned, who), who, invisible_allowed=frozenset())
+        assert planned.epoch is not None
         return planned.epoch
 
     def epoch(self) -> Epoch:

@@ -1,0 +1,317 @@
+"""However the same records are cut into epochs, windows and keyed aggregation end as one batch over all of them does.
+
+Spark costs seconds per epoch, however little it reads; so one example is many cases side by side, each with its own
+records and its own cuts, and none is made smaller: hypothesis names the seed that fails, and keeps it for the next run.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
+from epochline.coordinator import abort
+from epochline.event_time import EventTime, PartitionTime, watermark
+from epochline.layout import DELETED
+from epochline.spark.windowing import windowed
+from epochline.windowed import END, START, Windowed
+from epochline.windows import Session, Sliding, Tumbling
+from tests.integration.spark.conftest import Runs
+
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+CASES = 180
+"""Of each kind of window, where each case has a watermark of its own: more than 500 in all."""
+KEYS = 260
+"""Of an example of a whole pipeline, where every key is a case: more than 500 in two of them."""
+EPOCHS = 3
+SEEDS = st.integers(0, 2**32 - 1)
+SLOW = settings(
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+WINDOWS = {"tumbling": Tumbling(size=10), "sliding": Sliding(size=10, slide=4), "session": Session(gap=7)}
+AGGREGATES = {"records": "count(*)", "total": "sum(amount)", "least": "min(amount)", "most": "max(amount)"}
+
+Key = tuple[int, str]
+Row = tuple[int, str, int, int, int]
+"""Case, key, partition, second, amount."""
+
+
+@dataclass
+class Case:
+    """One input and one way to cut it."""
+
+    number: int
+    epochs: list[list[Row]]
+    event_time: EventTime
+    partitions: dict[int, PartitionTime] = field(default_factory=dict)
+    mark: datetime | None = None
+
+    def read(self, epoch: int) -> tuple[datetime | None, datetime | None]:
+        """The watermarks before and after an epoch."""
+        before = self.mark
+        for partition in self.partitions:
+            newest = max((second for _, _, p, second, _ in self.epochs[epoch] if p == partition), default=None)
+            moment = None if newest is None else at(newest)
+            self.partitions[partition] = self.partitions[partition].and_then(moment, T0)
+        self.mark = watermark(self.event_time, self.partitions, before, T0)
+        return before, self.mark
+
+
+def at(second: float) -> datetime:
+    return T0 + timedelta(seconds=second)
+
+
+def made_up(chance: random.Random, number: int, epochs: int) -> Case:
+    """Records of some keys in some partitions, about in order, cut into epochs, some of them empty."""
+    partitions = range(chance.randint(1, 3))
+    disorder = chance.randint(0, 15)
+    rows: list[Row] = []
+    for second in sorted(chance.randrange(120) for _ in range(chance.randint(0, 25))):
+        key, partition = chance.choice("abc"), chance.choice(partitions)
+        rows.append((number, key, partition, max(0, second - chance.randint(0, disorder)), chance.randint(0, 100)))
+    cuts = sorted(chance.randint(0, len(rows)) for _ in range(epochs - 1))
+    cut = [rows[start:until] for start, until in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    declared = EventTime(column="at", out_of_orderness=timedelta(seconds=chance.choice([0, 2, 5])))
+    return Case(number, cut, declared, dict.fromkeys(partitions, PartitionTime()))
+
+
+Result = tuple[int, int, int, int]
+
+
+def by_hand(rows: Iterable[Row], declared: Windowed) -> dict[tuple[int, str, datetime, datetime], Result]:
+    """Every window of all records at once."""
+    amounts: dict[tuple[int, str, datetime, datetime], list[int]] = defaultdict(list)
+    if isinstance(declared.window, Session):
+        by_key: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+        for case, key, _, second, amount in rows:
+            by_key[case, key].append((second, amount))
+        for (case, key), some in by_key.items():
+            session: list[tuple[int, int]] = []
+            for second, amount in [*sorted(some), (10**6, 0)]:
+                if session and at(second) >= at(session[-1][0]) + declared.window.gap:
+                    window = (at(session[0][0]), at(session[-1][0]) + declared.window.gap)
+                    amounts[case, key, *window] = [amount for _, amount in session]
+                    session = []
+                session.append((second, amount))
+    else:
+        for case, key, _, second, amount in rows:
+            for window in declared.window.of(at(second)):
+                amounts[case, key, window.start, window.end].append(amount)
+    return {key: (len(some), sum(some), min(some), max(some)) for key, some in amounts.items()}
+
+
+def epoch_by_epoch(spark: Any, cases: list[Case], declared: Windowed, epochs: int) -> tuple[dict[Any, Any], int]:
+    """The result table after all epochs, as an upsert target holds it; and how many records came too late."""
+    tables: dict[str, dict[Any, Any]] = {"state": {}, "target": {}, "late": {}}
+    names = ["case", "key", START, END, *AGGREGATES]
+    kinds = f"case int, key string, {START} timestamp, {END} timestamp, " + ", ".join(f"{n} bigint" for n in AGGREGATES)
+    late = 0
+    for epoch in range(epochs):
+        marks = spark.createDataFrame(
+            [(case.number, *case.read(epoch)) for case in cases], "case int, before timestamp, after timestamp"
+        )
+        rows = spark.createDataFrame(
+            [(c, k, at(second), amount) for case in cases for c, k, _, second, amount in case.epochs[epoch]],
+            "case int, key string, at timestamp, amount bigint",
+        )
+        kept = spark.createDataFrame([(*key, *rest) for key, rest in tables["state"].items()], kinds)
+        out = windowed(
+            rows.join(F.broadcast(marks), "case"), kept.join(F.broadcast(marks), "case"), declared,
+            before=F.col("before"), after=F.col("after"),
+        )  # fmt: skip
+        got = defaultdict(list)
+        for into, *row in _together(out, names).collect():
+            got[into].append(row)
+        late += len(got["late"])
+        for into in ("target", "state"):
+            _upsert(tables[into], got[into])
+    return tables["target"], late
+
+
+def _together(out: Any, names: list[str]) -> DataFrame:
+    """Everything in one job: the table that a row is for, and the row."""
+    frames = [
+        frame.select(F.lit(into).alias("into"), *names, DELETED)
+        for into, frame in (("target", out.results), ("state", out.state))
+    ]
+    late = out.too_late.select(F.lit("late").alias("into"), "case", "key")
+    return reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), [*frames, late])
+
+
+def _upsert(table: dict[Any, Any], rows: list[Any]) -> None:
+    written = {}
+    for row in sorted(rows, key=lambda row: not row[-1]):
+        case, key, start, end, *aggregates, deleted = row
+        place = (case, key, start.astimezone(UTC))
+        assert place not in written or written[place], f"two rows for {place}"
+        written[place] = deleted
+        for old in [one for one in table if one[:3] == place]:
+            del table[old]
+        if not deleted:
+            table[(*place, end.astimezone(UTC))] = tuple(aggregates)
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_any_cutting_into_epochs_gives_the_windows_of_one_batch(spark: Any, kind: str) -> None:
+    """E5, E11, X21: nothing comes too late here, so that every closed window holds every record of it."""
+    declared = _windows(WINDOWS[kind], ("case", "key"))
+    cases = [made_up(random.Random(f"{kind} {number}"), number, EPOCHS) for number in range(CASES)]
+
+    target, late = epoch_by_epoch(spark, cases, declared, EPOCHS)
+
+    marks = {case.number: case.mark for case in cases}
+    everything = by_hand((row for case in cases for epoch in case.epochs for row in epoch), declared)
+    expected = {
+        key: result for key, result in everything.items()
+        if (mark := marks[key[0]]) is not None and key[3] <= mark
+    }  # fmt: skip
+    assert late == 0
+    assert len(expected) > CASES
+    assert target == expected
+
+
+def _windows(window: Any, key: tuple[str, ...]) -> Windowed:
+    return Windowed(
+        time=EventTime(column="at"), window=window, key=key, aggregates=AGGREGATES, into="cut",
+        lateness=timedelta(hours=1),
+    )  # fmt: skip
+
+
+TRANSFORM = """
+from pyspark.sql import functions as F
+
+
+def aggregated(records, state):
+    held = state["cut_state"].select(*(F.col(name).alias(f"held_{name}") for name in ("key", *NAMES)))
+    new = records.groupBy("key").agg(
+        F.count("*").alias("records"), F.sum("amount").alias("total"), F.min("amount").alias("least"),
+        F.max("amount").alias("most"),
+    )
+    both = new.join(held, F.col("key") == F.col("held_key"), "left")
+    made = both.select(
+        "key",
+        (F.coalesce("held_records", F.lit(0)) + F.col("records")).alias("records"),
+        (F.coalesce("held_total", F.lit(0)) + F.col("total")).alias("total"),
+        F.least("held_least", "least").alias("least"),
+        F.greatest("held_most", "most").alias("most"),
+    )
+    return {"cut": made, "cut_state": made}
+
+
+NAMES = ("records", "total", "least", "most")
+"""
+SUMS = dict.fromkeys(AGGREGATES, "bigint")
+WINDOW = {START: "timestamptz", END: "timestamptz"}
+FAILURES = ("none", "before the seal", "after the seal", "between seal and commit")
+
+
+@pytest.fixture
+def cut(spark, database, topic, produce, kafka_bootstrap, tmp_path, monkeypatch) -> Callable[..., list[Case]]:
+    """Run a pipeline over the epochs of many cases, each attempt with a failure of its own."""
+    (tmp_path / "cut_anyhow.py").write_text(TRANSFORM)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def make(seed: int, **declared: Any) -> list[Case]:
+        for table in ("cut", "cut_state", "cut_open"):
+            database.query(f"DROP TABLE IF EXISTS {table}")
+        database.query("DELETE FROM epochline.target")
+        chance = random.Random(seed)
+        cases = [made_up(chance, number, EPOCHS) for number in range(KEYS)]
+        source = KafkaSource(topics=topic({0: [], 1: [], 2: []}))
+        record = {"key": "text", "at": "timestamptz", "amount": "bigint"}
+        runs = Runs(
+            spark, database,
+            Pipeline(name=f"p-{uuid.uuid4().hex[:12]}", source=source, parse=Json(columns=record), **declared), kafka_bootstrap,
+        )  # fmt: skip
+        for epoch in range(EPOCHS):
+            rows = [row for case in cases for row in case.epochs[epoch]]
+            if epoch == EPOCHS - 1:
+                rows += [(KEYS, "end", partition, 10**6, 0) for partition in range(3)]
+            chance.shuffle(rows)
+            by_partition = defaultdict(list)
+            for number, key, partition, second, amount in rows:
+                value = {"key": f"{number} {key}", "at": at(second).isoformat(), "amount": amount}
+                by_partition[partition].append(json.dumps(value).encode())
+            produce(source.topics[0], by_partition)
+            _run(runs, chance.choice(FAILURES))
+        return cases
+
+    return make
+
+
+def _run(runs: Runs, failure: str) -> None:
+    """One epoch to its commit, through one failure."""
+    planned, who = runs.planned()
+    assert planned.epoch is not None
+    if failure == "between seal and commit":
+        runs.sealed(planned, who)
+        runs.planned()  # another run finds it sealed, and commits it
+    else:
+        if failure != "none":
+            (runs.staged if failure == "before the seal" else runs.sealed)(planned, who)
+            abort(runs.ledger, runs.name, planned.epoch.epoch_id, who, reason="a failure on purpose", by_operator=True)
+            planned, who = runs.planned()
+        runs.committed(planned, who)
+
+
+@settings(SLOW, max_examples=2)
+@given(seed=SEEDS)
+def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epochs_fail(
+    database: Any, cut: Callable[..., list[Case]], seed: int
+) -> None:
+    """C1, C8, S14, INV-2: records by key, counted on from the state, through PostgreSQL, Kafka and failed attempts."""
+    columns = {"key": "text", **SUMS}
+
+    cases = cut(
+        seed,
+        transform="cut_anyhow:aggregated",
+        state=[StateTable(table="cut_state", key="key", columns=columns)],
+        sinks=[PostgresTable(table="cut", mode="upsert", key="key", columns=columns, aggregated=True)],
+    )
+
+    amounts = defaultdict(list)
+    for number, key, _, _, amount in (row for case in cases for epoch in case.epochs for row in epoch):
+        amounts[f"{number} {key}"].append(amount)
+    expected = {(key, len(some), sum(some), min(some), max(some)) for key, some in amounts.items()}
+    expected.add((f"{KEYS} end", 3, 0, 0, 0))
+    for table in ("cut", "cut_state"):
+        assert set(database.query(f"SELECT key, records, total, least, most FROM {table}")) == expected
+
+
+@settings(SLOW, max_examples=2)
+@given(seed=SEEDS, kind=st.sampled_from(sorted(WINDOWS)))
+def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_fail(
+    database: Any, cut: Callable[..., list[Case]], seed: int, kind: str
+) -> None:
+    """E5, E11, INV-2: the same windows through PostgreSQL, Kafka and failed attempts; the last records close them all."""
+    declared = _windows(WINDOWS[kind], ("key",))
+    columns = {"key": "text", **WINDOW, **SUMS}
+
+    cases = cut(
+        seed,
+        windows=declared,
+        sinks=[PostgresTable(table="cut", mode="upsert", key=("key", START), columns=columns, aggregated=True)],
+    )
+
+    everything = by_hand((row for case in cases for epoch in case.epochs for row in epoch), declared)
+    expected = {
+        (f"{number} {key}", start, end, *aggregates) for (number, key, start, end), aggregates in everything.items()
+    }
+    assert len(expected) > KEYS
+    found = database.query(f"SELECT key, {START}, {END}, records, total, least, most FROM cut")
+    assert set(found) == expected
