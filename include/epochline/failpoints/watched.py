@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, cast
 
 from epochline.failpoints.named import armed, failpoint
-from epochline.failpoints.sites import SIDES, USE_CASES, Site, sites_of
+from epochline.failpoints.sites import USE_CASES, Site, sites_of
 from epochline.ports import Ledger, OffsetSource, Transaction
 
 
@@ -55,8 +55,10 @@ class _WatchedTransaction:
     """A transaction whose sides are watched."""
 
     def __init__(self, transaction: Transaction) -> None:
-        for side in SIDES:
-            setattr(self, side, _WatchedPort(getattr(transaction, side)))
+        self._transaction = transaction
+
+    def __getattr__(self, side: str) -> _WatchedPort:
+        return _WatchedPort(getattr(self._transaction, side))
 
 
 class _WatchedLedger:
