@@ -59,7 +59,7 @@ class StateDigest:
     digest: int
 
     def __str__(self) -> str:
-        return f"{self.keys} keys"
+        return "1 key" if self.keys == 1 else f"{self.keys} keys"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,6 +150,7 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     assert_exact(scheduler, "backfilled", added(inside, after))
 
 
+@pytest.mark.slow
 def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(scheduler: Scheduler) -> None:
     """U4, U6: marked failed while Spark writes; the run is red, staging is gone, and the same range is read again."""
     values = held("marked")

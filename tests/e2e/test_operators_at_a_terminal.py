@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,7 +66,7 @@ def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path:
         command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == code, done.stderr
-        return done.stdout
+        return done.stdout if code == 0 else done.stdout + done.stderr
 
     return epochline
 
@@ -138,3 +139,62 @@ def test_an_epoch_is_replayed_and_promoted_from_a_terminal(
         assert cursor.fetchall() == [(1,), (2,), (3,)]
         cursor.execute("SELECT count(*) FROM epochline.quarantine")
         assert cursor.fetchall() == [(0,)]
+
+
+COUNTED = """
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
+
+columns = {{"word": "text", "count": "bigint"}}
+pipeline = Pipeline(
+    name="word_count",
+    source=KafkaSource(topics="{topic}"),
+    parse=Text(),
+    transform="words_of_lines:count",
+    sinks=PostgresTable(table="t_words", mode="upsert", key="word", columns=columns, aggregated=True),
+    state=StateTable(table="words_held", key="word", columns=columns, keys="words_of_lines:words"),
+    spark_connection="spark_of_terminal",
+)
+dag = epoch_dag(pipeline)
+"""
+WORDS = """
+from pyspark.sql import functions as F
+
+def words(lines):
+    return lines.select(F.explode(F.split("value", " ")).alias("word"))
+
+def count(lines, state):
+    new = words(lines).groupBy("word").agg(F.count("*").alias("more"))
+    counted = new.join(state["words_held"], "word", "left").select(
+        "word", (F.coalesce("count", F.lit(0)) + F.col("more")).cast("bigint").alias("count")
+    )
+    return {"t_words": counted, "words_held": counted}
+"""
+PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
+
+
+@pytest.mark.slow
+def test_state_that_somebody_corrected_is_accepted_by_the_page_s_command(
+    terminal: Terminal, postgres_dsn: str, topic_name: str, tmp_path: Path
+) -> None:
+    """S14: edited state stops the pipeline and says how to go on; accepted, the next epoch counts on from it."""
+    (tmp_path / "counted.py").write_text(COUNTED.format(topic=topic_name))
+    (tmp_path / "words_of_lines.py").write_text(WORDS)
+    fed = tmp_path / "lines"
+    terminal("migrate")
+    fed.write_text("hello world\nhello flink\n")
+    terminal("feed", str(fed), "--topic", topic_name)
+    terminal("run", "word_count")
+    with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
+        cursor.execute("UPDATE words_held SET count = 7 WHERE word = 'hello'")
+    fed.write_text("hello\n")
+    terminal("feed", str(fed), "--topic", topic_name)
+
+    refused = terminal("run", "word_count", code=1)
+    (command,) = (line for line in PAGE.splitlines() if line.startswith("epochline accept-state"))
+    terminal(*shlex.split(command)[1:], "--yes")
+    terminal("run", "word_count")
+
+    assert "accept-state" in refused
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT word, count FROM t_words ORDER BY word")
+        assert cursor.fetchall() == [("flink", 1), ("hello", 8), ("world", 1)]

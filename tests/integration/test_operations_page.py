@@ -21,6 +21,7 @@ from epochline.coordinator import LEASE, begin, plan
 from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
+from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.test_cli_commands import as_connection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
@@ -32,6 +33,16 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
 dag = epoch_dag(Pipeline(
     name="shop", source=KafkaSource(topics="shop", startup="{startup}"), parse=Json(columns={{"id": "bigint"}}),
     sinks=PostgresTable(table="shop", columns={{"id": "bigint"}}),
+))
+"""
+WITH_STATE = """
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable, epoch_dag
+
+dag = epoch_dag(Pipeline(
+    name="shop", source=KafkaSource(topics="shop"), parse=Json(columns={"id": "bigint"}),
+    transform="pipelines.word_count:count",
+    sinks=PostgresTable(table="shop", columns={"id": "bigint"}),
+    state=StateTable(table="shop_seen", key="id", columns={"id": "bigint", "count": "bigint"}),
 ))
 """
 RUN = Run(dag_id="shop", run_id="manual__1", host="here")
@@ -48,17 +59,23 @@ def test_the_page_has_every_action() -> None:
 class Shop:
     def __init__(self, dsn: str, kafka: str, folder: Path) -> None:
         self.dsn, self.kafka, self.folder = dsn, kafka, folder
+        self.line: InProcess | None = None
 
     def declare(self, startup: str = "earliest") -> None:
         (self.folder / "shop.py").write_text(DECLARED.format(startup=startup))
 
     def topic(self, records: int) -> None:
-        from kafka import KafkaAdminClient, KafkaProducer
+        from kafka import KafkaAdminClient
 
         with closing(KafkaAdminClient(bootstrap_servers=self.kafka)) as admin:
             if "shop" in admin.list_topics():
                 admin.delete_topics(["shop"])
             admin.create_topics({"shop": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        self.produce(records)
+
+    def produce(self, records: int) -> None:
+        from kafka import KafkaProducer
+
         with closing(KafkaProducer(bootstrap_servers=self.kafka)) as producer:
             for number in range(records):
                 producer.send("shop", b'{"id": %d}' % number, partition=0).get(30)
@@ -73,6 +90,13 @@ class Shop:
         if epoch is not None:
             begin(ledger_of(declared), "shop", epoch.epoch_id, RUN, lease=LEASE)
 
+    def epoch(self) -> None:
+        """One that is committed."""
+        declared = pipelines.find("shop")
+        if self.line is None:
+            self.line = InProcess(self.dsn, declared, offsets_of(declared), from_kafka(self.kafka))
+        self.line.epoch()
+
     def query(self, statement: str) -> None:
         with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
             cursor.execute(statement)
@@ -83,6 +107,20 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     shop.declare("latest" if action == "extend-back" else "earliest")
     shop.topic(10)
     shop.migrate()
+    if action == "accept-state":
+        shop.epoch()
+        (shop.folder / "shop.py").write_text(WITH_STATE)
+        shop.migrate()
+        shop.query("INSERT INTO shop_seen VALUES (1, 7)")
+        return
+    if action in ("savepoint", "restore", "delete-savepoint"):
+        shop.epoch()
+        if action != "savepoint":
+            call('epochline savepoint shop before-the-upgrade --reason "version 2 goes live" --yes')
+        if action == "restore":
+            shop.produce(5)
+            shop.epoch()
+        return
     shop.planned()
     if action not in ("abort", "janitor", "extend-back"):
         call('epochline abort shop 1 --reason "the test needs no epoch" --yes')

@@ -44,7 +44,7 @@ class AcceptState(DirectAction[Parameters, None]):
             return refused(f"the state of {subject.name} is what epoch {last} left; there is nothing to accept.")
         return Preview(
             lines=[
-                f"{table}: {one.now} are taken for what epoch {last} left"
+                f"{table}: taken for what epoch {last} left: {one.now}"
                 + ("" if one.left is None else f"; epoch {one.left_by} left {one.left}")
                 for table, one in standings.items()
             ],

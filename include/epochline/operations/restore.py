@@ -54,9 +54,10 @@ class Restore(DirectAction[RestoreParameters, None]):
         generation = row.generation + 1 if asked.of is None else row.generation
         lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
         if undone:
-            lines.append(f"undone: {len(undone)} epochs, {undone[0]} to {undone[-1]}; their rows leave the targets")
+            which = f"epoch {undone[0]}" if len(undone) == 1 else f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
+            lines.append(f"undone: {which}; what they wrote leaves the targets")
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in found.heads]
-        lines += [f"{state}: {digest} are put back" for state, digest in found.states.items()]
+        lines += [f"{state}: put back, {digest}" for state, digest in found.states.items()]
         heads = {str(head.tp): head.next_offset for head in tx.chain.heads(subject.name, row.generation)}
         return Preview(
             lines=lines,
