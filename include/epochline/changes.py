@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+from pydantic import TypeAdapter
 
 
 class Effect(enum.StrEnum):
@@ -30,6 +33,7 @@ class Change:
 _KEPT = "rows that are there were written by the old one; declare another table, or another pipeline"
 _TABLE = "run `epochline migrate`, which makes missing tables; a column you add by ALTER TABLE"
 _ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
+_DURATION = TypeAdapter(timedelta)
 _GROUPS = frozenset({"sinks", "state"})
 _SINK: Mapping[str, tuple[Effect, str]] = {
     "mode": (Effect.REFUSED, _KEPT),
@@ -95,6 +99,9 @@ def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
             continue
         if kept and field in ("window", "key", "aggregates"):
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.REFUSED, advice=advice)
+        elif kept and field == "lateness" and _DURATION.validate_python(new) > _DURATION.validate_python(old):
+            said = "windows that the old one forgot would be begun again; give the results another table"
+            yield Change(field="windows.lateness", before=old, now=new, effect=Effect.REFUSED, advice=said)
         else:
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
 

@@ -13,6 +13,9 @@ QUARANTINE = "_quarantine"
 OWNER, WRITER, READER = "epochline_owner", "epochline_writer", "epochline_reader"
 """The roles of least privilege that the ledger's migration makes and grants to; none of them can log in."""
 
+FOLLOWED = "epochline_follow_state"
+"""How the names of a state table's triggers begin: they refuse no row, so that the seal need not try one."""
+
 _STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
 
 

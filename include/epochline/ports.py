@@ -499,11 +499,24 @@ class Savepoints(Protocol):
             StateError: what is there afterwards is not what was saved.
         """
 
+    def declaration(self, savepoint: Savepoint) -> str:
+        """The declaration, as JSON, under which it was made."""
+
+    def rows_sealed(self, pipeline: str, epochs: Sequence[int]) -> Mapping[str, int]:
+        """How many rows these epochs sealed, by table: sinks, state tables, the quarantine."""
+
     def restore(
-        self, savepoint: Savepoint, pipeline: Pipeline, row: PipelineRow, run: Run, undone: Sequence[int]
+        self,
+        savepoint: Savepoint,
+        pipeline: Pipeline,
+        row: PipelineRow,
+        run: Run,
+        undone: Sequence[int],
+        since: Sequence[tuple[TopicPartition, int]],
     ) -> int:
         """Write the restore's epoch, origins at the savepoint's heads, and which epochs are undone; the epoch's id.
 
+        ``since`` are partitions that were met after the savepoint, with the offsets at which they began.
         Records that were quarantined by an undone epoch are forgotten, those that one requeued can be requeued again.
         """
 

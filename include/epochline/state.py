@@ -45,6 +45,9 @@ class StateTable(PostgresTable):
         for field in ("order_by", "tombstone", "select", "before_images"):
             if getattr(self, field):
                 raise ValueError(f"{field}: state has no use for it; take it out")
+        for name, kind in self.columns.items():
+            if kind == "json":
+                raise ValueError(f"columns: PostgreSQL cannot tell whether {name} changed, of type json; use jsonb")
         return self
 
     def __str__(self) -> str:
@@ -97,8 +100,8 @@ def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_comm
         accept = f" `epochline accept-state {pipeline}` takes it as it is."
         if standing.now is None:
             raise StateError(
-                f"{who} is a table that Epochline did not make, so nobody knows what is in it. Nothing was changed."
-                " Rename it and run `epochline migrate`."
+                f"{who} is a table that Epochline did not make, so nobody counted what is in it. Nothing was changed."
+                " Rename it, run `epochline migrate`, and copy its rows into the new one."
             )
         if standing.left is None:
             if standing.now.keys:

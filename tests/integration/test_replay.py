@@ -13,6 +13,7 @@ from epochline.errors import ActionRefusedError, EpochStateError, HeadMovedError
 from epochline.operations import ACTIONS, Order, Subject
 from epochline.operations.replay import differences, plan_replay, promote
 from tests.contract.worlds import run
+from tests.integration.guarantee import broken
 from tests.integration.test_sink_modes import Bench, Row, bench
 
 __all__ = ["bench"]  # a fixture, used by name
@@ -82,6 +83,7 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     ]
     it.epoch({"k": "y", "v": 6})
     assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(5,)]
+    assert broken(it.sql, "orders", "t") == {}
 
 
 def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: Callable[..., Bench]) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from epochline.coordinator import PlanOutcome, abort, plan, seal
-from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFileError
+from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFileError, TargetError
+from epochline.offsets import TopicPartition
 from epochline.operations import ACTIONS, Done, Order, Subject
 from tests.contract.worlds import run
+from tests.integration.guarantee import broken
 from tests.integration.test_sink_modes import Bench, Row, bench
 
 __all__ = ["bench"]  # a fixture, used by name
@@ -86,6 +88,7 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
         (2, 0, None, 2, "savepoint before"), (2, 0, 2, 5, "epoch"),
         (2, 1, None, 1, "savepoint before"), (2, 1, 1, 2, "epoch"),
     ]  # fmt: skip
+    assert broken(it.sql, "orders", "t") == {}
 
 
 def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_there_are(
@@ -122,6 +125,7 @@ def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench
     act(it, "restore", name="before")
 
     assert (it.rows("k, v, _partition, _offset, _epoch"), deleted_keys(it)) == (saved, forgotten)
+    assert [said for said in broken(it.sql, "orders", "t") if "put back" not in said] == []
     again(
         it, {"k": "a", "v": 2}, {"k": "b", "_deleted": True}, {"k": "x", "v": 2}, {"k": "c", "v": 2},
         {"k": "a", "v": 3}, {"k": "c", "_deleted": True},
@@ -189,6 +193,169 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: Callable[...,
 
     assert (it.rows(), heads(it)) == (rows, stood)
     assert it.sql("SELECT count(*) FROM epochline.epochs WHERE undone_by IS NOT NULL") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ({"mode": "replace"}, "t has mode replace: the rows that its epochs replaced are gone"),
+        ({"lineage": False}, "t is declared with lineage=False: nobody knows which epoch wrote a row"),
+    ],
+)
+def test_a_target_that_cannot_go_back_keeps_every_row(
+    bench: Callable[..., Bench], sink: dict[str, Any], said: str
+) -> None:
+    """C12: refused with the reason, and heads stay where they are."""
+    it = bench(**sink)
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    rows, stood = it.rows(), heads(it)
+
+    with pytest.raises(ActionRefusedError, match=said):
+        act(it, "restore", name="before")
+
+    assert (it.rows(), heads(it)) == (rows, stood)
+
+
+def test_offsets_of_another_kafka_are_not_gone_back_to(bench: Callable[..., Bench]) -> None:
+    """C12: a number means nothing in another cluster's log."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.sql("UPDATE epochline.pipeline SET cluster_id = 'another'")
+
+    with pytest.raises(ActionRefusedError, match="holds offsets of Kafka cluster .*, and orders reads another one now"):
+        act(it, "restore", name="before")
+
+
+def test_a_savepoint_of_an_epoch_that_was_undone_brings_nothing_back(bench: Callable[..., Bench]) -> None:
+    """C12, I1: its rows are gone from the target, and behind its heads nobody would read them again."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="first")
+    it.epoch(*SECOND)
+    act(it, "savepoint", name="second")
+    act(it, "restore", name="first")
+
+    with pytest.raises(ActionRefusedError, match="epoch 2 .*, after which savepoint second .* was undone by a restore"):
+        act(it, "restore", name="second")
+
+    again(it, *SECOND)
+    assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND])
+
+
+def test_one_goes_back_to_the_same_savepoint_as_often_as_needed(bench: Callable[..., Bench]) -> None:
+    """C12: a restore replaced no rows, so that no before-image of it is asked for."""
+    it = bench(mode="upsert", key="k", before_images=5)
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    saved = it.rows("k, v, _epoch")
+    it.epoch(*SECOND)
+    act(it, "restore", name="before")
+    again(it, *SECOND)
+
+    done = act(it, "restore", name="before")
+
+    assert done.row.after["undone"] == [3, 4]
+    assert it.rows("k, v, _epoch") == saved
+    again(it, *SECOND)
+    assert it.rows() == [("a", 2), ("b", 1), ("c", 2), ("d", 1)]
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ({"log_start": 3}, "would go on at offset 2, but its log holds .3, 4. now; what is undone could not be read"),
+        (
+            {"tp": TopicPartition(topic="orders", partition=0, topic_id="another")},
+            "Kafka no longer has orders-0 as it was then",
+        ),
+    ],
+    ids=["retention", "made again"],
+)
+def test_what_kafka_holds_no_more_is_not_undone(bench: Callable[..., Bench], log: dict[str, Any], said: str) -> None:
+    """I1: the rows would be gone from the target, and from Kafka."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    rows = it.rows()
+    it.kafka.change("orders", 0, **log)
+
+    with pytest.raises(ActionRefusedError, match=said):
+        act(it, "restore", name="before")
+
+    assert it.rows() == rows
+
+
+def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(bench: Callable[..., Bench]) -> None:
+    """S9: where a partition begins is decided once; a restore does not decide it anew."""
+    it = bench()
+    it.epoch({"k": "a", "v": 1})
+    act(it, "savepoint", name="before")
+    it.kafka.produce("orders", 2, 3)
+    again(it, *({"k": k, "v": 1, "_partition": 2} for k in "bcd"))
+    assert heads(it) == {0: 1, 1: 0, 2: 3}
+
+    act(it, "restore", name="before")
+
+    assert heads(it) == {0: 1, 1: 0, 2: 0}
+
+
+def test_a_table_that_is_declared_no_more_keeps_nothing_of_what_is_undone(bench: Callable[..., Bench]) -> None:
+    """INV-2: or its rows would be there twice when it is declared again."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    other = it.pipeline.model_copy(update={"sinks": (it.sink.model_copy(update={"table": "u"}),)})
+    with it.ledger.transaction() as tx:
+        tx.targets.create(other)
+    subject = Subject(name="orders", ledger=it.ledger, declared=other, source=it.kafka)
+
+    with pytest.raises(ActionRefusedError, match="orders declares t no more, and rows of epochs 2 are in there"):
+        act(it, "restore", subject=subject, name="before")
+
+
+def test_rows_of_somebody_else_with_the_same_epoch_are_not_taken_away(bench: Callable[..., Bench]) -> None:
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    it.sql("INSERT INTO t (k, v, _epoch) VALUES ('theirs', 1, 2)")
+    rows, stood = it.rows(), heads(it)
+
+    with pytest.raises(TargetError, match="t holds 3 rows with the numbers of epochs 2 of orders, which wrote 2"):
+        act(it, "restore", name="before")
+
+    assert (it.rows(), heads(it)) == (rows, stood)
+
+
+def test_a_new_pipeline_takes_no_table_of_another_one(bench: Callable[..., Bench]) -> None:
+    """Somebody copied a DAG file and changed the name alone."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    copy = it.pipeline.model_copy(update={"name": "second"})
+    subject = Subject(name="second", ledger=it.ledger, declared=copy, source=it.kafka)
+
+    with pytest.raises(TargetError, match="belongs to pipeline orders"):
+        act(it, "restore", subject=subject, name="before", of="orders")
+
+    assert it.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'second'") == [(0,)]
+
+
+def test_a_dropped_pipeline_is_not_put_back(bench: Callable[..., Bench]) -> None:
+    """Its targets were given free."""
+    it = bench()
+    it.epoch(*FIRST)
+    act(it, "savepoint", name="before")
+    it.epoch(*SECOND)
+    act(it, "drop")
+
+    with pytest.raises(ActionRefusedError, match="orders was dropped"):
+        act(it, "restore", name="before")
 
 
 def test_a_deleted_savepoint_is_gone(bench: Callable[..., Bench]) -> None:
@@ -272,6 +439,8 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
     )  # fmt: skip
     with pytest.raises(EpochNotFoundError, match="knows no pipeline"):
         act(there, "restore", name="before")
+    for partition, offset in heads(it).items():
+        there.kafka.produce("orders", partition, offset)
     act(there, "restore", name="before", of="orders")
     assert heads(there) == {0: 2, 1: 1}
     (tmp_path / "damaged.zip").write_bytes(file.read_bytes()[:-30])

@@ -38,6 +38,7 @@ def pipeline(**fields: Any) -> Pipeline:
         ({"select": TRANSFORM}, "select: state has no use for it"),
         ({"tombstone": "ignore"}, "tombstone: state has no use for it"),
         ({"mode": "append"}, "mode"),
+        ({"columns": {"client": "text", "seen": "json"}}, "cannot tell whether seen changed, of type json; use jsonb"),
         ({"keys": "nowhere:keys"}, "there is no module 'nowhere'"),
         ({"table": "epochline.counted"}, "is not for targets"),
     ],

@@ -106,7 +106,9 @@ def test_other_windows_over_the_windows_that_are_open_are_refused() -> None:
 
     assert effects(pipeline(windows(window=Tumbling(size=6)))) == {"windows.window": Effect.REFUSED}
     assert effects(pipeline(windows(window=Session(gap=6)))) == {"windows.window": Effect.REFUSED}
-    assert effects(pipeline(windows(lateness=9))) == {"windows.lateness": Effect.NEXT_EPOCH}
+    assert effects(pipeline(windows(lateness=9))) == {"windows.lateness": Effect.REFUSED}
+    shorter = changes(json.loads(pipeline(windows(lateness=9)).stored()), json.loads(pipeline().stored()))
+    assert [one.effect for one in shorter] == [Effect.NEXT_EPOCH]
     assert effects(pipeline(windows(window=Tumbling(size=6), into="h6"), sink(table="h6"))) == {
         "windows.into": Effect.NEXT_EPOCH,
         "windows.window": Effect.NEXT_EPOCH,

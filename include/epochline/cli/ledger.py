@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -85,8 +86,21 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
         ],
     )  # fmt: skip
     for one in epochs:
-        if one["error"]:
-            printing.say(f"epoch {one['epoch_id']} of {one['pipeline']}: {one['error']}")
+        for said in _of_epoch(one):
+            printing.say(f"epoch {one['epoch_id']} of {one['pipeline']}: {said}")
+
+
+def _of_epoch(one: dict[str, Any]) -> Iterator[str]:
+    if one["kind"] != "regular":
+        yield f"of kind {one['kind']}"
+    if one["replays"] is not None:
+        yield f"reads epoch {one['replays']} again"
+    if one["undone_by"] is not None:
+        yield f"undone by epoch {one['undone_by']}; its rows are gone"
+    if one["records_too_late"]:
+        yield f"{one['records_too_late']} records came too late for their windows"
+    if one["error"]:
+        yield one["error"]
 
 
 def _show_one(
@@ -96,6 +110,8 @@ def _show_one(
 
     show_epochs([epoch])
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
+    if epoch["watermark"] is not None:
+        printing.say(f"watermark: {printing.text(epoch['watermark'])}")
     if epoch["note"]:
         printing.say(f"note: {epoch['note']}")
     printing.say()

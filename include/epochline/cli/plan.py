@@ -93,6 +93,7 @@ def _as_dict(declared: Pipeline, seen: Preview, since: int | None, changed: list
         "unfinished_epoch": None if seen.unfinished is None else seen.unfinished.epoch_id,
         "partitions": _rows(seen),
         "offsets": sum(len(one.range) for one in seen.ranges),
+        "idle": seen.idle,
         "notes": list(seen.notes),
         "declared_since_epoch": since,
         "changes": [
@@ -123,6 +124,8 @@ def _show(declared: Pipeline, seen: Preview) -> None:
     total, after = sum(row["offsets"] for row in rows), sum(row["backlog_after"] for row in rows)
     if total:
         printing.say(f"the next epoch of {declared.name} would read {total} offsets and leave {after}")
+    elif seen.idle:
+        printing.say(f"{declared.name}: nothing to read; a run would close windows, because the source is idle")
     else:
         printing.say(f"{declared.name}: nothing to read; a run would be skipped")
     if seen.unfinished is not None:

@@ -7,7 +7,7 @@ SELECT e.pipeline, e.epoch_id, e.state, e.attempt, e.kind, e.dag_id, e.run_id, e
        extract(epoch FROM coalesce(e.committed_at, e.aborted_at, clock_timestamp()) - e.planned_at)::float8 AS seconds,
        (SELECT sum(r.until_offset - r.start_offset)::bigint FROM epochline.planned_range r
         WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
-       e.note, e.error
+       e.watermark, e.records_too_late, e.undone_by, e.replays, e.note, e.error
 FROM epochline.epoch e
 WHERE (%(pipeline)s IS NULL OR e.pipeline = %(pipeline)s) AND (%(epoch)s IS NULL OR e.epoch_id = %(epoch)s)
 ORDER BY e.planned_at DESC, e.pipeline, e.epoch_id DESC LIMIT %(limit)s

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard
+from epochline.coordinator.undo import undo
 from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState
 from epochline.errors import (
     EpochAwaitsApprovalError,
@@ -156,8 +157,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
     """A replay moves no head: its ranges were committed by the epoch whose rows go now."""
-    for sink in pipeline.sinks:
-        tx.targets.undo(pipeline, sink, [epoch.replays or 0])
+    undo(tx, pipeline, [epoch.replays or 0])
     if not tx.epochs.take_place(epoch):
         raise HeadMovedError(
             f"{epoch}: epoch {epoch.replays} is undone already, or a record that it quarantined was requeued. Nothing"

@@ -210,7 +210,8 @@ def _write_plan(
             judged = judge(tx, pipeline, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *judged.notes], judged.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
-        if not ranges and backfill is None and closes_windows(tx, pipeline):
+        held_back = open_transactions(view)
+        if not ranges and backfill is None and not held_back and closes_windows(tx, pipeline):
             kind = EpochKind.IDLE
             notes = [*notes, "nothing to read; windows close, because the source is idle"]
         elif not ranges:
@@ -238,6 +239,8 @@ class Preview:
     heads: tuple[Head, ...]
     ranges: tuple[PlannedRange, ...]
     backlog: Mapping[TopicPartition, int]
+    idle: bool
+    """Whether an epoch that reads nothing would close windows."""
     notes: tuple[str, ...]
 
 
@@ -245,7 +248,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
     """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
 
     Raises:
-        DataLossError, SourceError, TargetError: as `plan` would.
+        DataLossError, SourceError, StateError, TargetError: as `plan` would.
     """
     with ledger.transaction() as tx:
         known = tx.epochs.pipeline(pipeline.name)
@@ -254,6 +257,8 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
         unfinished = tx.epochs.unfinished(pipeline.name)
         tx.targets.inspect(pipeline)
+        check_states(tx, pipeline)
+        idle = closes_windows(tx, pipeline)
     asked = ask(source, pipeline, row, heads)
     view = asked.view
     origins = tuple(origins_of(pipeline, heads, view, asked.startup))
@@ -262,11 +267,13 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
     check_same_log(pipeline.name, watched, view.partitions)
     check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
     ends = {one.tp: one.last_stable for one in view.partitions}
+    ranges = tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch))
     return Preview(
         unfinished=unfinished,
         origins=origins,
         heads=tuple(watched),
-        ranges=tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch)),
+        ranges=ranges,
+        idle=idle and not ranges and not open_transactions(view),
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
         notes=tuple(open_transactions(view)),
     )

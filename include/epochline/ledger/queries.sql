@@ -328,7 +328,8 @@ WHERE pipeline = :pipeline AND sealed_at IS NULL AND (fenced_at IS NOT NULL OR e
   AND coalesce(ended_at, clock_timestamp()) > clock_timestamp() - make_interval(secs => :interval)
 
 -- name: aborts
--- A pause for failures notes how many there had been by then: who resumes begins to count anew.
+-- A pause for failures notes how many there had been by then: who resumes begins to count anew. A replay that was only
+-- looked at is aborted, and failed at nothing.
 WITH last AS (
     SELECT (SELECT max(epoch_id) FROM epochline.epoch WHERE pipeline = :pipeline AND state = 'COMMITTED') AS committed,
            (SELECT max((after->>'aborts')::bigint) FROM epochline.action
@@ -337,7 +338,7 @@ WITH last AS (
 SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committed, 0)), 0),
              coalesce(sum(aborts), 0) - coalesce(max(last.at_pause), 0))::bigint AS in_a_row,
        coalesce(sum(aborts), 0)::bigint AS ever
-FROM epochline.epoch, last WHERE pipeline = :pipeline
+FROM epochline.epoch, last WHERE pipeline = :pipeline AND kind <> 'replay'
 
 -- Roles (migration 0003).
 
@@ -431,7 +432,19 @@ ORDER BY c.relname
 
 -- name: state_now
 -- Locked: whoever else writes the table has ended, or waits.
-SELECT keys, digest FROM epochline.state_table WHERE schema_name = :schema AND table_name = :table FOR UPDATE
+SELECT s.keys, s.digest, s.relation = c.oid AS is_same,
+       (SELECT count(*) FROM pg_trigger t
+        WHERE t.tgrelid = c.oid AND starts_with(t.tgname, :triggers) AND t.tgenabled IN ('O', 'A')) AS triggers
+FROM epochline.state_table s
+JOIN pg_class c ON c.oid = to_regclass(format('%I.%I', s.schema_name, s.table_name))
+WHERE s.schema_name = :schema AND s.table_name = :table FOR UPDATE OF s
+
+-- name: count_state
+-- Of a table that was made anew, such as by a backup that was brought back: triggers saw nothing of what was loaded.
+UPDATE epochline.state_table s SET keys = d.keys, digest = d.digest,
+       relation = to_regclass(format('%I.%I', s.schema_name, s.table_name))
+FROM epochline.state_digest(:schema, :table) d
+WHERE s.schema_name = :schema AND s.table_name = :table RETURNING s.keys, s.digest
 
 -- name: state_left
 SELECT v.keys, v.digest, v.epoch_id FROM epochline.state_version v JOIN epochline.epoch e USING (pipeline, epoch_id)
@@ -525,6 +538,10 @@ INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, pa
                                        chosen_by, leader_epoch, newest_event_time, read_at)
 VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch, :newest,
         :read_at)
+
+-- name: rows_sealed
+SELECT m.sink, sum(m.rows)::bigint AS rows FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+WHERE a.pipeline = :pipeline AND a.epoch_id = ANY (:epochs) AND a.fenced_at IS NULL GROUP BY m.sink
 
 -- name: mark_undone
 UPDATE epochline.epoch SET undone_by = :by

@@ -46,9 +46,10 @@ def write_file(
         for number, (state, table) in enumerate(sorted(copies.items())):
             file = f"state-{number}.txt"
             columns = _columns(connection, table)
-            digest = savepoint.states[state]
+            # Counted here: the ledger's own digest is of the rows as they were written, before any ALTER TABLE.
+            keys, digest = _counted(connection, table)
             described["states"].append(
-                {"state": state, "file": file, "columns": columns, "keys": digest.keys, "digest": str(digest.digest)}
+                {"state": state, "file": file, "columns": columns, "keys": keys, "digest": str(digest)}
             )
             with archive.open(file, "w", force_zip64=True) as rows:
                 _copy(connection, sql.SQL("COPY {} TO STDOUT {}").format(table, _HOW), rows)
@@ -98,13 +99,18 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     execute_sql(connection, sql.SQL("CREATE TABLE {} ({})").format(into, columns))
     with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
         _copy(connection, sql.SQL("COPY {} FROM STDIN {}").format(into, _HOW), rows)
-    asked = sql.SQL("SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {} r").format(into)
-    _, [(keys, digest)] = execute_sql(connection, asked)
-    if (keys, int(digest)) != (state["keys"], int(state["digest"])):
+    keys, digest = _counted(connection, into)
+    if (keys, digest) != (state["keys"], int(state["digest"])):
         raise SavepointFileError(
             f"state {state['state']}: the file says {state['keys']} keys and holds {keys}, or other values than were"
             " saved. It was damaged or changed; nothing was taken in."
         )
+
+
+def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:
+    asked = sql.SQL("SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {} r").format(table)
+    _, [(keys, digest)] = execute_sql(connection, asked)
+    return keys, int(digest)
 
 
 def _described(savepoint: Savepoint) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from epochline.ledger.cursor import execute_sql
 from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.savepoint_file import read_description, read_rows, write_file
 from epochline.ledger.statements import run as execute
+from epochline.ledger.states import state_now
 from epochline.names import savepoint_table, split_table
 from epochline.offsets import TopicPartition
 from epochline.pipeline import Pipeline
@@ -96,8 +97,22 @@ class PostgresSavepoints:
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
         return list(execute(self._connection, "standing_epochs_after", pipeline=pipeline, epoch_id=epoch_id).scalars())
 
+    def declaration(self, savepoint: Savepoint) -> str:
+        named = {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
+        return json.dumps(execute(self._connection, "savepoint_declaration", **named).scalar_one())
+
+    def rows_sealed(self, pipeline: str, epochs: Sequence[int]) -> Mapping[str, int]:
+        found = execute(self._connection, "rows_sealed", pipeline=pipeline, epochs=list(epochs))
+        return {row.sink: row.rows for row in found}
+
     def restore(
-        self, savepoint: Savepoint, pipeline: Pipeline, row: PipelineRow, run: Run, undone: Sequence[int]
+        self,
+        savepoint: Savepoint,
+        pipeline: Pipeline,
+        row: PipelineRow,
+        run: Run,
+        undone: Sequence[int],
+        since: Sequence[tuple[TopicPartition, int]],
     ) -> int:
         epoch_id: int = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
         execute(
@@ -109,7 +124,8 @@ class PostgresSavepoints:
             pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, dag_id=run.dag_id, run_id=run.run_id,
             host=run.host, hash=pipeline.declaration_hash, note=str(savepoint), watermark=savepoint.watermark,
         )  # fmt: skip
-        for head in savepoint.heads:
+        begun = [SavedHead(tp=tp, next_offset=at, leader_epoch=None, time=PartitionTime()) for tp, at in since]
+        for head in (*savepoint.heads, *begun):
             execute(
                 self._connection, "write_restored_origin",
                 pipeline=pipeline.name, generation=row.generation, topic=head.tp.topic, topic_id=head.tp.topic_id,
@@ -126,9 +142,8 @@ class PostgresSavepoints:
 
     def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
         named = {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
-        declaration = json.dumps(execute(self._connection, "savepoint_declaration", **named).scalar_one())
         copies = {one.state: _copy(one.table_name) for one in execute(self._connection, "savepoint_states", **named)}
-        write_file(self._connection, savepoint, declaration, copies, into)
+        write_file(self._connection, savepoint, self.declaration(savepoint), copies, into)
 
     def take_in(self, source: IO[bytes]) -> Savepoint:
         savepoint, declaration, states = read_description(source)
@@ -163,9 +178,7 @@ class PostgresSavepoints:
         )  # fmt: skip
 
     def _check(self, savepoint: Savepoint, state: StateTable, saved: StateDigest) -> None:
-        schema, table = split_table(state.table)
-        now = execute(self._connection, "state_now", schema=schema, table=table).one_or_none()
-        if now is None or StateDigest(keys=now.keys, digest=int(now.digest)) != saved:
+        if state_now(self._connection, state.table) != saved:
             raise StateError(
                 f"{savepoint}: the copy of {state} is not what was saved, or the table's columns changed since."
                 " Nothing was changed."

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from sqlalchemy import Connection
 
 from epochline.ledger.statements import run as execute
-from epochline.names import split_table
+from epochline.names import FOLLOWED, split_table
 from epochline.pipeline import Pipeline
 from epochline.state import StateDigest, StateStanding
+
+TRIGGERS = 4
+"""Of a state table: for insert, update, delete and truncate."""
 
 
 class PostgresStates:
@@ -22,11 +25,10 @@ class PostgresStates:
         return {state.table: self._standing(pipeline.name, state.table) for state in pipeline.states}
 
     def _standing(self, pipeline: str, table: str) -> StateStanding:
-        schema, name = split_table(table)
-        now = execute(self._connection, "state_now", schema=schema, table=name).one_or_none()
+        now = state_now(self._connection, table)
         left = execute(self._connection, "state_left", pipeline=pipeline, state=table).one_or_none()
         return StateStanding(
-            now=None if now is None else StateDigest(keys=now.keys, digest=int(now.digest)),
+            now=now,
             left=None if left is None else StateDigest(keys=left.keys, digest=int(left.digest)),
             left_by=None if left is None else left.epoch_id,
         )
@@ -42,3 +44,17 @@ class PostgresStates:
                 self._connection, "leave_state",
                 pipeline=pipeline.name, state=state.table, epoch_id=epoch_id, schema=schema, table=name,
             )  # fmt: skip
+
+
+def state_now(connection: Connection, table: str) -> StateDigest | None:
+    """What a state table holds, locked; counted anew where the table is not the one that was counted.
+
+    None where its triggers are not there to say.
+    """
+    where = dict(zip(("schema", "table"), split_table(table), strict=True))
+    now = execute(connection, "state_now", **where, triggers=FOLLOWED).one_or_none()
+    if now is None or now.triggers < TRIGGERS:
+        return None
+    if not now.is_same:
+        now = execute(connection, "count_state", **where).one()
+    return StateDigest(keys=now.keys, digest=int(now.digest))

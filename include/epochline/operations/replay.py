@@ -15,6 +15,7 @@ from epochline.coordinator.recover import recover
 from epochline.epoch import Epoch, EpochKind, EpochState, Run
 from epochline.errors import ActionRefusedError, PlanChangedError
 from epochline.operations.action import Order, Preview, Subject, known, record
+from epochline.operations.restorable import not_declared
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.ports import TableDifference, Transaction
@@ -103,6 +104,9 @@ def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: Source
                 f"{sink} does not keep each epoch's rows apart (mode {sink.mode}): only rows of append targets with"
                 " lineage can be compared and replaced."
             )
+    left = not_declared(tx, declared, [replayed.epoch_id])
+    if left is not None:
+        return left
     logs = {one.tp: one for one in view.partitions}
     for planned in tx.epochs.ranges(replayed):
         now = logs.get(planned.tp)

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from epochline.coordinator.commit import mirror
+from epochline.coordinator.undo import undo
 from epochline.epoch import Run
+from epochline.offsets import TopicPartition
 from epochline.operations.action import Afterwards, DirectAction, Order, Preview, Subject, known, refused
+from epochline.operations.restorable import obstacle, origins_since, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
 from epochline.ports import PipelineRow, Transaction
 from epochline.savepoint import Savepoint
 
@@ -22,7 +26,7 @@ class RestoreParameters(NamedSavepoint):
     of: str | None = Field(None, description="The pipeline that has the savepoint; a new PIPELINE begins from it.")
 
 
-class Restore(DirectAction[RestoreParameters, None]):
+class Restore(DirectAction[RestoreParameters, SourceView]):
     """Undo every epoch after a savepoint, or begin a new pipeline from one."""
 
     name = "restore"
@@ -38,7 +42,11 @@ class Restore(DirectAction[RestoreParameters, None]):
         if asked.of is None:
             known(tx, subject.name)
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: None) -> Preview:
+    def look(self, subject: Subject, asked: RestoreParameters) -> SourceView:
+        declared, source = subject.declaration()
+        return source.look(declared.source)
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: SourceView) -> Preview:
         declared, _ = subject.declaration()
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
@@ -48,9 +56,9 @@ class Restore(DirectAction[RestoreParameters, None]):
             return refused(missing(tx, asked.of or subject.name, asked.name))
         row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
         undone = tx.savepoints.later(subject.name, found.epoch_id) if asked.of is None else []
-        obstacle = self._obstacle(tx, declared, found, row, None if asked.of else undone)
-        if obstacle is not None:
-            return refused(obstacle)
+        reason = obstacle(tx, declared, found, row, None if asked.of else undone, seen)
+        if reason is not None:
+            return refused(reason)
         generation = row.generation + 1 if asked.of is None else row.generation
         lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
         if undone:
@@ -66,23 +74,25 @@ class Restore(DirectAction[RestoreParameters, None]):
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: None, order: Order
+        self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: SourceView, order: Order
     ) -> Afterwards:
         declared, source = subject.declaration()
         found = tx.savepoints.find(asked.of or subject.name, asked.name)
         if found is None:
             raise AssertionError("foreseen under the same lock")
         row = tx.epochs.lock_pipeline(subject.name)
+        tx.targets.claim(declared)
         undone: Sequence[int] = []
+        since: Sequence[tuple[TopicPartition, int]] = []
         if asked.of is None:
             undone = tx.savepoints.later(subject.name, found.epoch_id)
-            for sink in declared.sinks:
-                tx.targets.undo(declared, sink, undone)
+            since = origins_since(tx, found, row)
+            undo(tx, declared, with_rows(tx, subject.name, undone))
             row = tx.operators.begin_generation(subject.name, found.cluster_id)
         elif found.cluster_id is not None:
             tx.epochs.remember_cluster(subject.name, found.cluster_id)
         run = Run(dag_id="operator", run_id=f"{order.actor}: {asked.name}", host=socket.gethostname())
-        epoch_id = tx.savepoints.restore(found, declared, row, run, undone)
+        epoch_id = tx.savepoints.restore(found, declared, row, run, undone, since)
         tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
         tx.states.leave(declared, epoch_id)
 
@@ -91,36 +101,6 @@ class Restore(DirectAction[RestoreParameters, None]):
             return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
 
         return show
-
-    def _obstacle(
-        self, tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int] | None
-    ) -> str | None:
-        own = undone is not None
-        if not own and row.last_epoch_id:
-            return f"{declared.name} is not new: its last epoch is {row.last_epoch_id}. Declare it under another name."
-        if own and found.imported_at is not None:
-            return f"{found} came from a file; a new pipeline begins from it, with --of {found.pipeline}."
-        if own and found.cluster_id not in (None, row.cluster_id):
-            return (
-                f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."
-            )
-        if len(found.states) != len(declared.states):
-            return f"{found} has {len(found.states)} state tables, {declared.name} declares {len(declared.states)}."
-        if own and set(found.states) != {state.table for state in declared.states}:
-            return f"{found} has state {', '.join(found.states)}, which {declared.name} declares no more."
-        for epoch_id in undone or ():
-            replay = tx.epochs.lock(declared.name, epoch_id)
-            if replay.replays is not None and replay.replays <= found.epoch_id:
-                return (
-                    f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need; they are"
-                    " gone."
-                )
-        tx.targets.inspect(declared)
-        for sink in declared.sinks:
-            reason = tx.targets.cannot_undo(declared, sink, undone) if undone else None
-            if reason is not None:
-                return reason
-        return None
 
 
 def _states(declared: Pipeline, found: Savepoint) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from epochline.coordinator.checks import check_states
 from epochline.operations.action import (
     Afterwards,
     DirectAction,
@@ -52,10 +53,11 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
         standing = tx.savepoints.standing(declared, asked.name, "nobody", "foreseen")
         if standing is None:
             return refused(f"no epoch of {subject.name} was committed yet; there is nothing to keep.")
+        check_states(tx, declared)
         states = tx.states.standings(declared)
         lines = [f"{subject.name} stands after epoch {standing.epoch_id}"]
         lines += [f"{head.tp}: head {head.next_offset}" for head in standing.heads]
-        lines += [f"{table}: {one.now} are copied" for table, one in states.items()]
+        lines += [f"{table}: copied, {one.now}" for table, one in states.items()]
         lines += [f"restore would be refused: {reason}" for reason in _obstacles(tx, subject)]
         return Preview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
 

@@ -12,9 +12,8 @@ from epochline.columns import INTEGERS, parse_type
 from epochline.errors import TargetError
 from epochline.layout import STAGED_LINEAGE
 from epochline.ledger.cursor import execute_sql
-from epochline.names import deleted_keys_table, order_column, split_table
+from epochline.names import FOLLOWED, deleted_keys_table, order_column, split_table
 from epochline.pipeline import Pipeline
-from epochline.sinks.followed import FOLLOWED
 from epochline.table import PostgresTable, order_columns
 
 

@@ -6,10 +6,7 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.ledger.cursor import execute_sql
-from epochline.names import WRITER, split_table
-
-FOLLOWED = "epochline_follow_state"
-"""Their names begin so: they refuse no row, so that the seal need not try one."""
+from epochline.names import FOLLOWED, WRITER, split_table
 
 _ROWS = {
     "insert": "REFERENCING NEW TABLE AS new_rows",
@@ -24,9 +21,10 @@ def follow(connection: Connection, table: str) -> None:
     where = sql.Identifier(schema, name)
     execute_sql(
         connection,
-        sql.SQL("INSERT INTO epochline.state_table (schema_name, table_name) VALUES (%s, %s) ON CONFLICT"
-                " (schema_name, table_name) DO UPDATE SET keys = 0, digest = 0"),
-        (schema, name),
+        sql.SQL("INSERT INTO epochline.state_table (schema_name, table_name, relation) VALUES"
+                " (%s, %s, format('%%I.%%I', %s, %s)::regclass) ON CONFLICT (schema_name, table_name)"
+                " DO UPDATE SET keys = 0, digest = 0, relation = excluded.relation"),
+        (schema, name, schema, name),
     )  # fmt: skip
     for event, rows in _ROWS.items():
         execute_sql(

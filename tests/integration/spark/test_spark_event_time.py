@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
-from epochline.coordinator import PlanOutcome, abort
+from epochline.coordinator import PlanOutcome, abort, preview
 from epochline.declarations import find
 from epochline.epoch import EpochKind
 from tests.crash.reliability import Recovery
@@ -126,6 +126,7 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     run.epoch()
     assert (run.hits(), run.left()) == ({}, [(1, 0)])
     time.sleep(1.5)  # by the database's clock the source is idle after one second, and the window over
+    assert preview(run.ledger, run.kafka, run.pipeline).idle
 
     planned, who = run.planned()
     assert planned.epoch is not None
@@ -136,6 +137,7 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     ((mark, late),) = run.left()[1:]
     assert (mark is not None and mark >= 2, late) == (True, 0)
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
+    assert not preview(run.ledger, run.kafka, run.pipeline).idle
 
 
 def test_without_idleness_a_partition_without_records_holds_windows_open(counted: Callable[..., Counted]) -> None:

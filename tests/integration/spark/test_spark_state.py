@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.coordinator import abort, commit, plan
+from epochline.coordinator import abort, commit, plan, preview
 from epochline.declarations import find
-from epochline.errors import StateError
+from epochline.errors import EpochlineError, StateError
 from epochline.operations import ACTIONS, Order, Subject
 from tests.integration.spark.conftest import Runs
 
@@ -133,37 +133,72 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
     ]  # fmt: skip
 
 
+EDITS = [
+    (
+        "UPDATE word_count SET count = 7 WHERE word = 'hello'",
+        "the same number of keys, and other values",
+        "UPDATE word_count SET count = 2 WHERE word = 'hello'",
+    ),
+    (
+        "DELETE FROM word_count WHERE word = 'hello'",
+        "epoch 1 left 3 keys, it now holds 2 keys",
+        "INSERT INTO word_count VALUES ('hello', 2, 1)",
+    ),
+    (
+        "INSERT INTO word_count VALUES ('new', 1, 1)",
+        "it now holds 4 keys",
+        "DELETE FROM word_count WHERE word = 'new'",
+    ),
+    (
+        "TRUNCATE word_count",
+        "it now holds 0 keys",
+        "INSERT INTO word_count VALUES ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)",
+    ),
+    ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any", None),
+    ("DROP TABLE word_count", "word_count does not exist", None),
+]
+
+
 @pytest.mark.fault("F33")
-@pytest.mark.parametrize(
-    ("edit", "said"),
-    [
-        ("UPDATE word_count SET count = 7 WHERE word = 'hello'", "the same number of keys, and other values"),
-        ("DELETE FROM word_count WHERE word = 'hello'", "epoch 1 left 3 keys, it now holds 2 keys"),
-        ("INSERT INTO word_count VALUES ('new', 1, 1)", "it now holds 4 keys"),
-        ("TRUNCATE word_count", "it now holds 0 keys"),
-        ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any"),
-        ("DROP TABLE word_count", "word_count does not exist"),
-    ],
-    ids=["edited", "deleted", "inserted", "truncated", "no version", "dropped"],
-)
 def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(
-    edit: str, said: str, counting: Callable[..., Counting], produce
+    counting: Callable[..., Counting], produce
 ) -> None:
-    """S14: before anything is planned, and again before anything is committed."""
+    """S14: before anything is planned, and again before anything is committed; put back, the pipeline goes on."""
     line = counting("hello world", "hello flink")
     line.epoch()
     produce(line.pipeline.source.topics[0], {0: [b"hello"]})
     planned, who = line.planned()
     sealed = line.sealed(planned, who)
-    line.database.query(edit)
 
-    with pytest.raises(Exception, match=said):
-        commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
+    for edit, said, undo in EDITS:
+        line.database.query(edit)
+        with pytest.raises(EpochlineError, match=said):
+            commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
+        with pytest.raises(EpochlineError, match=said):
+            preview(line.ledger, line.kafka, line.pipeline)
+        assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
+        if undo is not None:
+            line.database.query(undo)
     abort(line.ledger, line.name, sealed.epoch_id, who, reason="the state is wrong", by_operator=True)
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(EpochlineError, match="word_count does not exist"):
         line.planned()
 
-    assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
+
+def test_state_that_was_put_back_as_it_was_stops_nothing(counting: Callable[..., Counting], produce) -> None:
+    """S14: what counts is what the table holds, not who wrote to it."""
+    line = counting("hello world", "hello flink")
+    line.epoch()
+    for edit, said, undo in EDITS:
+        if undo is not None:
+            line.database.query(edit)
+            with pytest.raises(StateError, match=said):
+                line.planned()
+            line.database.query(undo)
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+
+    line.epoch()
+
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}
 
 
 def test_an_operator_may_accept_the_state_as_it_is(counting: Callable[..., Counting], produce) -> None:
@@ -235,14 +270,32 @@ def test_a_new_pipeline_counts_on_from_a_savepoint_and_one_without_it_from_nothi
     produce(line.pipeline.source.topics[0], {0: [b"hello world"]})
     second_epoch = second.epoch()
     assert (second_epoch.epoch_id, second.counts("u_word_count")) == (2, {"hello": 6, "world": 6})
+    assert second.counts("u_wordcount") == {"hello": 6, "world": 6}
     assert line.counts() == {"hello": 5, "world": 5}
 
 
+def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(
+    counting: Callable[..., Counting], produce
+) -> None:
+    """E7: hello once, though it was there five times before the pipeline was."""
+    line = counting(*["hello world"] * 5)
+    latest = line.pipeline.source.model_copy(update={"startup": "latest"})
+    line = Counting(line.spark, line.database, line.pipeline.model_copy(update={"source": latest}), line.bootstrap)
+    assert line.planned()[0].epoch is None
+    produce(latest.topics[0], {0: [b"hello world"]})
+
+    line.epoch()
+
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 1, "world": 1}
+
+
 def test_a_copy_that_was_changed_restores_nothing(counting: Callable[..., Counting], produce) -> None:
-    """S14: what is put back is what was saved, or nothing is."""
+    """S14, INV-2: what is put back is what was saved, or nothing is: neither the state nor the target."""
     line = counting("hello", declared=restorable(find("word_count", ROOT / "dags")))
     line.epoch()
     line.act("savepoint", name="one")
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    line.epoch()
     ((copy,),) = line.database.query(
         "SELECT table_name FROM epochline.savepoint_state WHERE pipeline = %s", (line.name,)
     )
@@ -251,4 +304,36 @@ def test_a_copy_that_was_changed_restores_nothing(counting: Callable[..., Counti
     with pytest.raises(StateError, match="is not what was saved"):
         line.act("restore", name="one")
 
-    assert line.counts() == {"hello": 1}
+    assert line.counts() == line.counts("t_wordcount") == {"hello": 2}
+
+
+def test_a_state_table_that_was_made_anew_is_counted_before_it_is_trusted(
+    counting: Callable[..., Counting], produce
+) -> None:
+    """S14: as a backup brings it back: with triggers that saw nothing of what was loaded, or without any."""
+    line = counting("hello world", "hello flink")
+    line.epoch()
+    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    made = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'word_count'::regclass AND NOT tgisinternal"
+    triggers = [definition for (definition,) in line.database.query(made)]
+    line.database.query("ALTER TABLE word_count RENAME TO kept")
+    line.database.query("CREATE TABLE word_count (LIKE kept INCLUDING ALL)")
+
+    def load(*rows: str) -> None:
+        line.database.query("ALTER TABLE word_count DISABLE TRIGGER USER")
+        line.database.query("TRUNCATE word_count")
+        line.database.query(f"INSERT INTO word_count {' '.join(rows)}")
+        line.database.query("ALTER TABLE word_count ENABLE TRIGGER USER")
+
+    load("SELECT * FROM kept")
+    with pytest.raises(StateError, match="nobody counted what is in it"):
+        line.planned()
+    for definition in triggers:
+        line.database.query(definition)
+    load("SELECT * FROM kept WHERE word <> 'hello'")
+    with pytest.raises(StateError, match="epoch 1 left 3 keys, it now holds 2 keys"):
+        line.planned()
+    line.database.query("INSERT INTO word_count SELECT * FROM kept WHERE word = 'hello'")
+    line.epoch()
+
+    assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}

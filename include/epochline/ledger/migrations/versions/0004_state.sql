@@ -7,6 +7,7 @@ CREATE TABLE epochline.state_table (
     table_name  text    NOT NULL,
     keys        bigint  NOT NULL DEFAULT 0,
     digest      numeric NOT NULL DEFAULT 0,
+    relation    oid     NOT NULL,  -- of the table that was counted
     PRIMARY KEY (schema_name, table_name)
 );
 
@@ -59,6 +60,15 @@ BEGIN
     RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION epochline.follow_state_truncated() FROM PUBLIC;
+
+CREATE FUNCTION epochline.state_digest(schema_name text, table_name text, OUT keys bigint, OUT digest numeric)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO, YMD' SET "IntervalStyle" = 'postgres'
+SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' AS $$
+BEGIN
+    EXECUTE format('SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM %I.%I r',
+                   schema_name, table_name) INTO keys, digest;
+END $$;
 
 CREATE VIEW epochline.state AS
 SELECT v.pipeline, v.state, v.epoch_id, v.keys, v.digest, v.written_at FROM epochline.state_version v;

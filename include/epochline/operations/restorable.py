@@ -1,0 +1,157 @@
+"""Why a pipeline cannot go back to a savepoint, or a new one cannot begin from it (C12, C13)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from epochline.changes import Effect, changes
+from epochline.coordinator.checks import check_changes
+from epochline.epoch import EpochKind
+from epochline.names import QUARANTINE
+from epochline.offsets import TopicPartition
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import PipelineRow, Transaction
+from epochline.savepoint import Savepoint
+
+
+def obstacle(
+    tx: Transaction,
+    declared: Pipeline,
+    found: Savepoint,
+    row: PipelineRow,
+    undone: Sequence[int] | None,
+    view: SourceView,
+) -> str | None:
+    """The first reason why not, None where nothing is in the way.
+
+    Args:
+        tx: holds the pipeline's row.
+        declared: the pipeline that goes back, or that begins.
+        found: the savepoint.
+        row: of the pipeline.
+        undone: the epochs that would be undone; None for a new pipeline.
+        view: what Kafka holds now.
+
+    Raises:
+        DeclarationError: the declaration changed what cannot change.
+        TargetError: a target is not as declared.
+    """
+    return next(_obstacles(tx, declared, found, row, undone, view), None)
+
+
+def with_rows(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[int]:
+    """Those of some epochs that wrote to targets: a restore wrote nothing, it took away."""
+    return [one for one in epochs if tx.epochs.lock(pipeline, one).kind is not EpochKind.RESTORE]
+
+
+def origins_since(tx: Transaction, found: Savepoint, row: PipelineRow) -> list[tuple[TopicPartition, int]]:
+    """Where partitions begin that the pipeline met after the savepoint: where they began, which is decided once."""
+    saved = {head.tp for head in found.heads}
+    heads = tx.chain.heads(found.pipeline, row.generation)
+    return [(head.tp, head.origin) for head in heads if head.tp not in saved]
+
+
+def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> str | None:
+    """Tables that epochs wrote rows to and that are declared no more: their rows would stay."""
+    known = {QUARANTINE, *(sink.table for sink in declared.sinks), *(state.table for state in declared.states)}
+    written = tx.savepoints.rows_sealed(declared.name, epochs)
+    left = sorted(table for table, rows in written.items() if rows and table not in known)
+    if not left:
+        return None
+    return (
+        f"{declared.name} declares {', '.join(left)} no more, and rows of epochs {', '.join(map(str, epochs))} are in"
+        " there; declare it again until this is done."
+    )
+
+
+def _obstacles(
+    tx: Transaction,
+    declared: Pipeline,
+    found: Savepoint,
+    row: PipelineRow,
+    undone: Sequence[int] | None,
+    view: SourceView,
+) -> Iterator[str]:
+    dropped = tx.operators.standing(declared.name).dropped
+    if dropped is not None:
+        yield f"{declared.name} was dropped {dropped}; its targets may be somebody else's now."
+    if undone is not None:
+        yield from _of_its_own(tx, declared, found, row, undone)
+    elif row.last_epoch_id:
+        yield f"{declared.name} is not new: its last epoch is {row.last_epoch_id}. Declare it under another name."
+    yield from _declared_otherwise(tx, declared, found, new=undone is None)
+    tx.targets.inspect(declared)
+    for sink in declared.sinks:
+        wrote = with_rows(tx, declared.name, undone or ())
+        reason = tx.targets.cannot_undo(declared, sink, wrote) if wrote else None
+        if reason is not None:
+            yield reason
+    yield from _unreadable(tx, declared, found, row, undone, view)
+
+
+def _of_its_own(
+    tx: Transaction, declared: Pipeline, found: Savepoint, row: PipelineRow, undone: Sequence[int]
+) -> Iterator[str]:
+    if found.imported_at is not None:
+        yield f"{found} came from a file; a new pipeline begins from it, with --of {found.pipeline}."
+    if found.cluster_id not in (None, row.cluster_id):
+        yield f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."
+    if set(found.states) - {state.table for state in declared.states}:
+        yield f"{found} has state {', '.join(found.states)}, which {declared.name} declares no more."
+    for epoch_id in undone:
+        replay = tx.epochs.lock(declared.name, epoch_id)
+        if replay.replays is not None and replay.replays <= found.epoch_id:
+            yield (
+                f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need; they are"
+                " gone."
+            )
+    stood = tx.epochs.lock(declared.name, found.epoch_id)
+    if tx.epochs.is_undone(stood):
+        yield (
+            f"{stood}, after which {found} was made, was undone by a restore or a replay: its rows are gone. Go back to"
+            " a savepoint from before it."
+        )
+    check_changes(tx, declared)
+    left = not_declared(tx, declared, undone)
+    if left is not None:
+        yield left
+
+
+def _declared_otherwise(tx: Transaction, declared: Pipeline, found: Savepoint, *, new: bool) -> Iterator[str]:
+    """State and open windows of the savepoint that mean something else under today's declaration."""
+    if len(found.states) != len(declared.states):
+        yield f"{found} has {len(found.states)} state tables, {declared.name} declares {len(declared.states)}."
+    before, now = json.loads(tx.savepoints.declaration(found)), json.loads(declared.stored())
+    if new and before.get("windows") and now.get("windows"):
+        before["windows"]["into"] = now["windows"]["into"]  # of a new pipeline the table is another, and must be
+    for one in changes(before, now):
+        if one.effect is Effect.REFUSED:
+            yield f"{one.field} was {one.before} when {found} was made, and is {one.now}: {one.advice}."
+
+
+def _unreadable(
+    tx: Transaction,
+    declared: Pipeline,
+    found: Savepoint,
+    row: PipelineRow,
+    undone: Sequence[int] | None,
+    view: SourceView,
+) -> Iterator[str]:
+    """Partitions that could not be read again from where they would go on: what is undone would be lost."""
+    logs = {one.tp: one for one in view.partitions}
+    places = [(head.tp, head.next_offset) for head in found.heads]
+    if undone is not None:
+        places += origins_since(tx, found, row)
+    for tp, offset in places:
+        if declared.source.topics and tp.topic not in declared.source.topics:
+            continue
+        log = logs.get(tp)
+        if log is None:
+            yield f"Kafka no longer has {tp} as it was then (topic id {tp.topic_id}); its records cannot be read again."
+        elif not log.log_start <= offset <= log.high_watermark:
+            yield (
+                f"{tp} would go on at offset {offset}, but its log holds [{log.log_start}, {log.high_watermark}) now;"
+                " what is undone could not be read again."
+            )
