@@ -27,6 +27,7 @@ pipeline = Pipeline(
         PostgresTable(table="ip_count_late", columns=VISIT),
     ],
     bad_records="quarantine",
+    profile="ip_count",
     writer_connection="epochline_writer",
 )  # fmt: skip
 

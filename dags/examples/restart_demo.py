@@ -8,6 +8,7 @@ pipeline = Pipeline(
     parse="pipelines.restart_demo:parse",
     record={"number": "bigint"},
     sinks=PostgresTable(table="t_restart", columns={"number": "bigint"}),
+    profile="restart_demo",
     writer_connection="epochline_writer",
 )
 

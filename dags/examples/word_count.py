@@ -13,6 +13,7 @@ pipeline = Pipeline(
         table="t_wordcount", mode="upsert", key="word", columns=COUNTS, aggregated=True, before_images=100
     ),
     state=StateTable(table="word_count", key="word", columns=COUNTS, keys="pipelines.word_count:words"),
+    profile="word_count",
     writer_connection="epochline_writer",
 )
 

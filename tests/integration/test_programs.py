@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -37,7 +40,12 @@ def test_a_program_gives_what_the_documents_say_although_it_is_killed_on_the_way
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "RIGHT" in done.stdout
+    assert "WRONG" not in done.stdout
     assert "# killed at" in done.stdout or name == "checkpoint"
+    files = PROGRAMS[name].files
+    described = [json.loads(ZipFile(Path(home, "examples", name, file)).read("savepoint.json")) for file in files]
+    left = [(one["epoch_id"], [head["next_offset"] for head in one["heads"]]) for one in described]
+    assert left == [(number, [number]) for number in range(1, len(files) + 1)], "C11: its epoch, and how far it read"
 
 
 def test_a_program_whose_result_is_another_says_so(home: str, capsys: pytest.CaptureFixture[str]) -> None:

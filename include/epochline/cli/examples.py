@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from epochline.local.stack import Stack
-    from examples.programs import Call, Program, Send
+    from examples.programs import Call, Look, Program, Send
 
 _KILLED = 137
 _WRITER = "epochline_writer"
@@ -65,16 +65,20 @@ class _Run:
     def right(self) -> bool:
         """Go through the steps; whether the result is what it must be."""
         from epochline.cli import printing
-        from examples.programs import Send
+        from examples.programs import Call, Look, Send
 
         printing.say(self._program.shows)
         self._prepare()
+        as_expected = True
         for step in self._program.steps:
-            if isinstance(step, Send):
-                self._send(step)
-            else:
-                self._call(step)
-        return self._verdict()
+            match step:
+                case Send():
+                    self._send(step)
+                case Call():
+                    self._call(step)
+                case Look():
+                    as_expected = self._as_expected(step) and as_expected
+        return self._verdict() and as_expected
 
     def _prepare(self) -> None:
         from epochline.cli import printing
@@ -136,7 +140,7 @@ class _Run:
             environment[variable(connection)] = self._stack.postgres.dsn(self._database, login=login)
         return environment
 
-    def _verdict(self) -> bool:
+    def _as_expected(self, look: Look) -> bool:
         from contextlib import closing
 
         import psycopg2
@@ -144,17 +148,25 @@ class _Run:
         from epochline.cli import printing
 
         with closing(psycopg2.connect(self._stack.postgres.dsn(self._database))) as session, session.cursor() as cursor:
-            cursor.execute(self._program.query)
+            cursor.execute(look.query)
             columns = [one.name for one in cursor.description or ()]
             rows = tuple(tuple(str(value) for value in row) for row in cursor.fetchall())
         printing.table(columns, rows)
-        missing = [name for name in self._program.files if not (self._folder / name).is_file()]
-        if rows == self._program.expected and not missing:
-            printing.say("RIGHT: this is what the documents say")
+        if rows == look.expected:
             return True
-        said = f"WRONG: expected {self._program.expected}"
-        printing.say(said + (f"; missing in {self._folder}: {', '.join(missing)}" if missing else ""))
+        printing.say(f"WRONG: expected {look.expected or 'nothing yet'}")
         return False
+
+    def _verdict(self) -> bool:
+        from epochline.cli import printing
+
+        right = self._as_expected(self._program.result)
+        missing = [name for name in self._program.files if not (self._folder / name).is_file()]
+        if missing:
+            printing.say(f"WRONG: missing in {self._folder}: {', '.join(missing)}")
+        if right and not missing:
+            printing.say("RIGHT: this is what the documents say")
+        return right and not missing
 
 
 def _make_topic(bootstrap_servers: str, topic: str, group: str) -> None:
