@@ -19,6 +19,7 @@ from psycopg2.extensions import parse_dsn
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
 from epochline.kafka.source import KafkaOffsets
+from epochline.operations import ACTIONS, Order, Subject
 from tests.integration.in_process import InProcess, from_kafka
 
 COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
@@ -119,6 +120,28 @@ def committed(audited: Callable[..., Audited]) -> Audited:
     one.produce(1, [person(n) for n in range(130, 140)])
     one.world.epoch()
     return one
+
+
+def test_a_target_that_was_put_back_is_called_exact_and_so_is_what_was_read_again(committed: Audited) -> None:
+    """INV-9, C12: what was undone is no more expected, nor is anything of the restore itself."""
+    world = committed.world
+    subject = Subject(name=committed.topic, ledger=world.ledger, declared=world.pipeline, source=world.source)
+
+    def act(name: str) -> None:
+        ACTIONS[name].act(subject, ACTIONS[name].asked({"name": "two"}), Order(actor="ada", reason="to see"))  # type: ignore[attr-defined]
+
+    act("savepoint")
+    committed.produce(0, [person(n) for n in range(40, 45)])
+    world.epoch()
+    act("restore")
+    code, differences, epochs = committed.audit()
+    assert (code, differences, [one["epoch_id"] for one in epochs]) == (0, [], [1, 2])
+
+    world.epoch()
+
+    code, differences, epochs = committed.audit()
+    assert (code, differences) == (0, [])
+    assert [(one["epoch_id"], one["verdict"]) for one in epochs] == [(1, "exact"), (2, "exact"), (5, "exact")]
 
 
 def test_an_exact_target_is_called_exact(committed: Audited) -> None:

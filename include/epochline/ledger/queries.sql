@@ -215,7 +215,7 @@ SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS supersed
        (SELECT jsonb_object_agg(t.sink, t.columns) FROM epochline.planned_target t
         WHERE (t.pipeline, t.epoch_id) = (e.pipeline, e.epoch_id)) AS targets
 FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
-WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.undone_by IS NULL
+WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.undone_by IS NULL AND e.kind <> 'restore'
   AND e.epoch_id BETWEEN :first AND :last
 ORDER BY e.epoch_id
 
