@@ -126,6 +126,7 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recove
     recovery.took()
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F1")
 def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
     scheduler: Scheduler, recovery: Recovery
@@ -226,6 +227,7 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     assert_exact(scheduler, "cleared", poisoned)
 
 
+@pytest.mark.slow
 def test_a_sealed_epoch_whose_run_failed_is_committed_by_the_next_run(scheduler: Scheduler) -> None:
     """INV-6, P6: recovery across runs; the consumer group equals the heads afterwards."""
     first = {p: [f"first-{p}"] for p in range(4)}

@@ -293,6 +293,7 @@ def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epoc
         assert set(database.query(f"SELECT key, records, total, least, most FROM {table}")) == expected
 
 
+@pytest.mark.slow
 @settings(SLOW, max_examples=2)
 @given(seed=SEEDS, kind=st.sampled_from(sorted(WINDOWS)))
 def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_fail(
