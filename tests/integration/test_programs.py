@@ -35,7 +35,7 @@ def test_a_program_gives_what_the_documents_say_although_it_is_killed_on_the_way
     """E3, E5, E5b, E7, E8, E10, E11, C11, C12: input, commands, the document's fault, result and verdict."""
     done = subprocess.run(
         [sys.executable, "-c", "from epochline.cli import main; main()", "examples", "run", name],
-        env={**os.environ, "EPOCHLINE_HOME": home}, capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, "EPOCHLINE_HOME": home}, capture_output=True, text=True, check=False, timeout=1800,
     )  # fmt: skip
 
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
