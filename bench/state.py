@@ -29,7 +29,6 @@ from epochline.coordinator import LEASE, begin, commit, plan, seal
 from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.ledger.postgres import PostgresLedger
-from epochline.local.home import Home
 from epochline.local.jars import spark_jars
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS, Order, Subject
@@ -148,7 +147,7 @@ def measured(sizes: Sequence[int], rounds: int) -> list[Held]:
         for name, text in (("bench_state_transform", TRANSFORM), ("bench_state_parse", PARSE)):
             Path(folder, f"{name}.py").write_text(text)
         sys.path.insert(0, folder)
-        stack = Stack(Home(Path(folder) / "home"))
+        stack = Stack(Path(folder) / "home")
         stack.up(("postgres", "kafka"))
         try:
             with session("bench", "local[2]", jars=spark_jars(print), log=Path(folder) / "spark.log", conf={}) as spark:
