@@ -204,13 +204,13 @@ def _write_plan(
         parts = parts_of(watched, view.partitions, backfill) if backfill else ()
         bounds = {part.tp: part.until for part in parts} if backfill else None
         ranges = tuple(next_ranges(watched, view.partitions, limit=limit, bounds=bounds))
-        notes = [*notes, *open_transactions(view)]
+        held_back = open_transactions(view)
+        notes = [*notes, *held_back]
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
             judged = judge(tx, pipeline, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *judged.notes], judged.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
-        held_back = open_transactions(view)
         if not ranges and backfill is None and not held_back and closes_windows(tx, pipeline):
             kind = EpochKind.IDLE
             notes = [*notes, "nothing to read; windows close, because the source is idle"]
@@ -268,14 +268,15 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
     check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
     ends = {one.tp: one.last_stable for one in view.partitions}
     ranges = tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch))
+    held_back = tuple(open_transactions(view))
     return Preview(
         unfinished=unfinished,
         origins=origins,
         heads=tuple(watched),
         ranges=ranges,
-        idle=idle and not ranges and not open_transactions(view),
+        idle=idle and not ranges and not held_back,
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=tuple(open_transactions(view)),
+        notes=held_back,
     )
 
 

@@ -83,8 +83,8 @@ def _obstacles(
         yield f"{declared.name} is not new: its last epoch is {row.last_epoch_id}. Declare it under another name."
     yield from _declared_otherwise(tx, declared, found, new=undone is None)
     tx.targets.inspect(declared)
+    wrote = with_rows(tx, declared.name, undone or ())
     for sink in declared.sinks:
-        wrote = with_rows(tx, declared.name, undone or ())
         reason = tx.targets.cannot_undo(declared, sink, wrote) if wrote else None
         if reason is not None:
             yield reason
