@@ -18,8 +18,8 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     short, logged = pc.extract_regex(lines, _SHORT), pc.extract_regex(lines, _LOGGED)
     ip = pc.coalesce(_text(short, "ip"), _text(logged, "ip"))
     visited_at = pc.coalesce(
-        pc.assume_timezone(_moments(_text(short, "time"), "%Y-%m-%d_%H:%M:%S"), "UTC"),
-        pc.cast(_moments(_text(logged, "time"), "%d/%b/%Y:%H:%M:%S %z"), pa.timestamp("us", tz="UTC")),
+        pc.assume_timezone(_moments(_text(short, "time"), "%Y-%m-%d", "_%H:%M:%S"), "UTC"),
+        pc.cast(_moments(_text(logged, "time"), "%d/%b/%Y", ":%H:%M:%S %z"), pa.timestamp("us", tz="UTC")),
     )
     error = "is neither 'yyyy-MM-dd_HH:mm:ss IP' nor a line of an access log"
     errors = pc.if_else(pc.is_null(visited_at), pa.scalar(error), pa.scalar(None, pa.string()))
@@ -30,5 +30,9 @@ def _text(found: pa.StructArray, name: str) -> pa.Array:
     return pc.struct_field(found, name).cast(pa.string())
 
 
-def _moments(texts: pa.Array, form: str) -> pa.Array:
-    return pc.strptime(texts, format=form, unit="us", error_is_null=True)
+def _moments(texts: pa.Array, date: str, clock: str) -> pa.Array:
+    """The moments; NULL also for a day that does not exist, which strptime takes for one of the next month."""
+    moments = pc.strptime(texts, format=date + clock, unit="us", error_is_null=True)
+    days = pc.utf8_slice_codeunits(texts, 0, len("2019-09-15") if date.startswith("%Y") else len("15/Sep/2019"))
+    exists = pc.equal(pc.strftime(pc.strptime(days, format=date, unit="s", error_is_null=True), format=date), days)
+    return pc.if_else(exists, moments, pa.scalar(None, moments.type))

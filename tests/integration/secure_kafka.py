@@ -22,7 +22,7 @@ from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK, Ports, is_listening
 
 USER = "epochline"
-PASSWORD = 'canary "9d1f\\secret"; = #1'
+PASSWORD = 'canary "Zq9d1fxW\\secret"; = #1'
 """With all that a JAAS configuration or a properties file could trip over."""
 _ADMIN_PASSWORD = "of the broker itself"
 

@@ -43,6 +43,6 @@ def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
     explained = read_ranges(spark, [one], settings)._jdf.queryExecution().toString()
     for text in (logged, explained):
         assert topic_name in text
-        assert "9d1f" not in text
+        assert "Zq9d1fxW" not in text
         assert "BEGIN PRIVATE KEY" not in text
         assert "LoginModule" not in text
