@@ -6,9 +6,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 # Over bytes: what follows the time in a log need not be text. What is taken out of a line is ASCII.
-_SHORT = r"\A(?P<time>[0-9]{4}-[0-9]{2}-[0-9]{2}_[0-9]{2}:[0-9]{2}:[0-9]{2}) (?P<ip>[!-~]+)\s*\z"
+_SHORT = r"\A(?P<time>(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})_[0-9]{2}:[0-9]{2}:[0-9]{2}) (?P<ip>[!-~]+)\s*\z"
 _LOGGED = (
-    r"\A(?P<ip>[!-~]+) [^\[]*\[(?P<time>[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4})\]"
+    r"\A(?P<ip>[!-~]+) [^\[]*"
+    r"\[(?P<time>(?P<day>[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}):[0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4})\]"
 )
 
 
@@ -18,8 +19,8 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     short, logged = pc.extract_regex(lines, _SHORT), pc.extract_regex(lines, _LOGGED)
     ip = pc.coalesce(_text(short, "ip"), _text(logged, "ip"))
     visited_at = pc.coalesce(
-        pc.assume_timezone(_moments(_text(short, "time"), "%Y-%m-%d", "_%H:%M:%S"), "UTC"),
-        pc.cast(_moments(_text(logged, "time"), "%d/%b/%Y", ":%H:%M:%S %z"), pa.timestamp("us", tz="UTC")),
+        pc.assume_timezone(_moments(short, "%Y-%m-%d", "_%H:%M:%S"), "UTC"),
+        pc.cast(_moments(logged, "%d/%b/%Y", ":%H:%M:%S %z"), pa.timestamp("us", tz="UTC")),
     )
     error = "is neither 'yyyy-MM-dd_HH:mm:ss IP' nor a line of an access log"
     errors = pc.if_else(pc.is_null(visited_at), pa.scalar(error), pa.scalar(None, pa.string()))
@@ -30,9 +31,12 @@ def _text(found: pa.StructArray, name: str) -> pa.Array:
     return pc.struct_field(found, name).cast(pa.string())
 
 
-def _moments(texts: pa.Array, date: str, clock: str) -> pa.Array:
+def _moments(found: pa.StructArray, day: str, clock: str) -> pa.Array:
     """The moments; NULL also for a day that does not exist, which strptime takes for one of the next month."""
-    moments = pc.strptime(texts, format=date + clock, unit="us", error_is_null=True)
-    days = pc.utf8_slice_codeunits(texts, 0, len("2019-09-15") if date.startswith("%Y") else len("15/Sep/2019"))
-    exists = pc.equal(pc.strftime(pc.strptime(days, format=date, unit="s", error_is_null=True), format=date), days)
+    moments, days = _read(_text(found, "time"), day + clock), _text(found, "day")
+    exists = pc.equal(pc.strftime(_read(days, day), format=day), days)
     return pc.if_else(exists, moments, pa.scalar(None, moments.type))
+
+
+def _read(texts: pa.Array, form: str) -> pa.Array:
+    return pc.strptime(texts, format=form, unit="us", error_is_null=True)
