@@ -95,6 +95,20 @@ class TargetError(EpochlineError):
     """A target table cannot take this pipeline's rows: another owner, other columns, missing key."""
 
 
+class SinkError(EpochlineError):
+    """A sink refuses what a committed epoch has for it; the message names sink and epoch, and what to do."""
+
+
+class SinkUnavailableError(SinkError):
+    """A sink is down, or another process took over there: trying again helps, and nothing is lost meanwhile."""
+
+    retryable = True
+
+
+class SinkAheadError(SinkError):
+    """A sink shows an epoch that the ledger does not know: the ledger went back in time, as from a backup."""
+
+
 class PipelinePausedError(EpochlineError):
     """An operator paused the pipeline: no epoch is planned until it is resumed."""
 
@@ -159,6 +173,10 @@ class SealRefusedError(EpochError):
     """Staging is not complete or does not balance; the attempt failed (INV-9)."""
 
     retryable = True
+
+
+class OutboxTooLargeError(EpochError):
+    """An epoch has more for a topic than one Kafka transaction may take; the message names the limit to lower."""
 
 
 class HeadMovedError(EpochError):

@@ -13,6 +13,9 @@ QUARANTINE = "_quarantine"
 OWNER, WRITER, READER = "epochline_owner", "epochline_writer", "epochline_reader"
 """The roles of least privilege that the ledger's migration makes and grants to; none of them can log in."""
 
+OUTBOX = "epochline_outbox"
+"""The schema of the tables that hold what is still to be sent to a topic."""
+
 FOLLOWED = "epochline_follow_state"
 """How the names of a state table's triggers begin: they refuse no row, so that the seal need not try one."""
 
@@ -47,6 +50,12 @@ def parse_staging_table(name: str) -> StagingName | None:
     if match is None:
         return None
     return StagingName(digest=match["digest"], epoch_id=int(match["epoch"]), attempt=int(match["attempt"]))
+
+
+def outbox_table(pipeline: str, topic: str) -> str:
+    """Name of the table in ``epochline_outbox`` that holds what is still to be sent to a topic."""
+    hint = re.sub(r"[^a-z0-9_]", "_", topic.lower())[:40]
+    return f"{hint}_{_digest(pipeline, topic)}"
 
 
 def deleted_keys_table(pipeline: str, sink: str) -> str:

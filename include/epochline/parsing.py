@@ -89,4 +89,7 @@ class Regex(Declared):
         return {name: str(parse_type(self.columns.get(name, "text"))) for name in groups}
 
 
+ValueFormat = Annotated[Bytes | Text | Json, Field(discriminator="kind")]
+"""What a topic's values are made by; the columns are those that a parser of the same name would give."""
+
 ReadyMadeParser = Annotated[Bytes | Text | Json | Regex, Field(discriminator="kind")]

@@ -1,0 +1,126 @@
+"""Sinks beside the database whose rows Spark writes where they belong: files, and a third party's own."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from epochline.columns import LINEAGE
+from epochline.declared import Declared, check_columns, check_reference, reading_back
+from epochline.table import PostgresTable
+
+
+class BesideRows(PostgresTable):
+    """What a sink beside the database is given, as if it were an append target: nothing is staged for it."""
+
+
+class Beside(Declared):
+    """Base of the sinks beside the database.
+
+    Args:
+        columns: names and PostgreSQL types of the rows.
+        select: ``module:function`` from parsed batch to this sink's batch; by default columns are taken by name.
+        aggregated: rows of a ``transform`` that belong to no single record: they carry no lineage.
+        max_unpublished_epochs: as long as so many epochs are not shown there, none is planned.
+    """
+
+    columns: dict[str, str] = Field(min_length=1)
+    select: str | None = None
+    aggregated: bool = False
+    max_unpublished_epochs: int = Field(default=100, ge=1)
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        return check_columns(columns)
+
+    @field_validator("select")
+    @classmethod
+    def _select_exists(cls, select: str | None) -> str | None:
+        return None if select is None else check_reference(select)
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> BesideRows:
+        """Its rows, as an append target would have them."""
+        # Its name is no table's, so nothing of a table's name is checked.
+        return BesideRows.model_construct(
+            table=self.name, columns=self.columns, select=self.select, aggregated=self.aggregated
+        )
+
+    @property
+    def written(self) -> dict[str, str]:
+        """Columns and types of the rows that a writer is given: the declared ones, then the record's position."""
+        lineage = {} if self.aggregated else {name: kind for name, kind in LINEAGE.items() if name != "_epoch"}
+        return {**self.columns, **lineage}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Files(Beside):
+    """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
+
+    Args:
+        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``).
+        format: ``parquet``, ``csv`` (with a header line) or ``json`` (one object per line).
+    """
+
+    path: str
+    format: Literal["parquet", "csv", "json"] = "parquet"
+
+    @field_validator("path")
+    @classmethod
+    def _path_is_absolute(cls, path: str) -> str:
+        if "://" not in path and not path.startswith("/"):
+            raise ValueError(f"{path!r}: write the whole path, because tasks run in folders of their own")
+        return path.rstrip("/") or "/"
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        return f"files:{self.path}"
+
+
+class OwnSink(Beside):
+    """A sink that somebody else wrote: a class with the methods of `epochline.sink.Sink`.
+
+    Args:
+        sink: ``module:Class``; it is made with the keyword arguments of ``options``, on the driver and on executors.
+        options: JSON values, kept with the declaration: no secrets.
+        label: names the sink, in the ledger and in messages; the class by default.
+    """
+
+    sink: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    label: str | None = None
+
+    @field_validator("sink")
+    @classmethod
+    def _class_exists(cls, reference: str) -> str:
+        module, _, name = reference.partition(":")
+        if reading_back.get():
+            return reference
+        try:
+            spec = importlib.util.find_spec(module) if name else None
+        except (ModuleNotFoundError, ValueError):
+            spec = None
+        if spec is None or spec.origin is None:
+            raise ValueError(f"write it as 'module:Class' of a module on PYTHONPATH, got {reference!r}")
+        tree = ast.parse(Path(spec.origin).read_bytes())
+        if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+            raise ValueError(f"{spec.origin} defines no class {name!r}")
+        return reference
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        return f"own:{self.label or self.sink}"
