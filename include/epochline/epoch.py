@@ -181,6 +181,7 @@ class Attempt:
     """Whether the job wrote its end mark: without one the attempt failed, whatever the exit code."""
     error: str | None = None
     """Why the attempt's job failed, as ``Class: message``, or why the attempt was fenced."""
+    generation: int = 1
 
     @property
     def application_name(self) -> str:

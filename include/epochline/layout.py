@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from epochline.columns import LINEAGE
 from epochline.names import QUARANTINE, staging_table
 from epochline.pipeline import Pipeline
+from epochline.sink import SinkAttempt
 from epochline.table import PostgresTable, order_columns
 
 STAGED_LINEAGE = {name: LINEAGE[name] for name in ("_topic", "_partition", "_offset", "_row")}
@@ -47,7 +48,8 @@ class StagedTable:
 class StagingTicket:
     """All that a writer of one attempt must know, and nothing that is secret.
 
-    ``tables`` has one entry per sink and per state table of the declaration, in its order, and the quarantine last.
+    ``tables`` has one entry per table of the declaration, in its order, and the quarantine last; ``beside`` one per
+    sink beside the database, as if there were a staging table for it.
     """
 
     pipeline: str
@@ -56,10 +58,29 @@ class StagingTicket:
     attempt_id: int
     application_name: str
     tables: tuple[StagedTable, ...]
+    generation: int = 1
+    token: str = ""
+    beside: tuple[StagedTable, ...] = ()
+
+    @property
+    def written(self) -> tuple[StagedTable, ...]:
+        """All that the attempt's rows go to."""
+        return (*self.tables, *self.beside)
+
+    @property
+    def sink_attempt(self) -> SinkAttempt:
+        """The attempt, as sinks know it."""
+        return SinkAttempt(
+            pipeline=self.pipeline,
+            generation=self.generation,
+            epoch_id=self.epoch_id,
+            attempt=self.attempt,
+            token=self.token,
+        )
 
     def table(self, sink: str) -> StagedTable:
-        """The staging table of a sink, or of the quarantine."""
-        return next(table for table in self.tables if table.sink == sink)
+        """What the rows of a sink, or of the quarantine, go to."""
+        return next(table for table in self.written if table.sink == sink)
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} of epoch {self.epoch_id} of {self.pipeline}"
@@ -111,3 +132,8 @@ def staged_tables(
         )
     )
     return tuple(tables)
+
+
+def staged_beside(pipeline: Pipeline) -> tuple[StagedTable, ...]:
+    """The columns of what is written beside the database; there are no such tables."""
+    return tuple(StagedTable(sink=sink.name, table="", columns=sink.written) for sink in pipeline.beside)

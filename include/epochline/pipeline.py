@@ -10,22 +10,44 @@ import hashlib
 import json
 import re
 from datetime import timedelta
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, model_validator
 
+from epochline.beside import Beside, Files, OwnSink
 from epochline.declared import Declared, check_columns, check_reference, reading_back
-from epochline.names import consumer_group, split_table
+from epochline.names import OUTBOX, consumer_group, split_table
 from epochline.parsing import ReadyMadeParser
 from epochline.profiles import profile as find_profile
 from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, Startup
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.topic import KafkaTopic, Outbox
 from epochline.windowed import Windowed
 
 # Declarations that are in a ledger already may have them; nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
+
+
+_KINDS = (("topic", KafkaTopic), ("path", Files), ("sink", OwnSink))
+
+
+def _kind(sink: Any) -> str:
+    """Which kind of sink was declared: by its class, or by the field that only that kind has."""
+    for field, kind in _KINDS:
+        if isinstance(sink, kind) or (isinstance(sink, dict) and field in sink):
+            return field
+    return "table"
+
+
+DeclaredSink = Annotated[
+    Annotated[PostgresTable, Tag("table")]
+    | Annotated[KafkaTopic, Tag("topic")]
+    | Annotated[Files, Tag("path")]
+    | Annotated[OwnSink, Tag("sink")],
+    Discriminator(_kind),
+]
 
 
 class KafkaSource(Declared):
@@ -90,7 +112,7 @@ class Pipeline(Declared):
         record: columns and PostgreSQL types of what the function ``parse`` gives (not for a ready-made parser).
         explode: name of a list column of ``parse`` whose elements become rows of their own, numbered ``_row``.
         transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict by table.
-        sinks: the target tables.
+        sinks: target tables, and `KafkaTopic`, `Files` and `OwnSink`, which show an epoch after its commit.
         state: tables of keyed state. The transform is called with a dict of DataFrames by table too, the state of the
             keys that the epoch's records have, and gives a DataFrame of the rows to keep for each, or none; a row with
             a true ``_deleted`` is forgotten.
@@ -111,7 +133,7 @@ class Pipeline(Declared):
     name: str
     source: KafkaSource
     parse: str | ReadyMadeParser
-    sinks: tuple[PostgresTable, ...] = Field(min_length=1)
+    sinks: tuple[DeclaredSink, ...] = Field(min_length=1)
     record: dict[str, str] = Field(default_factory=dict)
     explode: str | None = None
     transform: str | None = None
@@ -170,7 +192,7 @@ class Pipeline(Declared):
     @field_validator("sinks", "state", mode="before")
     @classmethod
     def _one_table_may_stand_alone(cls, tables: Any) -> Any:
-        return (tables,) if isinstance(tables, PostgresTable) else tables
+        return (tables,) if isinstance(tables, Declared) else tables
 
     @model_validator(mode="after")
     def _record_and_sinks_agree(self) -> Self:
@@ -195,10 +217,32 @@ class Pipeline(Declared):
         tables = [split_table(sink.table) for sink in self.tables]
         if len(set(tables)) != len(tables):
             raise ValueError("sinks: a table is named twice" + (", or is state too" if self.states else ""))
+        names = [sink.name for sink in self.following]
+        if len(set(names)) != len(names):
+            raise ValueError("sinks: a topic, a path or an own sink is named twice")
         self._check_state()
-        for sink in self.tables:
+        for sink in (*self.targets, *self.states):
+            if split_table(sink.table)[0] == OUTBOX:
+                raise ValueError(f"sinks.{sink}: the schema {OUTBOX} is not for targets")
             self._check_sink(sink)
+        for following in self.following:
+            self._check_following(following)
         return self
+
+    def _check_following(self, sink: KafkaTopic | Beside) -> None:
+        if self.is_transformed:
+            if sink.select is not None:
+                raise ValueError(f"sinks.{sink}.select: with a transform, give each sink its rows there")
+            return
+        if sink.aggregated:
+            raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
+        wanted = sink.record if isinstance(sink, KafkaTopic) else sink.columns
+        missing = [name for name in wanted if name not in self.parsed_columns]
+        if missing and sink.select is None:
+            raise ValueError(
+                f"sinks.{sink}.columns: the record has no {', '.join(missing)}; it has"
+                f" {', '.join(self.parsed_columns)}. Rename them in parse, or give the sink a select"
+            )
 
     def _check_state(self) -> None:
         if self.state and self.transform is None:
@@ -242,14 +286,44 @@ class Pipeline(Declared):
         """Columns and types of the parsed record."""
         return self.record if isinstance(self.parse, str) else self.parse.record
 
-    def sink(self, table: str) -> PostgresTable:
-        """The sink or the state that is ``table``."""
-        return next(sink for sink in self.tables if sink.table == table)
+    def sink(self, name: str) -> PostgresTable:
+        """What the rows of a sink are made for: its table, its outbox, or its rows beside the database."""
+        return next(rows for rows in self.written if rows.table == name)
+
+    @property
+    def targets(self) -> tuple[PostgresTable, ...]:
+        """The sinks that are tables."""
+        return tuple(sink for sink in self.sinks if isinstance(sink, PostgresTable))
+
+    @property
+    def topics(self) -> tuple[KafkaTopic, ...]:
+        """The sinks that are topics."""
+        return tuple(sink for sink in self.sinks if isinstance(sink, KafkaTopic))
+
+    @property
+    def outboxes(self) -> tuple[Outbox, ...]:
+        """The tables that hold what is still to be sent, one per topic."""
+        return tuple(topic.outbox(self.name) for topic in self.topics)
+
+    @property
+    def beside(self) -> tuple[Beside, ...]:
+        """The sinks that Spark writes beside the database."""
+        return tuple(sink for sink in self.sinks if isinstance(sink, Beside))
+
+    @property
+    def following(self) -> tuple[KafkaTopic | Beside, ...]:
+        """The sinks that show an epoch after its commit, by roll-forward."""
+        return (*self.topics, *self.beside)
 
     @property
     def tables(self) -> tuple[PostgresTable, ...]:
-        """Every table that an epoch writes: the targets, then the state."""
-        return (*self.sinks, *self.states)
+        """Every table that an epoch writes: the targets, the outboxes, then the state."""
+        return (*self.targets, *self.outboxes, *self.states)
+
+    @property
+    def written(self) -> tuple[PostgresTable, ...]:
+        """Everything that an epoch's rows are made for: every table, then what lies beside the database."""
+        return (*self.tables, *(sink.rows for sink in self.beside))
 
     @property
     def states(self) -> tuple[StateTable, ...]:
@@ -258,7 +332,7 @@ class Pipeline(Declared):
             return self.state
         return (
             *self.state,
-            self.windows.open_windows(next(one for one in self.sinks if one.table == self.windows.into)),
+            self.windows.open_windows(self.sinks),
         )
 
     @property
@@ -278,7 +352,7 @@ class Pipeline(Declared):
         )
         for table in (*fields["sinks"], *fields.get("state", ())):
             # Left out where it says nothing, as in declarations that are in ledgers already.
-            if not table["before_images"]:
+            if "before_images" in table and not table["before_images"]:
                 del table["before_images"]
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

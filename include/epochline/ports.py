@@ -19,6 +19,7 @@ from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, Planne
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.planning import SourceView
 from epochline.savepoint import Savepoint
+from epochline.sink import Committable, Sink, WrittenPart
 from epochline.state import StateStanding
 from epochline.table import PostgresTable
 
@@ -40,6 +41,8 @@ class Manifest:
     write_id: str
     parts: int
     rows: int
+    body: Mapping[str, Any] | None = None
+    """What the sink's seal left for its commit; None of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +309,9 @@ class Attempts(Protocol):
     def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
         """What the parts received, per topic and partition."""
 
+    def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
+        """The parts of one sink, in the order of their numbers."""
+
     def end_sessions(self, attempt: Attempt) -> int:
         """End the database sessions of the attempt's writers, each recorded as a fenced write; how many."""
 
@@ -521,6 +527,75 @@ class Savepoints(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueReceipt:
+    """What a committed epoch still has to show in one sink.
+
+    Args:
+        sink: the sink's name.
+        committable: what its seal left.
+        tried: whether a publish began with it before, so that nobody knows how far it got.
+    """
+
+    pipeline: str
+    epoch_id: int
+    sink: str
+    committable: Committable
+    tried: bool
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch_id} of {self.pipeline} in {self.sink}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldReceipt:
+    """A receipt as it is told to others: which epoch a sink shows, when, and which offsets it took."""
+
+    epoch_id: int
+    sink: str
+    rows: int
+    shown_at: datetime
+    offsets: Mapping[str, Mapping[str, tuple[int, int]]]
+    """By topic and partition, ``[start, until)``."""
+
+
+class Receipts(Protocol):
+    """Per committed epoch and sink, whether the sink shows it."""
+
+    def keep_sealed(self, attempt: Attempt, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+        """At the seal: keep with the attempt's manifests, by their sink, what sinks left for their commit."""
+
+    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline) -> None:
+        """In the commit: one receipt per sink, with its rows; tables show the epoch now, the others are due."""
+
+    def due(self, pipeline: str) -> Sequence[DueReceipt]:
+        """What is still to be shown, epochs in order."""
+
+    def unpublished(self, pipeline: str) -> Mapping[str, int]:
+        """By sink, how many epochs it does not show yet; sinks that show all are left out."""
+
+    def try_to_show(self, receipt: DueReceipt) -> bool:
+        """Note that a publish begins with it; False where the sink shows it already."""
+
+    def shown(self, receipt: DueReceipt, seconds: float, outbox: str | None) -> bool:
+        """Note that the sink shows the epoch, which took so long, and empty its outbox; whether it was not noted."""
+
+    def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
+        """By sink, what was committed of an epoch that every sink shows; nothing where one does not yet."""
+
+    def untold(self, pipeline: str) -> Sequence[ToldReceipt]:
+        """Receipts of sinks that show their epoch, and that nobody is known to have heard of, the oldest first."""
+
+    def tell(self, pipeline: str, receipts: Sequence[ToldReceipt], run: Run) -> None:
+        """Note which run's task tells them; whether it was heard is known when the task has succeeded."""
+
+    def tellers(self, pipeline: str) -> Sequence[str]:
+        """Ids of runs whose telling is not known to have been heard."""
+
+    def heard(self, pipeline: str, run_id: str) -> None:
+        """What this run's task told was heard."""
+
+
 class Times(Protocol):
     """Event time, as epochs left it."""
 
@@ -574,6 +649,10 @@ class Transaction(Protocol):
     def savepoints(self) -> Savepoints:
         """Savepoints."""
 
+    @property
+    def receipts(self) -> Receipts:
+        """Which sinks show which epochs."""
+
 
 class Ledger(Protocol):
     """Where transactions come from."""
@@ -583,6 +662,13 @@ class Ledger(Protocol):
 
         Raises:
             LedgerUnavailableError: the connection was lost; a commit in flight may or may not have happened (INV-5).
+        """
+
+    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
+        """By name, the sinks of a declaration that show an epoch after its commit. No transaction may be open.
+
+        Raises:
+            ConfigurationError: a connection that one of them needs is not known.
         """
 
 

@@ -70,14 +70,18 @@ class PartWriter(Protocol):
         """Let go of everything; after `finish`, or without it where the task failed."""
 
 
-class Sink(Protocol):
-    """One declared sink of one pipeline. Every method may be called again after a crash, by another process."""
-
-    def begin(self, attempt: SinkAttempt) -> None:
-        """Make room for an attempt's rows."""
+class Writing(Protocol):
+    """The step of a sink that executors do."""
 
     def write(self, attempt: SinkAttempt, part: int) -> PartWriter:
         """Where one Spark partition's rows go. A repeated part is written anew; the first that is counted stays."""
+
+
+class Committing(Protocol):
+    """The steps of a sink that tasks do. Each may be called again after a crash, by another process."""
+
+    def begin(self, attempt: SinkAttempt) -> None:
+        """Make room for an attempt's rows."""
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
         """Check that every part is there and can be committed; the body of the `Committable`.
@@ -105,3 +109,19 @@ class Sink(Protocol):
 
     def notify_complete(self, committable: Committable) -> None:
         """Every sink shows the epoch, and the ledger says so."""
+
+
+class Sink(Writing, Committing, Protocol):
+    """One declared sink of one pipeline."""
+
+
+class Preflighted(Protocol):
+    """A sink that can be asked before an epoch is planned whether it would take one."""
+
+    def preflight(self, pipeline: str) -> None:
+        """Refuse where no epoch could be shown.
+
+        Raises:
+            SinkUnavailableError: the sink is down. Planning goes on: the epoch is shown when it is back.
+            SinkError: it would refuse; nothing is planned.
+        """

@@ -20,7 +20,7 @@ from typing import Any
 from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, TopicMissingError
 from epochline.event_time import TimeStanding
-from epochline.layout import StagedTable, StagingTicket, staged_tables
+from epochline.layout import StagedTable, StagingTicket, staged_beside, staged_tables
 from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
 from epochline.pipeline import KafkaSource, Pipeline
@@ -33,6 +33,7 @@ from epochline.ports import (
     Chain,
     Claims,
     Decision,
+    DueReceipt,
     EpochRows,
     History,
     Manifest,
@@ -41,13 +42,16 @@ from epochline.ports import (
     PartSum,
     PipelineRow,
     Quarantine,
+    Receipts,
     Selection,
     Standing,
     States,
     TableDifference,
     Targets,
     Times,
+    ToldReceipt,
 )
+from epochline.sink import Committable, Sink, SinkAttempt, WrittenPart
 from epochline.state import StateDigest, StateStanding
 from epochline.table import PostgresTable
 
@@ -157,6 +161,22 @@ class _AttemptRow:
 
 
 @dataclass
+class _ReceiptRow:
+    committable: Committable
+    shown_at: datetime | None
+    tried: bool = False
+    told_by: str | None = None
+    heard: bool = False
+
+
+def _offsets_by_topic(ranges: Sequence[PlannedRange]) -> dict[str, dict[str, tuple[int, int]]]:
+    found: dict[str, dict[str, tuple[int, int]]] = {}
+    for one in ranges:
+        found.setdefault(one.tp.topic, {})[str(one.tp.partition)] = (one.range.start, one.range.until)
+    return found
+
+
+@dataclass
 class _Rows:
     pipelines: dict[str, PipelineRow] = field(default_factory=dict)
     epochs: dict[tuple[str, int], Epoch] = field(default_factory=dict)
@@ -181,6 +201,7 @@ class _Rows:
     failed_at: dict[int, datetime] = field(default_factory=dict)
     states: dict[tuple[str, str], tuple[int, StateDigest]] = field(default_factory=dict)
     undone: set[tuple[str, int]] = field(default_factory=set)
+    receipts: dict[tuple[str, int, str], _ReceiptRow] = field(default_factory=dict)
 
 
 class FakeLedger:
@@ -193,7 +214,13 @@ class FakeLedger:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.rows = _Rows()
         self.now = now
+        self.outlets: dict[str, Sink] = {}
+        """By name, what stands for the sinks that show an epoch after its commit."""
         self._one_at_a_time = threading.RLock()
+
+    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
+        """Those of `outlets` that are declared."""
+        return {sink.name: self.outlets[sink.name] for sink in pipeline.following}
 
     @contextmanager
     def transaction(self) -> Iterator[FakeTransaction]:
@@ -223,6 +250,7 @@ class FakeTransaction:
         self.history: History = self
         self.states: States = self
         self.times: Times = self
+        self.receipts: Receipts = self
 
     # Epochs and pipelines.
 
@@ -529,6 +557,7 @@ class FakeTransaction:
             pipeline=attempt.pipeline, epoch_id=attempt.epoch_id, attempt=attempt.number,
             attempt_id=attempt.attempt_id, application_name=attempt.application_name,
             tables=self.rows.attempts[attempt.attempt_id].tables,
+            token=attempt.token, beside=staged_beside(pipeline),
         )  # fmt: skip
 
     def live(self, epoch: Epoch) -> Attempt | None:
@@ -567,6 +596,10 @@ class FakeTransaction:
                 part if old is None else replace(old, parts=old.parts + 1, rows=old.rows + part.rows)
             )
         return list(sums.values())
+
+    def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
+        parts = [part for part, _ in self.rows.attempts[attempt.attempt_id].parts if part.sink == sink]
+        return [WrittenPart(number=number, rows=part.rows, message={}) for number, part in enumerate(parts)]
 
     def seen(self, attempt: Attempt) -> Mapping[Key, PartitionCounts]:
         return add_up(seen for _, seen in self.rows.attempts[attempt.attempt_id].parts)
@@ -664,9 +697,13 @@ class FakeTransaction:
         )  # fmt: skip
 
     def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        rows = self.rows.targets[sink.table]
-        self.rows.targets[sink.table] = [row for row in rows if row["_epoch"] not in epochs]
-        return len(rows) - len(self.rows.targets[sink.table])
+        return self.undo_rows(sink.table, epochs)
+
+    def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
+        """Take the rows of these epochs out of a table; how many."""
+        rows = self.rows.targets[table]
+        self.rows.targets[table] = [row for row in rows if row["_epoch"] not in epochs]
+        return len(rows) - len(self.rows.targets[table])
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         where = {"_pipeline": epoch.pipeline, "_generation": epoch.generation, "_epoch": epoch.epoch_id}
@@ -675,6 +712,89 @@ class FakeTransaction:
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
         pass
+
+    # Receipts.
+
+    def keep_sealed(self, attempt: Attempt, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+        row = self.rows.attempts[attempt.attempt_id]
+        for sink, body in bodies.items():
+            row.manifests[sink] = replace(row.manifests[sink], body=body)
+
+    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline) -> None:
+        manifests = self.rows.attempts[attempt.attempt_id].manifests
+        names = {sink.table: (sink.table, True) for sink in pipeline.targets}
+        names |= {box.topic.name: (box.table, False) for box in pipeline.outboxes}
+        names |= {sink.name: (sink.name, False) for sink in pipeline.beside}
+        for sink, (manifest, shown) in names.items():
+            self.rows.receipts[epoch.pipeline, epoch.epoch_id, sink] = _ReceiptRow(
+                committable=Committable(
+                    attempt=SinkAttempt(
+                        pipeline=epoch.pipeline, generation=epoch.generation, epoch_id=epoch.epoch_id,
+                        attempt=attempt.number, token=attempt.token,
+                    ),
+                    rows=manifests[manifest].rows,
+                    body=manifests[manifest].body or {},
+                ),
+                shown_at=self._now() if shown else None,
+            )  # fmt: skip
+
+    def _receipts(self, pipeline: str) -> list[tuple[int, str, _ReceiptRow]]:
+        rows = [(key[1], key[2], row) for key, row in self.rows.receipts.items() if key[0] == pipeline]
+        return sorted(rows, key=lambda one: one[:2])
+
+    def due(self, pipeline: str) -> Sequence[DueReceipt]:
+        return [
+            DueReceipt(pipeline=pipeline, epoch_id=epoch_id, sink=sink, committable=row.committable, tried=row.tried)
+            for epoch_id, sink, row in self._receipts(pipeline)
+            if row.shown_at is None
+        ]
+
+    def unpublished(self, pipeline: str) -> Mapping[str, int]:
+        return Counter(one.sink for one in self.due(pipeline))
+
+    def try_to_show(self, receipt: DueReceipt) -> bool:
+        row = self.rows.receipts[receipt.pipeline, receipt.epoch_id, receipt.sink]
+        row.tried = True
+        return row.shown_at is None
+
+    def shown(self, receipt: DueReceipt, seconds: float, outbox: str | None) -> bool:
+        row = self.rows.receipts[receipt.pipeline, receipt.epoch_id, receipt.sink]
+        if outbox is not None:
+            self.undo_rows(outbox, [receipt.epoch_id])
+        if row.shown_at is not None:
+            return False
+        row.shown_at = self._now()
+        return True
+
+    def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
+        own = {sink: row for number, sink, row in self._receipts(pipeline) if number == epoch_id}
+        if any(row.shown_at is None for row in own.values()):
+            return {}
+        return {sink: row.committable for sink, row in own.items()}
+
+    def untold(self, pipeline: str) -> Sequence[ToldReceipt]:
+        return [
+            ToldReceipt(
+                epoch_id=epoch_id,
+                sink=sink,
+                rows=row.committable.rows,
+                shown_at=row.shown_at,
+                offsets=_offsets_by_topic(self.rows.ranges[pipeline, epoch_id]),
+            )
+            for epoch_id, sink, row in self._receipts(pipeline)
+            if row.shown_at is not None and not row.heard
+        ]
+
+    def tell(self, pipeline: str, receipts: Sequence[ToldReceipt], run: Run) -> None:
+        for one in receipts:
+            self.rows.receipts[pipeline, one.epoch_id, one.sink].told_by = run.run_id
+
+    def tellers(self, pipeline: str) -> Sequence[str]:
+        return sorted({row.told_by for _, _, row in self._receipts(pipeline) if row.told_by and not row.heard})
+
+    def heard(self, pipeline: str, run_id: str) -> None:
+        for _, _, row in self._receipts(pipeline):
+            row.heard = row.heard or row.told_by == run_id
 
     # Event time: only Spark knows any.
 
@@ -722,9 +842,10 @@ class FakeTransaction:
         if row.attempt.fenced or row.attempt.sealed:
             row.fenced_writes += 1
             return False
-        for staged in ticket.tables:
+        for staged in ticket.written:
             new = rows.get(staged.sink, [])
-            self.rows.staging[staged.table] += new
+            if staged in ticket.tables:
+                self.rows.staging[staged.table] += new
             part = PartSum(sink=staged.sink, write_id="w", parts=1, rows=len(new))
             row.parts.append((part, dict(seen) if staged.sink == QUARANTINE else {}))
         return True

@@ -15,6 +15,7 @@ from epochline.event_time import EventTime
 from epochline.restart import Pause
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.topic import KafkaTopic
 from epochline.windows import Windows
 
 START, END = "window_start", "window_end"
@@ -22,6 +23,15 @@ START, END = "window_start", "window_end"
 
 _TIME = parse_type("timestamptz").name
 _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")
+
+
+Sink = PostgresTable | KafkaTopic
+"""What results can go to."""
+
+
+def sink_name(sink: Sink) -> str:
+    """How a declaration of windows names a sink: by its table, or as ``kafka:TOPIC``."""
+    return sink.name if isinstance(sink, KafkaTopic) else sink.table
 
 
 class Aggregate(Declared):
@@ -97,17 +107,25 @@ class Windowed(Declared):
         """Columns of the record without which it belongs to no window: NULL there makes it a bad record."""
         return tuple(dict.fromkeys((self.time.column, *self.key)))
 
-    def open_windows(self, into: PostgresTable) -> StateTable:
+    def open_windows(self, sinks: Sequence[Sink | Declared]) -> StateTable:
         """The table of the windows that are not forgotten yet.
 
         Args:
-            into: the sink of the results, checked by `check`.
+            sinks: the declared ones, checked by `check`.
         """
-        return StateTable(table=f"{into.table}_open", key=(*self.key, START), columns=into.columns)
+        into = next(sink for sink in sinks if isinstance(sink, Sink) and sink_name(sink) == self.into)
+        if isinstance(into, KafkaTopic):
+            table, columns = into.topic.replace(".", "_"), into.record
+        else:
+            table, columns = into.table, into.columns or {}
+        return StateTable(table=f"{table}_open", key=(*self.key, START), columns=columns)
 
-    def check(self, record: Mapping[str, str], sinks: Sequence[PostgresTable]) -> None:
+    def check(self, record: Mapping[str, str], sinks: Sequence[Sink | Declared]) -> None:
         """Hold it against the record's columns and the sinks; ``ValueError`` says what does not fit."""
-        by_table = {sink.table: sink for sink in sinks}
+        beside = [str(sink) for sink in sinks if not isinstance(sink, Sink)]
+        if beside:
+            raise ValueError(f"windows: {', '.join(beside)} cannot take results; a table or a topic can")
+        by_table = {sink_name(sink): sink for sink in sinks if isinstance(sink, Sink)}
         columns = {"time.column": (self.time.column,), "key": self.key}
         columns |= {f"aggregates.{name}": (one.column,) for name, one in self.read_aggregates.items() if one.column}
         for field, names in columns.items():
@@ -129,25 +147,32 @@ class Windowed(Declared):
         if self.too_late is not None:
             self._check_too_late(by_table[self.too_late], record)
 
-    def _check_into(self, into: PostgresTable) -> None:
+    def _check_into(self, into: Sink) -> None:
         where = f"windows.into: {into}"
+        if isinstance(into, KafkaTopic):
+            self._check_columns(where, into, into.record)
+            return
         if into.mode != "upsert" or into.order_by or set(into.key) != {*self.key, START}:
             raise ValueError(
                 f"{where} must be of mode 'upsert' by key {', '.join((*self.key, START))}, without order_by"
             )
+        self._check_columns(where, into, into.columns or {})
+
+    def _check_columns(self, where: str, into: Sink, columns: Mapping[str, str]) -> None:
         if not into.aggregated:
             raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
         expected = {*self.key, START, END, *self.aggregates}
-        if into.columns is None or set(into.columns) != expected:
+        if set(columns) != expected:
             raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(expected))}")
         for name in (START, END):
-            if parse_type(into.columns[name]).name != _TIME:
-                raise ValueError(f"{where}: {name} is {into.columns[name]}; it must be timestamptz")
+            if parse_type(columns[name]).name != _TIME:
+                raise ValueError(f"{where}: {name} is {columns[name]}; it must be timestamptz")
 
-    def _check_too_late(self, sink: PostgresTable, record: Mapping[str, str]) -> None:
-        if sink.mode != "append" or sink.aggregated:
+    def _check_too_late(self, sink: Sink, record: Mapping[str, str]) -> None:
+        if (isinstance(sink, PostgresTable) and sink.mode != "append") or sink.aggregated:
             raise ValueError(f"windows.too_late: {sink} must be of mode 'append', and not aggregated")
-        missing = [name for name in sink.columns or {} if name not in record]
+        columns = sink.record if isinstance(sink, KafkaTopic) else sink.columns or {}
+        missing = [name for name in columns if name not in record]
         if missing:
             raise ValueError(f"windows.too_late: {sink} has {', '.join(missing)}, which the record has not")
 

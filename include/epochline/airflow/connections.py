@@ -99,13 +99,23 @@ def kafka_settings(connection_id: str) -> dict[str, str]:
     )
 
 
+def ledger_at(connection_id: str) -> Ledger:
+    """The ledger of a database, for what is done to pipelines that need not be declared any more."""
+    from epochline.ledger.postgres import PostgresLedger
+    from epochline.outlets import sinks_by
+
+    return PostgresLedger(postgres_dsn(connection_id), outlets=sinks_by(kafka_settings))
+
+
 def ledger_of(pipeline: Pipeline) -> Ledger:
     """The ledger behind the pipeline's PostgreSQL connection."""
     from epochline.failpoints import watched
     from epochline.ledger.postgres import PostgresLedger
+    from epochline.outlets import sinks_by
 
     dsn = postgres_dsn(pipeline.postgres_connection)
-    return watched(PostgresLedger(dsn, lock_timeout=pipeline.lock_timeout.total_seconds()))
+    lock_timeout = pipeline.lock_timeout.total_seconds()
+    return watched(PostgresLedger(dsn, lock_timeout=lock_timeout, outlets=sinks_by(kafka_settings)))
 
 
 def offsets_of(pipeline: Pipeline) -> OffsetSource:

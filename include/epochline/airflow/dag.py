@@ -1,4 +1,4 @@
-"""From a declaration to its DAG: ``plan_epoch >> pre_commit >> commit_epoch``, with ``abort_epoch`` as teardown."""
+"""From a declaration to its DAG: ``plan_epoch >> pre_commit >> commit_epoch [>> publish]``, with ``abort_epoch`` as teardown."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from epochline.airflow.operators import (
     PlanEpochOperator,
     PreCommitOperator,
 )
+from epochline.airflow.publishing import PublishOperator
 from epochline.airflow.settings import PLAN_PATIENCE, params, settings_of_dag
 from epochline.pipeline import Pipeline
+from epochline.table import PostgresTable
 
 _WITHOUT_INTERVALS = ("@once", "@continuous")
 
@@ -68,7 +70,10 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         doc_md=_DOC.format(
             name=pipeline.name,
             source=", ".join(pipeline.source.topics) or f"topics that match {pipeline.source.pattern}",
-            sinks=", ".join(f"{sink.table} ({sink.mode})" for sink in pipeline.sinks),
+            sinks=", ".join(
+                f"{sink.table} ({sink.mode})" if isinstance(sink, PostgresTable) else str(sink)
+                for sink in pipeline.sinks
+            ),
         ),
         params=params(),
     ) as dag:
@@ -95,6 +100,9 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         )
         for setup in (plan, pre_commit):
             setup.is_setup = True
+        if pipeline.following:
+            # Also after a run that had nothing to read: what an earlier one committed may still be due.
+            commit >> PublishOperator(pipeline=pipeline, task_id="publish", trigger_rule="none_failed")
         plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
     return dag
 

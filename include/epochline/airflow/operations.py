@@ -16,7 +16,7 @@ from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.connections import epochline_errors, ledger_of, offsets_of, postgres_dsn, run_of, writers_of
+from epochline.airflow.connections import epochline_errors, ledger_at, ledger_of, offsets_of, run_of, writers_of
 from epochline.airflow.settings import ACTION
 from epochline.declarations import dags_folder, find, find_all
 from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, Subject, tidy
@@ -90,11 +90,9 @@ class JanitorOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Tidy, and log what was found."""
-        from epochline.ledger.postgres import PostgresLedger
-
         with epochline_errors():
             for connection in sorted({one.postgres_connection for one in find_all(_dags_folder()).values()}):
-                tidied = tidy(PostgresLedger(postgres_dsn(connection)), run_of(context))
+                tidied = tidy(ledger_at(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
 

@@ -89,6 +89,10 @@ class PlanEpochOperator(BaseOperator):
                 f"{self.pipeline.name}: the interval of this backfill run is committed already; no epoch was written."
                 f" {'; '.join(planned.notes)}."
             )
+        if planned.outcome is PlanOutcome.SINKS_FULL:
+            raise AirflowSkipException(
+                f"{self.pipeline.name}: nothing was planned, the backlog waits in Kafka: {'; '.join(planned.notes)}."
+            )
         if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
             noted = f" {'; '.join(planned.notes)}." if planned.notes else ""
             raise AirflowSkipException(

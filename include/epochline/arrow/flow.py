@@ -20,6 +20,7 @@ from epochline.arrow.quarantine import quarantine_batch
 from epochline.arrow.reasons import without_values
 from epochline.arrow.rows import TOMBSTONE, SinkRows, cast_rows
 from epochline.arrow.source import source_batch
+from epochline.arrow.topic_rows import TopicRows
 from epochline.arrow.types import column_type, record_schema
 from epochline.errors import BadRecordError
 from epochline.layout import STAGED_LINEAGE, StagedTable
@@ -27,6 +28,7 @@ from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts
 from epochline.pipeline import Pipeline
 from epochline.table import PostgresTable
+from epochline.topic import Outbox
 
 Counts = dict[tuple[str, int], PartitionCounts]
 
@@ -61,21 +63,17 @@ class BatchFlow:
 
     Args:
         pipeline: the declaration.
-        tables: the attempt's staging tables; the quarantine may be among them.
+        tables: what the attempt's rows go to; the quarantine may be among them.
     """
 
     def __init__(self, pipeline: Pipeline, tables: Sequence[StagedTable]) -> None:
         self._pipeline = pipeline
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
-        self._sinks: dict[str, SinkRows] = {}
+        self._sinks: dict[str, SinkRows | TopicRows] = {}
         if not pipeline.is_transformed:
-            self._sinks = {
-                table.sink: SinkRows(pipeline.sink(table.sink), table, pipeline.parsed_columns)
-                for table in tables
-                if table.sink != QUARANTINE
-            }
-        self._quarantines_tombstones = any(sink.on_tombstone == "quarantine" for sink in pipeline.sinks)
+            self._sinks = {table.sink: _rows_of(pipeline, table) for table in tables if table.sink != QUARANTINE}
+        self._quarantines_tombstones = any(sink.on_tombstone == "quarantine" for sink in pipeline.targets)
         self._required = () if pipeline.windows is None else pipeline.windows.required
 
     def process(self, batch: pa.RecordBatch) -> Processed:
@@ -198,6 +196,13 @@ class BatchFlow:
             f" 'fail': nothing of this attempt is kept ({len(reasons)} bad in this batch). Correct the parse, or"
             " declare bad_records='quarantine'"
         )
+
+
+def _rows_of(pipeline: Pipeline, table: StagedTable) -> SinkRows | TopicRows:
+    sink = pipeline.sink(table.sink)
+    if isinstance(sink, Outbox):
+        return TopicRows(sink, table)
+    return SinkRows(sink, table, pipeline.parsed_columns)
 
 
 def _newest_times(rows: pa.RecordBatch, column: str) -> dict[tuple[str, int], datetime]:

@@ -128,7 +128,7 @@ class _Audit:
         with self._connection.begin():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
-            sinks = [self._comparable(declared, sink, group[0]) for sink in declared.sinks]
+            sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Asked anew for each group: retention goes on while an audit runs.
         logs = self._reader.logs(sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
@@ -262,7 +262,7 @@ class _Audit:
 
     def _count_rows(self, states: Mapping[int, _Epoch], declared: Pipeline) -> None:
         """Where rows are not compared by value but name their epoch, their number is compared with what was sealed."""
-        for at, sink in enumerate(declared.sinks):
+        for at, sink in enumerate(declared.targets):
             uncompared = [
                 epoch_id
                 for epoch_id, state in states.items()
@@ -285,7 +285,7 @@ class _Audit:
             declared = self._recorded.declaration(newest)
             sinks = [
                 sink.table
-                for sink in declared.sinks
+                for sink in declared.targets
                 if sink.mode == "append" and "_offset" in sink.carried_lineage
                 and (target := find_target(self._connection, sink.table)) is not None
                 and set(sink.carried_lineage) <= set(target.columns)

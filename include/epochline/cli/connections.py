@@ -160,16 +160,28 @@ def writers_of(pipeline: Pipeline, master: str) -> int | None:
     return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
 
 
+def ledger_at(connection_id: str) -> Ledger:
+    """The ledger of a database, for what is done to pipelines that need not be declared any more."""
+    from epochline.ledger.postgres import PostgresLedger
+    from epochline.outlets import sinks_by
+
+    return PostgresLedger(
+        postgres_dsn(connection_id), application_name="epochline cli", outlets=sinks_by(kafka_settings)
+    )
+
+
 def ledger_of(pipeline: Pipeline) -> Ledger:
     """The ledger behind the pipeline's PostgreSQL connection."""
     from epochline.failpoints import watched
     from epochline.ledger.postgres import PostgresLedger
+    from epochline.outlets import sinks_by
 
     return watched(
         PostgresLedger(
             postgres_dsn(pipeline.postgres_connection),
             application_name="epochline cli",
             lock_timeout=pipeline.lock_timeout.total_seconds(),
+            outlets=sinks_by(kafka_settings),
         )
     )
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from epochline.cli import connections, database, printing
-from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
+from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, publish, seal
 from epochline.effective import in_force
 from epochline.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
 from epochline.errors import EpochError, EpochlineError
@@ -84,13 +84,25 @@ class Execution:
         run = self._next_run()
         epoch = self._planned(run, limit)
         if epoch is None:
+            self.publish()
             return None
         try:
             self._stage(epoch, run)
-            return commit(self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id)
+            receipt = commit(self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id)
         except BaseException as error:
             self._abort(epoch, run, error)
             raise
+        self.publish()
+        return receipt
+
+    def publish(self) -> None:
+        """Show what is committed in the sinks that follow the commit.
+
+        Raises:
+            SinkError: a sink is down or refuses; the epoch is committed, and `epochline publish` goes on.
+        """
+        if self._pipeline.following:
+            publish(self._ledger, self._pipeline.name, report=lambda one: printing.progress(str(one)))
 
     @contextmanager
     def staged(self) -> Iterator[Epoch]:

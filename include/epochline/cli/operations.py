@@ -115,12 +115,11 @@ def janitor(
     from dataclasses import asdict
 
     from epochline.cli import connections, pipelines, printing
-    from epochline.ledger.postgres import PostgresLedger
 
     declared = {one.postgres_connection for one in pipelines.find_all().values()} if connection is None else set()
     found = {}
     for one in sorted({connection} if connection else declared or {connections.POSTGRES}):
-        ledger = PostgresLedger(connections.postgres_dsn(one), application_name="epochline cli")
+        ledger = connections.ledger_at(one)
         found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
     if as_json:
         printing.say(printing.as_json({one: asdict(tidied) for one, tidied in found.items()}))
@@ -139,15 +138,13 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
     """The pipeline to act on: by its declaration, or, where it is declared no more, by the database alone."""
     from epochline.cli import connections, pipelines
     from epochline.errors import ConfigurationError, DeclarationError
-    from epochline.ledger.postgres import PostgresLedger
 
     try:
         declared = pipelines.find(pipeline)
     except (ConfigurationError, DeclarationError):
-        dsn = connections.postgres_dsn(connection or connections.POSTGRES)
-        return Subject(name=pipeline, ledger=PostgresLedger(dsn, application_name="epochline cli"))
+        return Subject(name=pipeline, ledger=connections.ledger_at(connection or connections.POSTGRES))
     if connection is not None:
-        ledger: Ledger = PostgresLedger(connections.postgres_dsn(connection), application_name="epochline cli")
+        ledger: Ledger = connections.ledger_at(connection)
     else:
         ledger = connections.ledger_of(declared)
     return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))

@@ -65,6 +65,8 @@ def run(
         printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
     elif execution.found is PlanOutcome.COVERED:
         printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
+    elif execution.found is PlanOutcome.SINKS_FULL:
+        printing.say(f"{pipeline}: a sink has too many epochs still to show; what comes next waits in Kafka")
     elif not receipts:
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
     elif until_caught_up:

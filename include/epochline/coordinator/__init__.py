@@ -1,9 +1,10 @@
-"""The use cases: plan, begin, renew, seal, commit, abort. They alone change a state."""
+"""The use cases: plan, begin, renew, seal, commit, publish, abort. They alone change a state."""
 
 from epochline.coordinator.abort import abort
 from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import Receipt, commit
 from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, Preview, origins_of, plan, preview
+from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
 from epochline.coordinator.startup import ask_startup
 
@@ -12,6 +13,7 @@ __all__ = [
     "Plan",
     "PlanOutcome",
     "Preview",
+    "Published",
     "Receipt",
     "abort",
     "ask_startup",
@@ -20,6 +22,7 @@ __all__ = [
     "origins_of",
     "plan",
     "preview",
+    "publish",
     "renew",
     "seal",
 ]

@@ -24,6 +24,7 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
     Raises:
         EpochStateError: the epoch is aborted, or belongs to another run.
         RestartsExhaustedError: its restart strategy allows no further attempt.
+        SinkUnavailableError: a sink beside the database is down.
     """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(pipeline, epoch_id)
@@ -41,10 +42,13 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
         previous = tx.attempts.live(epoch)
         if previous is not None:
             tx.attempts.fence(previous, f"attempt {epoch.attempt + 1} took its place")
-        ticket = tx.attempts.begin(epoch, run, tx.epochs.declaration(epoch), tx.epochs.planned_targets(epoch))
+        declared = tx.epochs.declaration(epoch)
+        ticket = tx.attempts.begin(epoch, run, declared, tx.epochs.planned_targets(epoch))
         tx.epochs.renew_lease(epoch, ticket.attempt, lease)
     if previous is not None:
         discard(ledger, previous)
+    for sink in ledger.sinks(declared).values():
+        sink.begin(ticket.sink_attempt)
     log.info("attempt.begun pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, ticket.attempt)
     return ticket
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard
+from epochline.coordinator.tables import TableSink
 from epochline.coordinator.undo import undo
 from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState
 from epochline.errors import (
@@ -23,6 +24,7 @@ from epochline.errors import (
 from epochline.names import QUARANTINE, consumer_group
 from epochline.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, Transaction
+from epochline.sink import Committable
 
 log = logging.getLogger(__name__)
 
@@ -131,15 +133,10 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
                 " changed. Abort the epoch, then clear its run from plan_epoch."
             )
     written = 0
-    for sink in pipeline.tables:
-        rows = tx.targets.apply(pipeline, sink, ticket.table(sink.table), epoch)
-        if sink.mode in ("append", "replace") and rows != sealed[sink.table]:
-            raise TargetError(
-                f"{epoch}: {sealed[sink.table]} rows were sealed for {sink}, but {rows} arrived: a trigger or rule of"
-                " the"
-                " table swallows rows. Nothing was changed. Take it off, or abort the epoch."
-            )
-        written += rows
+    for table in pipeline.tables:
+        sink = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
+        sink.commit(Committable(attempt=ticket.sink_attempt, rows=sealed[table.table], body={}))
+        written += sink.rows
     staged = ticket.table(QUARANTINE)
     if epoch.kind is EpochKind.REQUEUE:
         done, kept = tx.quarantine.requeue(staged, epoch)
@@ -149,6 +146,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     if kept != epoch.counts.quarantined:
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
     tx.states.leave(pipeline, epoch.epoch_id)
+    tx.receipts.write(epoch, attempt, pipeline)
     tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)

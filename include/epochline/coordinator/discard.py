@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 from epochline.epoch import Attempt
-from epochline.errors import LockTimeoutError
+from epochline.errors import LockTimeoutError, SinkError
 from epochline.ports import Ledger
+from epochline.sink import SinkAttempt
 
 log = logging.getLogger(__name__)
 
@@ -17,11 +18,15 @@ def discard(ledger: Ledger, attempt: Attempt) -> bool:
     A writer that does not let go within the lock time-out keeps its tables until the next sweep; nothing that it
     writes can become visible.
 
+    A sink beside the database that is down keeps it, too: nothing waits for that sink.
+
     Returns:
         Whether the staging is gone.
     """
     with ledger.transaction() as tx:
         ended = tx.attempts.end_sessions(attempt)
+    if not _aborted_beside(ledger, attempt):
+        return False
     try:
         with ledger.transaction() as tx:
             tx.attempts.drop_staging(tx.attempts.lock_attempt(attempt))
@@ -36,6 +41,38 @@ def discard(ledger: Ledger, attempt: Attempt) -> bool:
         attempt.pipeline, attempt.epoch_id, attempt.number, ended,
     )  # fmt: skip
     return True
+
+
+def _aborted_beside(ledger: Ledger, attempt: Attempt) -> bool:
+    """Discard what a fenced attempt wrote beside the database, if anything; False where a sink is down."""
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(attempt.pipeline, attempt.epoch_id)
+        pipeline = tx.epochs.declaration(epoch)
+        # What a committed attempt wrote is due, or shown already: only who was fenced may lose it.
+        fenced = tx.attempts.lock_attempt(attempt).fenced if pipeline.beside else False
+    if not fenced:
+        return True
+    try:
+        for sink in ledger.sinks(pipeline).values():
+            sink.recover_and_abort(of_attempt(attempt))
+    except SinkError as error:
+        log.warning(
+            "staging.kept pipeline=%s epoch=%d attempt=%d reason=%s",
+            attempt.pipeline, attempt.epoch_id, attempt.number, error,
+        )  # fmt: skip
+        return False
+    return True
+
+
+def of_attempt(attempt: Attempt) -> SinkAttempt:
+    """The attempt, as sinks know it."""
+    return SinkAttempt(
+        pipeline=attempt.pipeline,
+        generation=attempt.generation,
+        epoch_id=attempt.epoch_id,
+        attempt=attempt.number,
+        token=attempt.token,
+    )
 
 
 def sweep(ledger: Ledger, pipeline: str) -> int:

@@ -27,6 +27,7 @@ from epochline.coordinator.commit import mirror
 from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.interval import judge
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
+from epochline.coordinator.publish import full_sinks, look_at_sinks
 from epochline.coordinator.recover import recover
 from epochline.effective import InForce, in_force
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
@@ -56,6 +57,8 @@ class PlanOutcome(enum.StrEnum):
     NOTHING_TO_READ = "nothing_to_read"
     COVERED = "covered"
     """Of a backfill run: its interval is committed already; no epoch was written, the notes name those that did."""
+    SINKS_FULL = "sinks_full"
+    """A sink has too many epochs still to show: what comes next waits in Kafka. The notes name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,8 @@ def plan(
         TargetError: a target is missing, does not fit, or belongs to another pipeline.
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
+        SinkAheadError: a sink shows an epoch that the ledger does not know.
+        SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
     settings = settings or in_force(pipeline)
@@ -131,6 +136,10 @@ def plan(
         with ledger.transaction() as tx:
             ranges = tuple(tx.epochs.ranges(own))
         return Plan(outcome=going_on[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
+    full = full_sinks(ledger, pipeline)
+    if full:
+        return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
+    looked = look_at_sinks(ledger, pipeline)
     pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
     wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
     for _ in range(_TRIES):
@@ -138,7 +147,7 @@ def plan(
         mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline.name)
         asked = ask(source, pipeline, seen.row, seen.heads, interval)
-        notes = [*recovered.notes, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
+        notes = [*recovered.notes, *looked, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
         try:
             return _write_plan(
                 ledger, pipeline, run, seen, asked, own, notes,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from epochline.coordinator.tables import TableSink
 from epochline.epoch import Counts, EpochKind, EpochState, Run
 from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError
 from epochline.layout import StagingTicket
@@ -31,7 +33,10 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
         EpochFencedError: another attempt, an abort or a recovery took this one's place.
         EpochStateError: the epoch belongs to another run.
         SealRefusedError: something is missing or does not balance; the attempt failed and nothing was changed.
+        OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
+        SinkError: a sink beside the database cannot be sealed.
     """
+    bodies = _seal_following(ledger, ticket)
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
         if not epoch.belongs_to(run):
@@ -58,8 +63,10 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
             problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
-        for sink in pipeline.tables:
-            tx.targets.prepare(pipeline, sink, ticket.table(sink.table), epoch)
+        for table in pipeline.tables:
+            sealing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
+            sealing.seal(ticket.sink_attempt, ())
+        tx.receipts.keep_sealed(attempt, bodies)
         counts = sum((one.counts for one in seen.values()), Counts())
         tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
         tx.epochs.mark_pre_committed(epoch, counts, seen)
@@ -71,11 +78,35 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
     return counts
 
 
+def _seal_following(ledger: Ledger, ticket: StagingTicket) -> dict[str, Mapping[str, Any]]:
+    """What the sinks that follow the commit need for theirs, by manifest; no transaction is open while they work.
+
+    Only an attempt whose job has ended is asked: its parts change no more, which the seal checks with the manifests.
+    """
+    with ledger.transaction() as tx:
+        epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
+        attempt = tx.attempts.live(epoch)
+        pipeline = tx.epochs.declaration(epoch)
+        if attempt is None or attempt.number != ticket.attempt or not attempt.ended or attempt.sealed:
+            return {}
+        names = {topic.name: topic.outbox(pipeline.name).table for topic in pipeline.topics}
+        names |= {sink.name: sink.name for sink in pipeline.beside}
+        parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
+    if not names:
+        return {}
+    sinks = ledger.sinks(pipeline)
+    bodies = {}
+    for name, manifest in names.items():
+        sink = sinks[name]
+        bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
+    return bodies
+
+
 def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:
     """Where the manifests are not one per sink, or not what the parts say."""
     problems = []
     by_sink = {manifest.sink: manifest for manifest in manifests}
-    expected = [*(sink.table for sink in pipeline.tables), QUARANTINE]
+    expected = [*(sink.table for sink in pipeline.written), QUARANTINE]
     problems += [f"{sink} has no manifest" for sink in expected if sink not in by_sink]
     problems += [f"{sink} has a manifest, but is no sink" for sink in by_sink if sink not in expected]
     sums = {part.sink: part for part in parts}

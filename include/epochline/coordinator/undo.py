@@ -16,7 +16,7 @@ def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:
         TargetError: an append target has more rows with these epochs' numbers than the epochs wrote: others' rows.
     """
     written = tx.savepoints.rows_sealed(pipeline.name, epochs)
-    for sink in pipeline.sinks:
+    for sink in pipeline.targets:
         changed = tx.targets.undo(pipeline, sink, epochs)
         if sink.mode == "append" and changed > written.get(sink.table, 0):
             raise TargetError(

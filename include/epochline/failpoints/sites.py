@@ -26,11 +26,24 @@ SIDES = (
     "states",
     "times",
     "savepoints",
+    "receipts",
 )
 """The sides of `epochline.ports.Transaction`."""
 
 SOURCE = ("look", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget")
 """The methods of `epochline.ports.OffsetSource`."""
+
+SINK = (
+    "preflight",
+    "begin",
+    "seal",
+    "commit",
+    "abort",
+    "recover_and_commit",
+    "recover_and_abort",
+    "notify_complete",
+)
+"""The methods of `epochline.sink.Sink` that use cases call, on what they name ``sink``."""
 
 TRANSACTION = "transaction"
 
@@ -64,6 +77,8 @@ def port_method(call: ast.Call) -> str | None:
             return f"{side}.{method}"
         case ast.Attribute(attr=method, value=ast.Name(id="source")) if method in SOURCE:
             return f"source.{method}"
+        case ast.Attribute(attr=method, value=ast.Name(id="sink")) if method in SINK:
+            return f"sink.{method}"
         case ast.Attribute(attr="transaction"):
             return TRANSACTION
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any, cast
 
 from epochline.failpoints.named import armed, failpoint
 from epochline.failpoints.sites import USE_CASES, Site, sites_of
+from epochline.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, Transaction
+from epochline.sink import Sink
 
 
 def watched(ledger: Ledger) -> Ledger:
@@ -66,6 +68,9 @@ class _WatchedLedger:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+
+    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
+        return {name: cast("Sink", _WatchedPort(sink)) for name, sink in self._ledger.sinks(pipeline).items()}
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         site = _site(sys._getframe(1))

@@ -10,15 +10,16 @@ from psycopg2 import sql
 from sqlalchemy import Connection, Row
 
 from epochline.epoch import Attempt, AttemptState, Epoch, Run
-from epochline.layout import StagedTable, StagingTicket, staged_tables
+from epochline.layout import StagedTable, StagingTicket, staged_beside, staged_tables
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.ownership import give_to_owner
-from epochline.ledger.parts import counts_of
+from epochline.ledger.parts import BESIDE, counts_of
 from epochline.ledger.statements import run as execute
 from epochline.names import QUARANTINE, WRITER
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
+from epochline.sink import WrittenPart
 
 
 def _attempt(row: Row[Any]) -> Attempt:
@@ -40,6 +41,7 @@ def _attempt(row: Row[Any]) -> Attempt:
         fenced=row.fenced_at is not None,
         ended=row.job_ended_at is not None,
         error=row.error,
+        generation=row.generation,
     )
 
 
@@ -98,6 +100,9 @@ class PostgresAttempts:
             attempt_id=attempt.attempt_id,
             application_name=attempt.application_name,
             tables=staged_tables(pipeline, targets, attempt.epoch_id, attempt.number),
+            generation=attempt.generation,
+            token=attempt.token,
+            beside=staged_beside(pipeline),
         )
 
     def live(self, epoch: Epoch) -> Attempt | None:
@@ -118,7 +123,7 @@ class PostgresAttempts:
 
     def manifests(self, attempt: Attempt) -> Sequence[Manifest]:
         rows = execute(self._connection, "manifests", attempt_id=attempt.attempt_id)
-        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows) for r in rows]
+        return [Manifest(sink=r.sink, write_id=str(r.write_id), parts=r.parts, rows=r.rows, body=r.body) for r in rows]
 
     def part_sums(self, attempt: Attempt) -> Sequence[PartSum]:
         rows = execute(self._connection, "part_sums", attempt_id=attempt.attempt_id)
@@ -127,6 +132,12 @@ class PostgresAttempts:
     def seen(self, attempt: Attempt) -> Mapping[tuple[str, int], PartitionCounts]:
         rows = execute(self._connection, "part_messages", attempt_id=attempt.attempt_id, sink=QUARANTINE)
         return add_up(counts_of(row.message) for row in rows)
+
+    def parts(self, attempt: Attempt, sink: str) -> Sequence[WrittenPart]:
+        rows = execute(self._connection, "part_messages", attempt_id=attempt.attempt_id, sink=sink)
+        return [
+            WrittenPart(number=row.spark_partition, rows=row.rows, message=row.message.get(BESIDE, {})) for row in rows
+        ]
 
     def end_sessions(self, attempt: Attempt) -> int:
         ended = execute(

@@ -24,6 +24,9 @@ PARSE = "_parse"
 
 No sink: such parts have no rows, no staging table and no manifest, and `end_job` deletes them."""
 
+BESIDE = "beside"
+"""Where a part's message holds what a sink beside the database said of its rows; each try of a part has its own."""
+
 _LIVE = "attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL"
 
 _INSERT_PART = f"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psycopg2
@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from epochline.errors import (
+    ConfigurationError,
     EpochlineError,
     LedgerError,
     LedgerUnavailableError,
@@ -26,9 +27,12 @@ from epochline.ledger.epochs import PostgresEpochs
 from epochline.ledger.history import PostgresHistory
 from epochline.ledger.operators import PostgresOperators
 from epochline.ledger.quarantine import PostgresQuarantine
+from epochline.ledger.receipts import PostgresReceipts
 from epochline.ledger.savepoints import PostgresSavepoints
 from epochline.ledger.states import PostgresStates
 from epochline.ledger.times import PostgresTimes
+from epochline.pipeline import Pipeline
+from epochline.sink import Sink
 from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
@@ -36,6 +40,10 @@ _IDLE_SECONDS = 10.0
 STATEMENT_TIMEOUT_SECONDS = 900
 _DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
 """What PostgreSQL says of a value that it cannot take begins with the value itself."""
+
+
+Outlets = Callable[["PostgresLedger", Pipeline], Mapping[str, Sink]]
+"""Makes the sinks of a declaration that show an epoch after its commit."""
 
 
 class PostgresTransaction:
@@ -52,6 +60,7 @@ class PostgresTransaction:
         self.states = PostgresStates(connection)
         self.times = PostgresTimes(connection)
         self.savepoints = PostgresSavepoints(connection)
+        self.receipts = PostgresReceipts(connection)
 
 
 class PostgresLedger:
@@ -61,11 +70,18 @@ class PostgresLedger:
         dsn: libpq URL or SQLAlchemy URL of the target database.
         application_name: shown in ``pg_stat_activity``.
         lock_timeout: seconds that a lock is waited for before `LockTimeoutError`.
+        outlets: makes the sinks that show an epoch after its commit; who has no such sinks needs none.
     """
 
     def __init__(
-        self, dsn: str, *, application_name: str = "epochline", lock_timeout: float = LOCK_TIMEOUT_SECONDS
+        self,
+        dsn: str,
+        *,
+        application_name: str = "epochline",
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
+        outlets: Outlets | None = None,
     ) -> None:
+        self._outlets = outlets
         url = make_url(dsn).set(drivername="postgresql+psycopg2")
         self._engine = create_engine(
             url,
@@ -88,6 +104,26 @@ class PostgresLedger:
             },
         )
 
+    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
+        """By name, the sinks of a declaration that show an epoch after its commit."""
+        if not pipeline.following:
+            return {}
+        if self._outlets is None:
+            raise ConfigurationError(
+                f"{pipeline.name}: {pipeline.following[0]} cannot be reached from here: nobody said how."
+            )
+        return self._outlets(self, pipeline)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A transaction, for what is no use case: a topic's publisher reads its outbox by it.
+
+        Raises:
+            LedgerUnavailableError, LockTimeoutError, LedgerError: as `transaction` does.
+        """
+        with _explaining(), self._engine.begin() as connection:
+            yield connection
+
     @staticmethod
     def _idle_limit(lock_timeout: float) -> float:
         """Seconds that a transaction may stand still: less than others wait for its locks, where that is long enough.
@@ -107,16 +143,21 @@ class PostgresLedger:
             PlanChangedError: another run wrote an unfinished epoch at the same moment.
             LedgerError: PostgreSQL refused a statement.
         """
-        try:
-            with self._engine.begin() as connection:
-                yield PostgresTransaction(connection)
-        except EpochlineError:
-            raise
-        except DBAPIError as error:
-            # Not chained: a driver's error shows the row in question, and a traceback shows the whole chain.
-            raise explained(error.orig) from None
-        except psycopg2.Error as error:
-            raise explained(error) from None
+        with self.connection() as connection:
+            yield PostgresTransaction(connection)
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except EpochlineError:
+        raise
+    except DBAPIError as error:
+        # Not chained: a driver's error shows the row in question, and a traceback shows the whole chain.
+        raise explained(error.orig) from None
+    except psycopg2.Error as error:
+        raise explained(error) from None
 
 
 def explained(error: BaseException | None) -> EpochlineError:

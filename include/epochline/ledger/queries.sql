@@ -139,7 +139,7 @@ WHERE :start_offset = (SELECT max(until_offset) FROM epochline.committed_range
 -- name: insert_attempt
 INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)
 VALUES (:pipeline, :epoch_id, :attempt, :dag_id, :run_id, :host)
-RETURNING *
+RETURNING *, (SELECT generation FROM epochline.epoch e WHERE e.pipeline = :pipeline AND e.epoch_id = :epoch_id)
 
 -- name: count_attempt
 UPDATE epochline.epoch SET attempt = :attempt, host = :host WHERE pipeline = :pipeline AND epoch_id = :epoch_id
@@ -148,11 +148,13 @@ UPDATE epochline.epoch SET attempt = :attempt, host = :host WHERE pipeline = :pi
 INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (:attempt_id, :sink, :table_name)
 
 -- name: live_attempt
-SELECT * FROM epochline.attempt WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND fenced_at IS NULL
+SELECT a.*, e.generation FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE a.pipeline = :pipeline AND a.epoch_id = :epoch_id AND a.fenced_at IS NULL
 
 -- name: lock_attempt
 -- Waits for every writer that holds the row FOR KEY SHARE, and holds new ones off.
-SELECT * FROM epochline.attempt WHERE attempt_id = :attempt_id FOR UPDATE
+SELECT a.*, (SELECT generation FROM epochline.epoch e WHERE e.pipeline = a.pipeline AND e.epoch_id = a.epoch_id)
+FROM epochline.attempt a WHERE a.attempt_id = :attempt_id FOR UPDATE
 
 -- name: fence_attempt
 UPDATE epochline.attempt
@@ -167,7 +169,7 @@ WHERE attempt_id = :attempt_id AND fenced_at IS NULL AND sealed_at IS NULL
 UPDATE epochline.attempt SET ended_at = clock_timestamp() WHERE attempt_id = :attempt_id
 
 -- name: manifests
-SELECT sink, write_id, parts, rows FROM epochline.manifest WHERE attempt_id = :attempt_id ORDER BY sink
+SELECT sink, write_id, parts, rows, body FROM epochline.manifest WHERE attempt_id = :attempt_id ORDER BY sink
 
 -- name: part_sums
 SELECT sink, write_id, count(*) AS parts, sum(rows)::bigint AS rows FROM epochline.part
@@ -175,7 +177,7 @@ WHERE attempt_id = :attempt_id GROUP BY sink, write_id ORDER BY sink, write_id
 
 -- name: part_messages
 -- What was received travels in the message of the quarantine's part: every record passes there once.
-SELECT message FROM epochline.part WHERE attempt_id = :attempt_id AND sink = :sink ORDER BY spark_partition
+SELECT spark_partition, rows, message FROM epochline.part WHERE attempt_id = :attempt_id AND sink = :sink ORDER BY spark_partition
 
 -- name: end_sessions
 WITH ended AS (
@@ -187,7 +189,7 @@ SELECT :attempt_id, pid, :host, 'its session was ended' FROM ended
 ON CONFLICT DO NOTHING
 
 -- name: left_over_attempts
-SELECT a.* FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+SELECT a.*, e.generation FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
 WHERE a.pipeline = :pipeline AND (a.fenced_at IS NOT NULL OR e.state IN ('COMMITTED', 'ABORTED'))
   AND EXISTS (SELECT FROM epochline.staging s WHERE s.attempt_id = a.attempt_id AND s.dropped_at IS NULL)
 ORDER BY a.attempt_id
@@ -589,3 +591,77 @@ VALUES (:pipeline, :savepoint, :state, :table_name, :keys, :digest)
 
 -- name: mark_imported
 UPDATE epochline.savepoint SET imported_at = now(), made_at = :made_at WHERE pipeline = :pipeline AND name = :savepoint
+
+-- name: keep_sealed
+UPDATE epochline.manifest SET body = CAST(:body AS jsonb) WHERE attempt_id = :attempt_id AND sink = :sink
+
+-- name: write_receipt
+-- A manifest names a topic by its outbox, a receipt by the topic.
+INSERT INTO epochline.receipt (pipeline, epoch_id, sink, attempt_id, rows, body, shown_at)
+SELECT :pipeline, :epoch_id, :sink, m.attempt_id, m.rows, coalesce(m.body, '{}'), CASE WHEN :shown THEN now() END
+FROM epochline.manifest m WHERE m.attempt_id = :attempt_id AND m.sink = :manifest
+
+-- name: due_receipts
+SELECT r.epoch_id, r.sink, r.rows, r.body, r.tried_at IS NOT NULL AS tried, a.attempt, a.token, e.generation
+FROM epochline.receipt r
+JOIN epochline.attempt a USING (attempt_id)
+JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (r.pipeline, r.epoch_id)
+WHERE r.pipeline = :pipeline AND r.shown_at IS NULL ORDER BY r.epoch_id, r.sink
+
+-- name: unpublished
+SELECT sink, count(*) AS epochs FROM epochline.receipt WHERE pipeline = :pipeline AND shown_at IS NULL
+GROUP BY sink ORDER BY sink
+
+-- name: try_to_show
+UPDATE epochline.receipt SET tried_at = coalesce(tried_at, clock_timestamp())
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND sink = :sink AND shown_at IS NULL
+
+-- name: mark_shown
+UPDATE epochline.receipt SET shown_at = clock_timestamp(), seconds = :seconds
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND sink = :sink AND shown_at IS NULL
+
+-- name: receipts_of_epoch
+SELECT r.epoch_id, r.sink, r.rows, r.body, r.shown_at IS NOT NULL AS shown, a.attempt, a.token, e.generation
+FROM epochline.receipt r
+JOIN epochline.attempt a USING (attempt_id)
+JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (r.pipeline, r.epoch_id)
+WHERE r.pipeline = :pipeline AND r.epoch_id = :epoch_id ORDER BY r.sink
+
+-- name: last_shown
+-- The newest epoch that a sink shows, by the attempt that it took its rows from.
+SELECT r.epoch_id, a.token FROM epochline.receipt r JOIN epochline.attempt a USING (attempt_id)
+WHERE r.pipeline = :pipeline AND r.sink = :sink AND r.shown_at IS NOT NULL ORDER BY r.epoch_id DESC LIMIT 1
+
+-- name: committed_as
+-- Whether the ledger knows that this attempt of this epoch was committed for the sink.
+SELECT EXISTS (SELECT FROM epochline.receipt r JOIN epochline.attempt a USING (attempt_id)
+               WHERE r.pipeline = :pipeline AND r.sink = :sink AND r.epoch_id = :epoch_id
+                 AND a.token = CAST(:token AS uuid))
+
+-- name: shown_rate
+-- Rows per second of a sink, by its newest epochs that took long enough to be measured.
+SELECT sum(rows) / sum(seconds) FROM (
+    SELECT rows, seconds FROM epochline.receipt
+    WHERE pipeline = :pipeline AND sink = :sink AND shown_at IS NOT NULL AND seconds > 0 AND rows >= 1000
+    ORDER BY epoch_id DESC LIMIT 10) newest
+
+-- name: untold_receipts
+SELECT r.epoch_id, r.sink, r.rows, r.shown_at,
+       (SELECT jsonb_object_agg(topic, partitions) FROM (
+            SELECT topic, jsonb_object_agg(partition, jsonb_build_array(start_offset, until_offset)) AS partitions
+            FROM epochline.planned_range p WHERE (p.pipeline, p.epoch_id) = (r.pipeline, r.epoch_id)
+            GROUP BY topic) topics) AS offsets
+FROM epochline.receipt r
+WHERE r.pipeline = :pipeline AND r.heard_at IS NULL AND r.shown_at IS NOT NULL
+ORDER BY r.epoch_id, r.sink LIMIT :most
+
+-- name: tell_receipt
+UPDATE epochline.receipt SET told_by = :run_id WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND sink = :sink
+
+-- name: tellers
+SELECT DISTINCT told_by FROM epochline.receipt
+WHERE pipeline = :pipeline AND heard_at IS NULL AND told_by IS NOT NULL ORDER BY told_by
+
+-- name: heard_receipts
+UPDATE epochline.receipt SET heard_at = clock_timestamp()
+WHERE pipeline = :pipeline AND told_by = :run_id AND heard_at IS NULL

@@ -68,7 +68,7 @@ def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
             raise ActionRefusedError(f"{replay}: is no replay that is sealed; there is nothing to compare.")
         ticket = tx.attempts.ticket(attempt, declared, tx.epochs.planned_targets(replay))
         return [
-            tx.targets.difference(sink, ticket.table(sink.table), replay.replays, SAMPLES) for sink in declared.sinks
+            tx.targets.difference(sink, ticket.table(sink.table), replay.replays, SAMPLES) for sink in declared.targets
         ]
 
 
@@ -98,7 +98,7 @@ def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: Source
         return f"{replayed} is of kind {replayed.kind} and has no range to read again."
     if declared.states:
         return f"{declared.name} keeps state, and what {replayed} found in it is not kept."
-    for sink in declared.sinks:
+    for sink in declared.targets:
         if sink.mode != "append" or sink.carried_lineage.keys() < {"_offset", "_epoch"} or sink.aggregated:
             return (
                 f"{sink} does not keep each epoch's rows apart (mode {sink.mode}): only rows of append targets with"

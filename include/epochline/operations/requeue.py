@@ -92,7 +92,7 @@ def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool) -> str
     if pipeline.states:
         return f"{pipeline.name} keeps state, which later epochs have gone on from: an old record cannot go into it."
     keeps = tx.targets.keeps_order(pipeline)
-    for sink in pipeline.sinks:
+    for sink in pipeline.targets:
         if sink.mode == "replace":
             return f"{sink} has mode replace: the requeued records would take the place of all its rows."
         if sink.mode == "upsert" and not keeps.get(sink.table, False):

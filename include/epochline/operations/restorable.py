@@ -55,7 +55,7 @@ def origins_since(tx: Transaction, found: Savepoint, row: PipelineRow) -> list[t
 
 def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> str | None:
     """Tables that epochs wrote rows to and that are declared no more: their rows would stay."""
-    known = {QUARANTINE, *(sink.table for sink in declared.sinks), *(state.table for state in declared.states)}
+    known = {QUARANTINE, *(sink.table for sink in declared.targets), *(state.table for state in declared.states)}
     written = tx.savepoints.rows_sealed(declared.name, epochs)
     left = sorted(table for table, rows in written.items() if rows and table not in known)
     if not left:
@@ -84,7 +84,7 @@ def _obstacles(
     yield from _declared_otherwise(tx, declared, found, new=undone is None)
     tx.targets.inspect(declared)
     wrote = with_rows(tx, declared.name, undone or ())
-    for sink in declared.sinks:
+    for sink in declared.targets:
         reason = tx.targets.cannot_undo(declared, sink, wrote) if wrote else None
         if reason is not None:
             yield reason

@@ -111,6 +111,6 @@ def _obstacles(tx: Transaction, subject: Subject) -> list[str]:
     declared, _ = subject.declaration()
     return [
         f"{sink} has mode {sink.mode} and keeps no before_images"
-        for sink in declared.sinks
+        for sink in declared.targets
         if sink.mode in ("upsert", "add") and not sink.before_images
     ]

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from epochline.beside import OwnSink
 from epochline.declared import load_function
 from epochline.pipeline import Pipeline
 
@@ -41,6 +42,7 @@ def ship_functions(pipeline: Pipeline) -> ShippedFunctions:
         DeclarationError: a function cannot be imported on the driver.
     """
     references = [sink.select for sink in pipeline.sinks if sink.select is not None]
+    references += [sink.sink for sink in pipeline.beside if isinstance(sink, OwnSink)]
     if isinstance(pipeline.parse, str):
         references.append(pipeline.parse)
     functions = {}

@@ -82,8 +82,9 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
         records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn)
-    flow = OnePass(pipeline=plan.pipeline, tables=plan.ticket.tables, functions=ship_functions(plan.pipeline))
-    stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn))
+    declared = plan.pipeline
+    flow = OnePass(pipeline=declared, tables=plan.ticket.written, functions=ship_functions(declared))
+    stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=declared.beside))
     return Made()
 
 

@@ -13,7 +13,7 @@ from epochline.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.event_time import PartitionTime, TimeStanding
 from epochline.failpoints import failpoint
-from epochline.layout import StagingTicket, staged_tables
+from epochline.layout import StagingTicket, staged_beside, staged_tables
 from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.sinks.rules import with_rules
@@ -22,7 +22,8 @@ from epochline.spark.connection import transaction
 _READER = "epochline:plan"
 
 _ATTEMPT = """
-SELECT a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL, a.job_ended_at IS NOT NULL,
+SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
+       a.job_ended_at IS NOT NULL,
        e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at
 FROM epochline.attempt a
 JOIN epochline.epoch e USING (pipeline, epoch_id)
@@ -85,7 +86,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: the ledger has none")
-    attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at = row
+    generation, attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
         state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
@@ -108,7 +109,8 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     )
     ticket = StagingTicket(
         pipeline=pipeline, epoch_id=epoch_id, attempt=number, attempt_id=attempt_id,
-        application_name=attempt.application_name, tables=tables,
+        application_name=attempt.application_name, tables=tables, generation=generation, token=token,
+        beside=staged_beside(declaration),
     )  # fmt: skip
     return AttemptPlan(
         pipeline=declaration, ticket=ticket, ranges=ranges, kind=EpochKind(kind),

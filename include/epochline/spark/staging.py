@@ -16,10 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from epochline.arrow.encoding import CopyEncoder
+from epochline.beside import Beside
 from epochline.errors import EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.layout import StagedTable, StagingTicket
 from epochline.ledger.parts import Part, insert_manifest
+from epochline.spark.beside import BesideParts
 from epochline.spark.connection import transaction
 from epochline.spark.flow import FlowMaker
 from epochline.spark.transaction import PartTransaction
@@ -35,6 +37,8 @@ class WriteOrder:
     ticket: StagingTicket
     flow: FlowMaker
     dsn: str = field(repr=False)
+    beside: tuple[Beside, ...] = ()
+    """The sinks beside the database that the declaration names; the flow says which of them it fills."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,9 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         order = self._order
         part = PartTransaction(order.ticket, order.dsn, self._write_id, spark_partition)
         try:
-            parts = _stage(part, order, iterator)
-            return PartMessage(spark_partition, part.finish(parts))
+            with BesideParts(order.beside, order.flow.tables, order.ticket.sink_attempt, spark_partition) as beside:
+                parts = _stage(part, order, beside, iterator)
+                return PartMessage(spark_partition, part.finish(parts))
         finally:
             part.close()
 
@@ -117,10 +122,16 @@ def _source(order: WriteOrder) -> type[DataSource]:
     return StagingSource
 
 
-def _stage(part: PartTransaction, order: WriteOrder, batches: Iterable[pa.RecordBatch]) -> list[Part]:
+def _stage(
+    part: PartTransaction, order: WriteOrder, beside: BesideParts, batches: Iterable[pa.RecordBatch]
+) -> list[Part]:
     """Copy every batch, table by table, and say what was copied."""
     flow = order.flow.make()
-    copies = {table.sink: _copying(part, table) for table in order.flow.tables}
+    beside.open()
+    copies = {
+        table.sink: beside.writing(table.sink) if table.sink in beside else _copying(part, table)
+        for table in order.flow.tables
+    }
     rows = dict.fromkeys(copies, 0)
 
     def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
@@ -134,8 +145,11 @@ def _stage(part: PartTransaction, order: WriteOrder, batches: Iterable[pa.Record
             copy(flow.process(batch))
     require_whole_input(order.ticket)
     copy(flow.finish())
+    # Beside the database rows must be safe before the part that counts them is.
+    written = beside.finish()
     return [
-        Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink))) for sink, count in rows.items()
+        Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | written.get(sink, {}))
+        for sink, count in rows.items()
     ]
 
 

@@ -12,13 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline.arrow.rows import TOMBSTONE, cast_rows
+from epochline.arrow.topic_rows import TopicRows, taken_columns
 from epochline.errors import DeclarationError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
 from epochline.pipeline import Pipeline
+from epochline.spark.functions import ShippedFunctions
 from epochline.spark.one_pass import flushed, partial_sums
 from epochline.spark.parsed import quoted
 from epochline.table import PostgresTable
+from epochline.topic import Outbox
 
 DIGEST = "_epochline_digest"
 """A hash of each row as the transform gave it; a part carries their sum, so that two tries can be told apart."""
@@ -31,9 +34,11 @@ class SinkRows:
     pipeline: Pipeline
     sink: PostgresTable
     tables: tuple[StagedTable, ...]
+    functions: ShippedFunctions
 
     def make(self) -> SinkFlow:
         """A flow for one Spark partition."""
+        self.functions.install()
         return SinkFlow(self.pipeline, self.sink, self.tables)
 
 
@@ -43,6 +48,7 @@ class SinkFlow:
     def __init__(self, pipeline: Pipeline, sink: PostgresTable, tables: tuple[StagedTable, ...]) -> None:
         self._sink = sink
         (self._table,) = tables
+        self._topic = TopicRows(sink, self._table) if isinstance(sink, Outbox) else None
         self._sums = partial_sums(pipeline, tables)
         self._rows = 0
         self._digest = 0
@@ -52,7 +58,10 @@ class SinkFlow:
         hashes = batch.column(batch.schema.get_field_index(DIGEST)).to_numpy().view(np.uint64)
         self._digest = (self._digest + int(hashes.sum(dtype=np.uint64))) % 2**64
         self._rows += batch.num_rows
-        rows = cast_rows(self._table, self._sink, batch.drop_columns([DIGEST]))
+        given = batch.drop_columns([DIGEST])
+        if self._topic is not None:
+            return {self._sink.table: self._topic.cast(given)}
+        rows = cast_rows(self._table, self._sink, given)
         summed = self._sums[self._sink.table].add(rows) if self._sums else rows
         return {} if summed is None else {self._sink.table: summed}
 
@@ -76,7 +85,8 @@ def by_table(pipeline: Pipeline, made: Any, states: Mapping[str, DataFrame]) -> 
     Raises:
         DeclarationError: a sink got none, or a table is not declared.
     """
-    tables = [sink.table for sink in pipeline.sinks]
+    names = declared_rows(pipeline)
+    tables = list(names)
     if isinstance(made, DataFrame):
         made = {tables[0]: made} if len(tables) == 1 and not states else made
     where = f"{pipeline.name}: {pipeline.transform}"
@@ -93,7 +103,15 @@ def by_table(pipeline: Pipeline, made: Any, states: Mapping[str, DataFrame]) -> 
         said += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
         raise DeclarationError(f"{where} returned {'; '.join(said)}. Every sink needs its own, an empty one included")
     unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
-    return {**unchanged, **{table: made[table] for table in (*tables, *states) if table in made}}
+    frames = {names.get(table, table): made[table] for table in (*tables, *states) if table in made}
+    return {**unchanged, **frames}
+
+
+def declared_rows(pipeline: Pipeline) -> dict[str, str]:
+    """By the name under which a transform gives a sink its rows, what they are staged as."""
+    rows = {sink.table: sink.table for sink in pipeline.targets}
+    rows |= {box.topic.name: box.table for box in pipeline.outboxes}
+    return rows | {sink.name: sink.name for sink in pipeline.beside}
 
 
 def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> DataFrame:
@@ -105,9 +123,13 @@ def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> 
     Raises:
         DeclarationError: the frame lacks a column.
     """
-    sources = {order_column(name): name for name in sink.order_by}
     have = frame.columns
-    needed = [name if name in have else sources.get(name, name) for name in staged.columns if name != DELETED]
+    if isinstance(sink, Outbox):
+        needed, may_delete = taken_columns(sink), True
+    else:
+        sources = {order_column(name): name for name in sink.order_by}
+        needed = [name if name in have else sources.get(name, name) for name in staged.columns if name != DELETED]
+        may_delete = DELETED in staged.columns
     missing = [name for name in needed if name not in have]
     if missing:
         hint = ""
@@ -116,6 +138,6 @@ def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> 
         raise DeclarationError(
             f"sink {sink}: the transform's DataFrame has no {', '.join(missing)}; it has {', '.join(have)}{hint}"
         )
-    optional = [name for name in (DELETED, TOMBSTONE) if DELETED in staged.columns and name in have]
+    optional = [name for name in (DELETED, TOMBSTONE) if may_delete and name in have]
     picked = [F.col(quoted(name)) for name in dict.fromkeys([*needed, *optional])]
     return frame.select(*picked, F.xxhash64(*picked).alias(DIGEST))

@@ -32,7 +32,7 @@ from epochline.spark.parsed import (
 from epochline.spark.plan import AttemptPlan
 from epochline.spark.staging import WriteOrder, stage
 from epochline.spark.state import StateReader, read_state
-from epochline.spark.transformed import SinkRows, by_table, staged_frame
+from epochline.spark.transformed import SinkRows, by_table, declared_rows, staged_frame
 from epochline.spark.windowing import placed_in_windows, windowed
 from epochline.windowed import Windowed
 
@@ -64,7 +64,8 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
     for reference in filter(None, named):
         load_function(reference)
         pickle_by_value(reference.partition(":")[0])
-    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=ship_functions(pipeline), dsn=dsn)
+    functions = ship_functions(pipeline)
+    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=functions, dsn=dsn)
     with _kept() as keep:
         frame = keep(parse(records, task))
         first = FirstWrite(tables=(ticket.table(QUARANTINE),))
@@ -73,11 +74,11 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
             frames, made = _by_windows(frame, plan, pipeline.windows, plan.times, dsn, keep)
         else:
             frames, made = _by_transform(frame, plan, dsn, keep), Made()
-        for sink in pipeline.tables:
+        for sink in pipeline.written:
             staged = ticket.table(sink.table)
-            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,))
+            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,), functions=functions)
             rows = staged_frame(sink, staged, frames[sink.table])
-            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn))
+            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, beside=pipeline.beside))
     return made
 
 
@@ -100,14 +101,15 @@ def _by_windows(
     seen = add_up(counts_of(json.loads(one[COUNTS])) for one in counted)
     before = times.watermark
     after = times.after(windows.time, {place: counts.newest for place, counts in seen.items()})
-    state = windows.open_windows(plan.pipeline.sink(windows.into))
+    state = windows.open_windows(plan.pipeline.sinks)
     reader = WindowReader(rows=StateReader(ticket=plan.ticket, state=state, dsn=dsn), declared=windows)
     known = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
     out = windowed(rows, known, windows, before=_moment(before), after=_moment(after))
     too_late = keep(out.too_late)
-    frames = {windows.into: out.results, state.table: out.state}
+    rows_of = declared_rows(plan.pipeline)
+    frames = {rows_of[windows.into]: out.results, state.table: out.state}
     if windows.too_late is not None:
-        frames[windows.too_late] = too_late
+        frames[rows_of[windows.too_late]] = too_late
     return frames, Made(watermark=after, too_late=too_late.count())
 
 

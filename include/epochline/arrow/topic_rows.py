@@ -1,0 +1,94 @@
+"""From parsed rows, or a transform's, to the rows of a topic's outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.casting import cast_column
+from epochline.arrow.contract import BatchFunction, call, require_columns
+from epochline.arrow.formats import TopicEncoder
+from epochline.arrow.reasons import without_values
+from epochline.arrow.rows import TOMBSTONE, ValueDoesNotFitError
+from epochline.arrow.types import column_type, record_schema
+from epochline.declared import load_function
+from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
+from epochline.topic import Outbox
+
+
+class TopicRows:
+    """Makes the outbox's rows of one topic; a record without a value stays one.
+
+    Args:
+        outbox: of the topic.
+        staged: its staging table.
+    """
+
+    def __init__(self, outbox: Outbox, staged: StagedTable) -> None:
+        self._topic = outbox.topic
+        self._schema = record_schema(staged.columns)
+        self._kinds = {name: column_type(text) for name, text in outbox.topic.record.items()}
+        self._encoder = TopicEncoder(outbox)
+        self._select: BatchFunction | None = load_function(outbox.topic.select) if outbox.topic.select else None
+
+    def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
+        """The outbox's rows of parsed rows, and per row that cannot be sent the reason; no row is left out.
+
+        Args:
+            rows: the record's columns (cast), whatever else the parse gave, lineage and ``_tombstone``.
+        """
+        what = f"{self._topic} takes its columns from the parse, which"
+        chosen = rows
+        if self._select is not None:
+            what = f"select {self._topic.select} of {self._topic}"
+            chosen = call(what, self._select, rows)
+        tombstones = rows.column(TOMBSTONE)
+        made, problems = self._made(what, chosen, tombstones if tombstones.true_count else None)
+        columns = {name: made.column(name) for name in made.schema.names}
+        columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
+        return self._batch(columns), problems, None
+
+    def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The outbox's rows of a transform's; a true ``_deleted`` makes a record without a value.
+
+        Raises:
+            ValueDoesNotFitError: a value does not fit its column or cannot be sent.
+            ColumnMismatchError: a column is missing.
+        """
+        deleted = batch.column(DELETED) if DELETED in batch.schema.names else None
+        made, problems = self._made(f"the transform of {self._topic}", batch, deleted)
+        if problems:
+            reason = without_values(problems[min(problems)])
+            raise ValueDoesNotFitError(
+                f"{self._topic}: {reason}. After a transform a row has no record to quarantine, so the epoch fails"
+            )
+        columns = {name: made.column(name) for name in made.schema.names}
+        columns |= {name: batch.column(name) for name in self._schema.names if name in STAGED_LINEAGE}
+        return self._batch(columns)
+
+    def _made(self, what: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[pa.RecordBatch, dict[int, str]]:
+        require_columns(what, rows, self._kinds)
+        columns: dict[str, pa.Array] = {}
+        problems: dict[int, str] = {}
+        for name, kind in self._kinds.items():
+            cast = cast_column(name, rows.column(name), kind)
+            columns[name] = cast.array
+            for row, reason in cast.problems.items():
+                problems.setdefault(row, f"{self._topic}: {reason}")
+        if deleted is not None:
+            columns[DELETED] = pc.fill_null(deleted.cast(pa.bool_()), False)
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        made, found = self._encoder.encode(batch)
+        return made, found | problems
+
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [columns[name].cast(self._schema.field(name).type) for name in self._schema.names], schema=self._schema
+        )
+
+
+def taken_columns(outbox: Outbox) -> list[str]:
+    """Columns that a topic takes from a transform's DataFrame."""
+    return [*outbox.topic.record, *(() if outbox.aggregated else STAGED_LINEAGE)]

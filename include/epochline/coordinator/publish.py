@@ -1,0 +1,136 @@
+"""Publish: what is committed and not yet shown in a topic, in files or in another sink, by roll-forward (E6, C3).
+
+Whoever comes next goes on, whoever committed: each sink gets its epochs in their order, and one that is down holds
+back nobody but itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from epochline.errors import SinkError, SinkUnavailableError
+from epochline.pipeline import Pipeline
+from epochline.ports import DueReceipt, Ledger
+from epochline.sink import Preflighted
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """An epoch that a sink shows now."""
+
+    epoch_id: int
+    sink: str
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.sink} shows epoch {self.epoch_id}: {self.rows} rows in {self.seconds:.1f} s"
+
+
+def publish(
+    ledger: Ledger, pipeline: str, *, report: Callable[[Published], None] = lambda _: None
+) -> Sequence[Published]:
+    """Show every committed epoch in every sink that does not show it yet. Again after any crash, it repeats nothing.
+
+    Args:
+        ledger: where the receipts are.
+        pipeline: whose.
+        report: told of each epoch and sink that is done.
+
+    Raises:
+        SinkUnavailableError: a sink is down, or another process publishes there; the others were served.
+        SinkAheadError: a sink shows an epoch that the ledger does not know.
+        SinkError: a sink refuses.
+    """
+    with ledger.transaction() as tx:
+        due = tx.receipts.due(pipeline)
+    by_sink: dict[str, list[DueReceipt]] = defaultdict(list)
+    for receipt in due:
+        by_sink[receipt.sink].append(receipt)
+    done: list[Published] = []
+    failures: list[SinkError] = []
+    for receipts in by_sink.values():
+        try:
+            for receipt in receipts:
+                one = _show(ledger, receipt)
+                done.append(one)
+                report(one)
+        except SinkError as error:
+            log.warning("publish.failed pipeline=%s sink=%s reason=%s", pipeline, receipt.sink, error)
+            failures.append(error)
+    _raise_first(failures)
+    return done
+
+
+def _show(ledger: Ledger, receipt: DueReceipt) -> Published:
+    with ledger.transaction() as tx:
+        declared = tx.epochs.declaration(tx.epochs.lock(receipt.pipeline, receipt.epoch_id))
+        tx.receipts.try_to_show(receipt)
+    sinks = ledger.sinks(declared)
+    sink = sinks[receipt.sink]
+    begun = time.monotonic()
+    if receipt.tried:
+        sink.recover_and_commit(receipt.committable)
+    else:
+        sink.commit(receipt.committable)
+    seconds = time.monotonic() - begun
+    outboxes = {topic.name: topic.outbox(declared.name).table for topic in declared.topics}
+    with ledger.transaction() as tx:
+        noted = tx.receipts.shown(receipt, seconds, outboxes.get(receipt.sink))
+        completed = tx.receipts.completed(receipt.pipeline, receipt.epoch_id)
+    log.info(
+        "epoch.shown pipeline=%s epoch=%d sink=%s rows=%d seconds=%.3f noted=%s",
+        receipt.pipeline, receipt.epoch_id, receipt.sink, receipt.committable.rows, seconds, noted,
+    )  # fmt: skip
+    for name, sink in sinks.items():
+        if name in completed:
+            sink.notify_complete(completed[name])
+    return Published(
+        epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
+    )  # fmt: skip
+
+
+def _raise_first(failures: Sequence[SinkError]) -> None:
+    """The failure that a person has to see first: one that no repeat mends, before one that passes."""
+    lasting = [error for error in failures if not isinstance(error, SinkUnavailableError)]
+    for error in (*lasting, *failures):
+        raise error
+
+
+def look_at_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:
+    """Ask every topic whether it would take an epoch; what a run should say of those that are down.
+
+    Raises:
+        SinkAheadError: one shows an epoch that the ledger does not know.
+        SinkError: one would refuse; nothing is planned.
+    """
+    notes = []
+    sinks = ledger.sinks(pipeline) if pipeline.topics else {}
+    for topic in pipeline.topics:
+        sink = cast("Preflighted", sinks[topic.name])
+        try:
+            sink.preflight(pipeline.name)
+        except SinkUnavailableError as error:
+            notes.append(f"{topic.name} is down, and shows this epoch when it is back: {error}")
+    return notes
+
+
+def full_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:
+    """The sinks that have as many epochs still to show as their declaration lets wait, with the numbers."""
+    if not pipeline.following:
+        return []
+    with ledger.transaction() as tx:
+        waiting = tx.receipts.unpublished(pipeline.name)
+    return [
+        f"{sink.name} has {waiting[sink.name]} epochs still to show, and max_unpublished_epochs is"
+        f" {sink.max_unpublished_epochs}"
+        for sink in pipeline.following
+        if waiting.get(sink.name, 0) >= sink.max_unpublished_epochs
+    ]

@@ -1,0 +1,80 @@
+"""PostgreSQL tables as sinks: the steps of `epochline.sink` inside the transactions of the epoch (P4, C6, INV-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from epochline.epoch import Attempt, Epoch
+from epochline.errors import TargetError
+from epochline.layout import StagedTable
+from epochline.pipeline import Pipeline
+from epochline.ports import Transaction
+from epochline.sink import Committable, SinkAttempt, WrittenPart
+from epochline.table import PostgresTable
+
+
+class TableSink:
+    """One table of an epoch whose row is locked in ``tx``. Implements `epochline.sink.Committing`.
+
+    Its other step, ``write``, is what Spark does in one transaction per part (`epochline.spark.transaction`). Nothing
+    commits by itself: whoever opened the transaction does, with every other table, the state and the offsets.
+    """
+
+    def __init__(
+        self,
+        tx: Transaction,
+        pipeline: Pipeline,
+        table: PostgresTable,
+        staged: StagedTable,
+        epoch: Epoch,
+        attempt: Attempt,
+    ) -> None:
+        self._tx = tx
+        self._pipeline = pipeline
+        self._table = table
+        self._staged = staged
+        self._epoch = epoch
+        self._attempt = attempt
+        self.rows = 0
+        """Target rows that `commit` wrote or deleted."""
+
+    def begin(self, attempt: SinkAttempt) -> None:
+        """Nothing: staging tables are made with the attempt, all at once."""
+
+    def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
+        """Index, analyze, and refuse what could not be committed.
+
+        Raises:
+            SealRefusedError: the rows could not be applied to the target.
+        """
+        self._tx.targets.prepare(self._pipeline, self._table, self._staged, self._epoch)
+        return {}
+
+    def commit(self, committable: Committable) -> None:
+        """Staging, which was counted before, into the target.
+
+        Raises:
+            TargetError: other rows arrived than were sealed.
+        """
+        self.rows = self._tx.targets.apply(self._pipeline, self._table, self._staged, self._epoch)
+        if self._table.mode in ("append", "replace") and self.rows != committable.rows:
+            raise TargetError(
+                f"{self._epoch}: {committable.rows} rows were sealed for {self._table}, but {self.rows} arrived: a"
+                " trigger or rule of the table swallows rows. Nothing was changed. Take it off, or abort the epoch."
+            )
+
+    def abort(self, attempt: SinkAttempt) -> None:
+        """Drop what the attempt staged in tables, in all of them."""
+        self._tx.attempts.drop_staging(self._attempt)
+
+    def recover_and_commit(self, committable: Committable) -> None:
+        """Commit: what an earlier process left open, the database has rolled back."""
+        self.commit(committable)
+
+    def recover_and_abort(self, attempt: SinkAttempt) -> None:
+        """Abort, likewise."""
+        self.abort(attempt)
+
+    def notify_complete(self, committable: Committable) -> None:
+        """Nothing: the commit was all."""

@@ -1,0 +1,117 @@
+"""Which sinks show which epochs: the adapter behind `epochline.ports.Receipts`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg2 import sql
+from sqlalchemy import Connection, Row
+
+from epochline.epoch import Attempt, Epoch, Run
+from epochline.ledger.cursor import execute_sql
+from epochline.ledger.statements import run as execute
+from epochline.names import split_table
+from epochline.pipeline import Pipeline
+from epochline.ports import DueReceipt, ToldReceipt
+from epochline.sink import Committable, SinkAttempt
+
+TOLD_AT_ONCE = 100
+"""Most receipts that one task tells others of; the next one goes on."""
+
+
+class PostgresReceipts:
+    """Receipts in a table of the ledger, one per committed epoch and sink."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def keep_sealed(self, attempt: Attempt, bodies: Mapping[str, Mapping[str, Any]]) -> None:
+        for sink, body in bodies.items():
+            execute(
+                self._connection, "keep_sealed", attempt_id=attempt.attempt_id, sink=sink, body=json.dumps(body)
+            )  # fmt: skip
+
+    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline) -> None:
+        names = [(sink.table, sink.table, True) for sink in pipeline.targets]
+        names += [(box.topic.name, box.table, False) for box in pipeline.outboxes]
+        names += [(sink.name, sink.name, False) for sink in pipeline.beside]
+        for sink, manifest, shown in names:
+            execute(
+                self._connection, "write_receipt",
+                pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt_id=attempt.attempt_id,
+                sink=sink, manifest=manifest, shown=shown,
+            )  # fmt: skip
+
+    def due(self, pipeline: str) -> Sequence[DueReceipt]:
+        return [
+            DueReceipt(
+                pipeline=pipeline,
+                epoch_id=row.epoch_id,
+                sink=row.sink,
+                tried=row.tried,
+                committable=_committable(pipeline, row),
+            )
+            for row in execute(self._connection, "due_receipts", pipeline=pipeline)
+        ]
+
+    def unpublished(self, pipeline: str) -> Mapping[str, int]:
+        return {row.sink: row.epochs for row in execute(self._connection, "unpublished", pipeline=pipeline)}
+
+    def try_to_show(self, receipt: DueReceipt) -> bool:
+        return execute(self._connection, "try_to_show", **_key(receipt)).rowcount == 1
+
+    def shown(self, receipt: DueReceipt, seconds: float, outbox: str | None) -> bool:
+        noted = execute(self._connection, "mark_shown", **_key(receipt), seconds=seconds).rowcount == 1
+        if outbox is not None:
+            execute_sql(
+                self._connection,
+                sql.SQL("DELETE FROM {} WHERE _epoch = %s").format(sql.Identifier(*split_table(outbox))),
+                (receipt.epoch_id,),
+            )
+        return noted
+
+    def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
+        rows = execute(self._connection, "receipts_of_epoch", pipeline=pipeline, epoch_id=epoch_id).all()
+        return {row.sink: _committable(pipeline, row) for row in rows} if all(row.shown for row in rows) else {}
+
+    def untold(self, pipeline: str) -> Sequence[ToldReceipt]:
+        return [
+            ToldReceipt(
+                epoch_id=row.epoch_id,
+                sink=row.sink,
+                rows=row.rows,
+                shown_at=row.shown_at,
+                offsets=row.offsets or {},
+            )
+            for row in execute(self._connection, "untold_receipts", pipeline=pipeline, most=TOLD_AT_ONCE)
+        ]
+
+    def tell(self, pipeline: str, receipts: Sequence[ToldReceipt], run: Run) -> None:
+        for one in receipts:
+            execute(
+                self._connection, "tell_receipt",
+                pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink, run_id=run.run_id,
+            )  # fmt: skip
+
+    def tellers(self, pipeline: str) -> Sequence[str]:
+        return [row.told_by for row in execute(self._connection, "tellers", pipeline=pipeline)]
+
+    def heard(self, pipeline: str, run_id: str) -> None:
+        execute(self._connection, "heard_receipts", pipeline=pipeline, run_id=run_id)
+
+
+def _committable(pipeline: str, row: Row[Any]) -> Committable:
+    attempt = SinkAttempt(
+        pipeline=pipeline,
+        generation=row.generation,
+        epoch_id=row.epoch_id,
+        attempt=row.attempt,
+        token=str(row.token),
+    )
+    return Committable(attempt=attempt, rows=row.rows, body=row.body)
+
+
+def _key(receipt: DueReceipt) -> dict[str, Any]:
+    return {"pipeline": receipt.pipeline, "epoch_id": receipt.epoch_id, "sink": receipt.sink}
