@@ -1,4 +1,4 @@
-"""From a declaration to its DAG: ``plan_epoch >> pre_commit >> commit_epoch [>> publish]``, with ``abort_epoch`` as teardown."""
+"""A declaration's DAG: ``plan_epoch >> pre_commit >> commit_epoch [>> publish]``, ``abort_epoch`` as teardown."""
 
 from __future__ import annotations
 

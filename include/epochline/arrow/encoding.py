@@ -59,7 +59,7 @@ class CopyEncoder:
         if batch.num_rows == 0:
             return b""
         if self.carrier is Carrier.TEXT:
-            return _csv(batch)
+            return csv_rows(batch)
         if self._binary is None:
             raise EpochlineError("encode was called before begin")
         rows: bytes = self._binary.write_batch(batch)
@@ -78,7 +78,8 @@ class CopyEncoder:
 _CSV = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed", batch_size=65536)
 
 
-def _csv(batch: pa.RecordBatch) -> bytes:
+def csv_rows(batch: pa.RecordBatch) -> bytes:
+    """The rows of a batch as COPY reads them with ``FORMAT csv``; a batch without rows gives nothing."""
     columns = [_readable(column) for column in batch.columns]
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _CSV)
