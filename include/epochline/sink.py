@@ -19,10 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +57,8 @@ class Committable:
 class PartWriter(Protocol):
     """Takes the rows of one Spark partition, on an executor."""
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take some rows: the declared columns, then ``_topic, _partition, _offset, _row`` unless aggregated."""
+    def write(self, batch: Any) -> None:
+        """Take some rows, a ``pyarrow.RecordBatch``: the declared columns, and the record's position if it has one."""
 
     def finish(self) -> Mapping[str, Any]:
         """No more rows; what a seal must know of this part, as JSON. The rows must be safe now."""

@@ -16,7 +16,7 @@ from epochline.coordinator import begin
 from epochline.epoch import Run
 from epochline.errors import ConfigurationError
 from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
-from epochline.failpoints.sites import BY_HAND, SIDES, SOURCE, USE_CASES, port_method, sites_of, use_cases
+from epochline.failpoints.sites import BY_HAND, SIDES, SINK, SOURCE, USE_CASES, port_method, sites_of, use_cases
 from epochline.testing import FakeKafka, FakeLedger
 
 PROJECT = Path(__file__).parents[2]
@@ -60,12 +60,24 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
     }
     assert given <= {("ledger", "Ledger"), ("tx", "Transaction"), ("source", "OffsetSource")}
 
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func).startswith("self._tx."):
+            assert port_method(call), f"{path.name}:{call.lineno}: no call that the watched ports know"
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in ("sink", "sinks"):
+            known = call.func.attr in SINK or ast.unparse(call.func) in ("sinks.items", "sinks.values")
+            assert known, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
+
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or node.id not in ("ledger", "tx", "source"):
             continue
         up = parents[node]
         if isinstance(up, ast.Call) and node in up.args:
             continue  # handed on
+        if isinstance(up, ast.Assign):
+            assert [ast.unparse(target) for target in up.targets] == ["self._tx"]  # kept, and looked at below
+            continue
+        if ast.unparse(up) == "ledger.sinks":
+            continue  # makes objects; what they are asked for is looked at below
         if isinstance(up, ast.withitem) and node is up.optional_vars:
             assert node.id == "tx"
             assert port_method(up.context_expr) == "transaction"

@@ -107,6 +107,22 @@ class TopicSink:
             SinkAheadError: the topic holds an epoch that the ledger does not know.
             SinkError: Kafka refuses, or the outbox does not hold what was sealed.
         """
+        self._publish(committable)
+
+    def abort(self, attempt: SinkAttempt) -> None:
+        """Nothing: the outbox's staging goes with the tables'."""
+
+    def recover_and_commit(self, committable: Committable) -> None:
+        """Commit: fence and marker settle what an earlier process left."""
+        self._publish(committable)
+
+    def recover_and_abort(self, attempt: SinkAttempt) -> None:
+        """Nothing, as for `abort`."""
+
+    def notify_complete(self, committable: Committable) -> None:
+        """Nothing: the outbox's rows go with the receipt."""
+
+    def _publish(self, committable: Committable) -> None:
         attempt = committable.attempt
         if self._topic.semantics == "at_least_once":
             with self._ledger.connection() as connection:
@@ -124,19 +140,6 @@ class TopicSink:
                 records = self._records(connection, committable)
                 key = marker_key(self._pipeline, self._topic.name)
                 sender.send(self._topic.topic, records, key, marker.body())
-
-    def abort(self, attempt: SinkAttempt) -> None:
-        """Nothing: the outbox's staging goes with the tables'."""
-
-    def recover_and_commit(self, committable: Committable) -> None:
-        """Commit: fence and marker settle what an earlier process left."""
-        self.commit(committable)
-
-    def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """Nothing, as for `abort`."""
-
-    def notify_complete(self, committable: Committable) -> None:
-        """Nothing: the outbox's rows go with the receipt."""
 
     def _records(self, connection: Connection, committable: Committable) -> Iterator[Outgoing]:
         """The epoch's records; raises before the last one is out where they are not those that were sealed."""
