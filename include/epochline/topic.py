@@ -141,6 +141,3 @@ def sending_order(outbox: Outbox) -> tuple[str, ...]:
     declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
     read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
     return declared + read
-
-
-

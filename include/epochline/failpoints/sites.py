@@ -39,8 +39,8 @@ Position = tuple[int, int]
 
 _PACKAGE = Path(__file__).parents[1]
 USE_CASES = _PACKAGE / "coordinator"
-BY_HAND = (_PACKAGE / "spark", _PACKAGE / "ledger" / "parts.py")
-"""Code of the job and its writers, which calls the database itself and names its failpoints by hand."""
+BY_HAND = (_PACKAGE / "spark", _PACKAGE / "ledger" / "parts.py", _PACKAGE / "kafka" / "sending.py")
+"""Code of the job, its writers and the sender, which calls servers itself and names its failpoints by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
