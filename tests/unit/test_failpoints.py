@@ -22,8 +22,8 @@ from epochline.testing import FakeKafka, FakeLedger
 PROJECT = Path(__file__).parents[2]
 PACKAGE = Path(failpoints.__file__).parents[1]
 PORTS = ("Ledger", "Transaction", "OffsetSource")
-# What the job and its writers reach PostgreSQL and Spark by.
-IO_METHODS = ("execute", "copy_expert", "commit", "rollback", "save")
+# What the job and its writers reach PostgreSQL and Spark by, and the sender Kafka.
+IO_METHODS = ("execute", "copy_expert", "commit", "rollback", "save", "begin_transaction", "put", "_commit")
 CASES = [pytest.param(path, id=path.stem) for path in use_cases()]
 JOB = [
     pytest.param(path, id=path.stem)
@@ -275,4 +275,5 @@ def test_each_call_of_a_use_case_is_a_place_of_its_own():
 def test_the_names_are_many_and_read_from_the_sources():
     assert {name.partition(".")[0] for name in known_failpoints()} >= {
         "plan", "begin", "write", "manifest", "seal", "commit", "abort", "recover", "discard", "checks", "end", "job",
+        "topic",
     }  # fmt: skip

@@ -52,8 +52,13 @@ Position = tuple[int, int]
 
 _PACKAGE = Path(__file__).parents[1]
 USE_CASES = _PACKAGE / "coordinator"
-BY_HAND = (_PACKAGE / "spark", _PACKAGE / "ledger" / "parts.py", _PACKAGE / "outlets")
-"""Code of the job, its writers and the outlets, which calls the database itself and names its failpoints by hand."""
+BY_HAND = (
+    _PACKAGE / "spark",
+    _PACKAGE / "ledger" / "parts.py",
+    _PACKAGE / "kafka" / "sending.py",
+    _PACKAGE / "outlets",
+)
+"""Code of the job, its writers, the sender and the outlets, which calls servers itself and names its failpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError
-from epochline.kafka.markers import Marker, last_marker, marker_key
+from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
@@ -138,7 +138,7 @@ class TopicSink:
             marker = Marker(generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token)
             with self._ledger.connection() as connection:
                 records = self._records(connection, committable)
-                key = marker_key(self._pipeline, self._topic.name)
+                key = Marker.key(self._pipeline, self._topic.name)
                 sender.send(self._topic.topic, records, key, marker.body())
 
     def _records(self, connection: Connection, committable: Committable) -> Iterator[Outgoing]:

@@ -1,0 +1,160 @@
+"""Markers: what says, in the Kafka transaction itself, which epoch of which sink it holds.
+
+A marker is committed or aborted with the records that it marks. So it settles what became of a transaction whose
+commit was not answered.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+from epochline.errors import SinkError, SinkUnavailableError
+from epochline.kafka.client import Reports, new_consumer, partitions_of
+from epochline.topic import CONTROL_TOPIC
+
+_PATIENCE = timedelta(seconds=30)
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """Which attempt of which epoch a transaction holds."""
+
+    generation: int
+    epoch_id: int
+    token: str
+
+    @staticmethod
+    def key(pipeline: str, sink: str) -> bytes:
+        """The key of a sink's markers: of equal keys, the control topic keeps the last."""
+        return json.dumps([pipeline, sink], ensure_ascii=False, separators=(",", ":")).encode()
+
+    def body(self) -> bytes:
+        """The marker as a record's value."""
+        return json.dumps({"generation": self.generation, "epoch_id": self.epoch_id, "token": self.token}).encode()
+
+    @classmethod
+    def from_body(cls, body: bytes | None) -> Marker:
+        """The marker that a record's value holds.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            held = json.loads(body or b"")
+            generation, epoch_id, token = held["generation"], held["epoch_id"], held["token"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{body!r} is no marker") from error
+        if type(generation) is not int or type(epoch_id) is not int or type(token) is not str:
+            raise ValueError(f"{body!r} is no marker")
+        return cls(generation=generation, epoch_id=epoch_id, token=token)
+
+
+def last_marker(
+    settings: Mapping[str, str], pipeline: str, sink: str, patience: timedelta = _PATIENCE
+) -> Marker | None:
+    """The marker of the last transaction that a sink committed; None where it has committed none.
+
+    The control topic is shared. A record behind the open transaction of another sink is not visible yet although its
+    own transaction may be committed; so this waits until the last record of this sink, visible or not, is decided.
+    Ask after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the sink itself is open.
+
+    Args:
+        settings: what `epochline.brokers.broker_settings` gave.
+        pipeline: whose sink.
+        sink: its name, as the ledger has it.
+        patience: how long to wait for another sink's transaction.
+
+    Raises:
+        SinkUnavailableError: Kafka does not answer, or another transaction hides the sink's last marker.
+        SinkError: Kafka refuses, or the marker cannot be read.
+    """
+    key, reports = Marker.key(pipeline, sink), Reports(settings)
+    deadline = time.monotonic() + patience.total_seconds()
+    with _reading(settings, reports, "read_uncommitted") as every:
+        if partitions_of(every, reports, CONTROL_TOPIC, patience.total_seconds()) is None:
+            return None
+        newest = -1
+        for message in _until_end(every, reports, deadline):
+            if message.error() is None and message.key() == key:
+                newest = _offset(message)
+    if newest < 0:
+        return None
+    with _reading(settings, reports, "read_committed") as committed:
+        return _decided(committed, reports, key, newest, deadline)
+
+
+def _decided(consumer: Consumer, reports: Reports, key: bytes, newest: int, deadline: float) -> Marker | None:
+    """The last visible marker of a key once everything up to an offset is decided."""
+    found = None
+    for message in _messages(consumer, reports, deadline):
+        ended = message.error() is not None
+        if not ended and message.key() == key:
+            found = _read(message)
+        if _offset(message) > newest or (not ended and _offset(message) == newest):
+            return found
+    raise SinkUnavailableError(
+        f"the marker at offset {newest} of {CONTROL_TOPIC} stands behind the open transaction of another sink, so it is"
+        " not known whether it counts. Nothing was sent. That transaction ends with its sink's next try, or by its"
+        " time-out; then another try helps."
+    )
+
+
+def _read(message: Message) -> Marker:
+    try:
+        return Marker.from_body(message.value())
+    except ValueError as error:
+        raise SinkError(
+            f"offset {message.offset()} of {CONTROL_TOPIC} should hold a marker, and cannot be read ({error}). Nothing"
+            " was sent. Who else writes to this topic? It is epochline's own."
+        ) from error
+
+
+@contextmanager
+def _reading(settings: Mapping[str, str], reports: Reports, isolation: str) -> Iterator[Consumer]:
+    with reports.explaining(f"reading {CONTROL_TOPIC}"):
+        consumer = new_consumer(settings, reports, isolation)
+        try:
+            consumer.assign([TopicPartition(CONTROL_TOPIC, 0, OFFSET_BEGINNING)])
+            yield consumer
+        finally:
+            consumer.close()
+
+
+def _until_end(consumer: Consumer, reports: Reports, deadline: float) -> Iterator[Message]:
+    for message in _messages(consumer, reports, deadline):
+        if message.error() is not None:
+            return
+        yield message
+    raise SinkUnavailableError(f"{CONTROL_TOPIC} could not be read to its end in time. Nothing was sent.")
+
+
+def _messages(consumer: Consumer, reports: Reports, deadline: float) -> Iterator[Message]:
+    """Records, and after the last visible one a message without record at each end of the partition.
+
+    Raises:
+        SinkError: Kafka refuses, or does not answer.
+    """
+    while time.monotonic() < deadline:
+        message = consumer.poll(_POLL_SECONDS)
+        reports.check()
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue  # Nothing is asked of the group.
+            raise reports.explained(error, f"reading {CONTROL_TOPIC}")
+        yield message
+
+
+def _offset(message: Message) -> int:
+    return cast("int", message.offset())  # None only for a message that was never in Kafka

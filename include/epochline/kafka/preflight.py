@@ -1,0 +1,151 @@
+"""Whether a cluster can take what a Kafka sink will send: asked before anything is planned."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import (
+    AuthorizationError,
+    KafkaError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from kafka.protocol.api_key import ApiKey
+
+from epochline.brokers import SERVERS, python_settings
+from epochline.errors import SinkError, SinkUnavailableError, SourceAuthenticationError
+from epochline.kafka.admin import EpochlineAdmin
+from epochline.kafka.refusals import told_refusals
+from epochline.topic import CONTROL_TOPIC, KafkaTopic
+
+log = logging.getLogger(__name__)
+
+_MAX_TIMEOUT = "transaction.max.timeout.ms"
+_POLICY = "cleanup.policy"
+
+
+def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
+    """Refuse a topic that could not be sent to as it is declared; make the control topic where it is missing (K18).
+
+    What the connection's user has no right to ask is not checked; a warning says so. Repeatable.
+
+    Args:
+        settings: what `epochline.brokers.broker_settings` gave.
+        topic: the declared sink.
+
+    Raises:
+        SinkUnavailableError: Kafka does not answer.
+        SinkError: the topic is missing, or the cluster cannot take the sink's transactions; the message says why.
+    """
+    servers = settings[SERVERS]
+    with _asking(settings, topic) as admin:
+        if _described(admin, topic.topic) is None:
+            raise SinkError(
+                f"{topic}: Kafka at {servers} has no topic {topic.topic}. Nothing was planned. Create it, as with"
+                f" kafka-topics.sh --create --topic {topic.topic} --partitions N."
+            )
+        if topic.semantics == "at_least_once":
+            return
+        if ApiKey.InitProducerId not in admin.api_versions():
+            raise SinkError(
+                f"{topic}: Kafka at {servers} knows no transactions, which came with Kafka 0.11. Nothing was planned."
+            )
+        _check_timeout(admin, topic)
+        _check_control_topic(admin, topic)
+
+
+def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
+    wanted = int(topic.transaction_timeout.total_seconds() * 1000)
+    # Any of them may coordinate the sink's transactions.
+    brokers = [str(one["broker_id"]) for one in admin.describe_cluster()["brokers"]]
+    resources = [ConfigResource(ConfigResourceType.BROKER, broker, [_MAX_TIMEOUT]) for broker in brokers]
+    configs = _configs(admin, resources, topic, _MAX_TIMEOUT)
+    allowed = min((int(one[_MAX_TIMEOUT]["value"]) for one in configs.values()), default=wanted)
+    if wanted > allowed:
+        raise SinkError(
+            f"{topic}: transaction_timeout is {wanted} ms, and the brokers allow {allowed} ms at most ({_MAX_TIMEOUT})."
+            " Nothing was planned. Lower the one, or raise the other."
+        )
+
+
+def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
+    found = _described(admin, CONTROL_TOPIC)
+    if found is None:
+        found = _make_control_topic(admin)
+    if len(found["partitions"]) != 1:
+        raise SinkError(
+            f"{topic}: {CONTROL_TOPIC} has {len(found['partitions'])} partitions, and markers need exactly one. Nothing"
+            " was planned. Delete it, and it is made anew; every sink's last marker is lost then, so first let"
+            " every pipeline publish what it has committed."
+        )
+    resource = ConfigResource(ConfigResourceType.TOPIC, CONTROL_TOPIC, [_POLICY])
+    for config in _configs(admin, [resource], topic, _POLICY).values():
+        policy = config[_POLICY]["value"]
+        if policy != "compact":
+            raise SinkError(
+                f"{topic}: {_POLICY} of {CONTROL_TOPIC} is {policy}, so Kafka would delete markers that are still"
+                " needed. Nothing was planned. Set it to compact."
+            )
+
+
+def _make_control_topic(admin: EpochlineAdmin) -> Mapping[str, Any]:
+    wanted = {"num_partitions": 1, "replication_factor": -1, "configs": {_POLICY: "compact"}}
+    try:
+        admin.create_topics({CONTROL_TOPIC: wanted})
+        log.info("topic.created topic=%s", CONTROL_TOPIC)
+    except TopicAlreadyExistsError:
+        pass  # Another pipeline's plan made it meanwhile.
+    admin.wait_for_topics([CONTROL_TOPIC])
+    found = _described(admin, CONTROL_TOPIC)
+    if found is None:
+        raise SinkUnavailableError(f"{CONTROL_TOPIC} was made, and Kafka does not show it yet. Another try helps.")
+    return found
+
+
+def _described(admin: EpochlineAdmin, name: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any]
+    [found] = admin.describe_topics([name])
+    error = for_code(found["error_code"])
+    if error is UnknownTopicOrPartitionError:
+        return None
+    if found["error_code"]:
+        raise error(f"topic {name}")
+    return found
+
+
+def _configs(
+    admin: EpochlineAdmin, resources: list[ConfigResource], topic: KafkaTopic, name: str
+) -> Mapping[str, Mapping[str, Any]]:
+    """By resource its configuration; empty where the connection's user may not see it."""
+    try:
+        answers: Mapping[str, Mapping[str, Mapping[str, Any]]] = admin.describe_configs(resources, config_filter="all")
+    except AuthorizationError as error:
+        log.warning("topic.unchecked sink=%s config=%s reason=%s", topic, name, type(error).__name__)
+        return {}
+    return {resource: config for of_kind in answers.values() for resource, config in of_kind.items() if name in config}
+
+
+@contextmanager
+def _asking(settings: Mapping[str, str], topic: KafkaTopic) -> Iterator[EpochlineAdmin]:
+    servers, python = settings[SERVERS], python_settings(settings)
+    try:
+        with told_refusals(servers, logging_in="sasl_mechanism" in python):
+            admin = EpochlineAdmin(
+                client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=15_000, **python
+            )
+        with told_refusals(servers), closing(admin):
+            yield admin
+    except SourceAuthenticationError as error:
+        raise SinkError(f"{topic}: {error}") from error
+    except (KafkaError, OSError) as error:
+        retryable = isinstance(error, OSError) or error.retriable
+        kind = SinkUnavailableError if retryable else SinkError
+        raise kind(
+            f"{topic} could not be checked: Kafka at {servers} refused or did not answer"
+            f" ({type(error).__name__}: {error})."
+        ) from error

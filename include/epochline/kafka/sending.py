@@ -1,0 +1,251 @@
+"""Sending to a topic: what belongs together in one Kafka transaction with its marker, or plainly, at least once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from epochline.errors import SinkError, SinkUnavailableError
+from epochline.failpoints import failpoint
+from epochline.kafka.client import Reports, new_producer, partitions_of, patiently
+from epochline.topic import CONTROL_TOPIC
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 60.0
+_ABORT_SECONDS = 10.0
+_TURN_SECONDS = 1.0
+_SERVED_EVERY = 1_000
+_CHOSEN_BY_KEY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A record to send. Without a partition, the key decides as with Kafka's own Java producer."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+
+
+class TransactionalSender:
+    """Sends batches of records, each in one transaction of its own: all of a batch is visible, or nothing (P9, P12).
+
+    Args:
+        settings: what `epochline.brokers.broker_settings` gave.
+        transactional_id: whoever calls `fence` with the same one later ends this sender.
+        timeout: Kafka's ``transaction.timeout.ms``: the brokers end a transaction that takes longer.
+
+    Raises:
+        SinkError: a property of the connection cannot be used.
+    """
+
+    def __init__(self, settings: Mapping[str, str], transactional_id: str, timeout: timedelta) -> None:
+        self._id = transactional_id
+        self._timeout = timeout.total_seconds()
+        self._reports = Reports(settings)
+        properties = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(self._timeout * 1000),
+        }
+        self._producer = new_producer(settings, self._reports, properties)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _close(self._producer)
+
+    def fence(self) -> None:
+        """End every earlier sender of this transactional id, and abort its transaction if it is open (P13).
+
+        To be called once, before the first `send`. On return, every transaction of the id is committed or aborted.
+
+        Raises:
+            SinkUnavailableError: Kafka does not answer, or another process took over meanwhile.
+            SinkError: Kafka refuses.
+        """
+        failpoint("topic.fence")
+        patiently(
+            self._producer.init_transactions,
+            self._producer,
+            self._reports,
+            f"taking over the transactional id {self._id}",
+            _PATIENCE_SECONDS,
+        )
+        failpoint("topic.fenced")
+
+    def send(self, topic: str, records: Iterable[Outgoing], marker_key: bytes, marker: bytes) -> int:
+        """Send records and their marker in one transaction; how many records there were.
+
+        An error before the commit leaves nothing visible. Where the commit is not answered, its outcome is not known
+        here: `epochline.kafka.markers.last_marker` tells, after a new sender's `fence`.
+
+        Raises:
+            SinkUnavailableError: Kafka does not answer, the time-out passed, or another process took over.
+            SinkError: Kafka refuses a record, the topic or the commit.
+        """
+        doing = f"sending to {topic} as {self._id}"
+        partitions = _known_partitions(self._producer, self._reports, topic)
+        deadline = time.monotonic() + self._timeout
+        failpoint("topic.begin")
+        with self._reports.explaining(doing):
+            self._producer.begin_transaction()
+        try:
+            queue = _Queue(self._producer, self._reports, doing, deadline)
+            sent = queue.put_all(topic, records, partitions)
+            failpoint("topic.marker")
+            queue.put(CONTROL_TOPIC, Outgoing(key=marker_key, value=marker, partition=0))
+            queue.settle()
+            failpoint("topic.commit")
+        except BaseException:
+            self._abort()
+            raise
+        self._commit(doing, deadline)
+        failpoint("topic.committed")
+        return sent
+
+    def _commit(self, doing: str, deadline: float) -> None:
+        try:
+            self._producer.commit_transaction(max(deadline - time.monotonic(), _TURN_SECONDS))
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            # Only what librdkafka says must be aborted, and was, is known not to be committed.
+            if reason.txn_requires_abort() and self._abort():
+                raise self._reports.explained(reason, doing) from error
+            explained = self._reports.explained(reason, f"the commit of {doing}")
+            raise SinkUnavailableError(
+                f"{explained} The transaction was to be committed, and its outcome is not known; the marker settles it."
+            ) from error
+
+    def _abort(self) -> bool:
+        """Whether the brokers confirmed it; if not, the next `fence` or the time-out aborts."""
+        try:
+            self._producer.abort_transaction(min(_ABORT_SECONDS, self._timeout))
+        except KafkaException as error:
+            log.warning("topic.abort_unanswered transactional_id=%s reason=%s", self._id, error.args[0].str())
+            return False
+        return True
+
+
+def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outgoing]) -> int:
+    """Send records without a transaction, visible one by one; how many there were. A repeat sends them again (K16).
+
+    Raises:
+        SinkUnavailableError: Kafka does not answer.
+        SinkError: Kafka refuses a record or the topic.
+    """
+    reports = Reports(settings)
+    producer = new_producer(settings, reports, {})
+    try:
+        partitions = _known_partitions(producer, reports, topic)
+        queue = _Queue(producer, reports, f"sending to {topic}")
+        sent = queue.put_all(topic, records, partitions)
+        queue.settle()
+        failpoint("topic.sent")
+    finally:
+        _close(producer)
+    return sent
+
+
+class _Queue:
+    """Records handed to librdkafka, and what became of them.
+
+    Args:
+        deadline: when the brokers end the transaction; without one, librdkafka gives each record its own.
+    """
+
+    def __init__(self, producer: Producer, reports: Reports, doing: str, deadline: float | None = None) -> None:
+        self._producer = producer
+        self._reports = reports
+        self._doing = doing
+        self._deadline = deadline
+        self._put = 0
+        self._stored = 0
+        self._failed: KafkaError | None = None
+
+    def put_all(self, topic: str, records: Iterable[Outgoing], partitions: int) -> int:
+        """Hand over every record, in order; how many there were."""
+        for number, record in enumerate(records):
+            failpoint("topic.record")
+            if record.partition is not None and not 0 <= record.partition < partitions:
+                raise SinkError(
+                    f"{self._doing}: record {number} is for partition {record.partition}, but {topic} has"
+                    f" {partitions}, counted from 0. Correct the partition column, or add partitions."
+                )
+            self.put(topic, record)
+        return self._put
+
+    def put(self, topic: str, record: Outgoing) -> None:
+        """Hand over one record; waits while the queue is full."""
+        if self._put % _SERVED_EVERY == 0:
+            self._serve(0)
+        while True:
+            try:
+                with self._reports.explaining(self._doing):
+                    self._producer.produce(
+                        topic,
+                        value=record.value,
+                        key=record.key,
+                        partition=_CHOSEN_BY_KEY if record.partition is None else record.partition,
+                        headers=list(record.headers),
+                        on_delivery=self._delivered,
+                    )
+            except BufferError:
+                self._serve(_TURN_SECONDS)
+                continue
+            self._put += 1
+            return
+
+    def settle(self) -> None:
+        """Wait until every record is stored by all replicas, and fail if one is not."""
+        while self._producer.flush(_TURN_SECONDS):
+            self._serve(0)
+        self._serve(0)
+        if self._stored != self._put:
+            raise SinkError(f"{self._doing}: {self._put} records were handed over, {self._stored} are stored.")
+
+    def _delivered(self, error: KafkaError | None, _record: Message) -> None:
+        if error is None:
+            self._stored += 1
+        elif self._failed is None:
+            self._failed = error
+
+    def _serve(self, seconds: float) -> None:
+        with self._reports.explaining(self._doing):
+            self._producer.poll(seconds)
+        self._reports.check()
+        if self._failed is not None:
+            raise self._reports.explained(self._failed, self._doing)
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise SinkUnavailableError(
+                f"{self._doing} took longer than its transaction_timeout after {self._put} records, of which"
+                f" {self._stored} were stored; the transaction is aborted. Raise transaction_timeout, or lower the"
+                " records of an epoch."
+            )
+
+
+def _known_partitions(producer: Producer, reports: Reports, topic: str) -> int:
+    # Asked first, because librdkafka itself waits for a missing topic as long as for a slow one.
+    partitions = partitions_of(producer, reports, topic, _PATIENCE_SECONDS)
+    if partitions is None:
+        raise SinkError(f"Kafka has no topic {topic}. Nothing was sent. Create it.")
+    return partitions
+
+
+def _close(producer: Producer) -> None:
+    # What is still in the queue belongs to nothing that was committed, or was reported as not sent.
+    with suppress(KafkaException):
+        producer.purge()
+        producer.close()
