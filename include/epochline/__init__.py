@@ -3,6 +3,7 @@
 What a pipeline's author imports is here; nothing here imports Airflow, Spark or Kafka.
 """
 
+from epochline.beside import Files, OwnSink
 from epochline.declarations import epoch_dag
 from epochline.event_time import EventTime
 from epochline.parsing import Bytes, Json, Regex, Text
@@ -12,6 +13,7 @@ from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, FromTimestamp
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.topic import KafkaTopic
 from epochline.windowed import Windowed
 from epochline.windows import Session, Sliding, Tumbling
 
@@ -20,13 +22,16 @@ __all__ = [
     "Endless",
     "EventTime",
     "FailureRate",
+    "Files",
     "FixedDelay",
     "FromGroup",
     "FromOffsets",
     "FromTimestamp",
     "Json",
     "KafkaSource",
+    "KafkaTopic",
     "NoRestart",
+    "OwnSink",
     "Pipeline",
     "PostgresTable",
     "Regex",

@@ -35,6 +35,8 @@ _TABLE = "run `epochline migrate`, which makes missing tables; a column you add 
 _ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
 _DURATION = TypeAdapter(timedelta)
 _GROUPS = frozenset({"sinks", "state"})
+_FOLLOWING = {"topic": "kafka", "path": "files", "sink": "own"}
+_OUTBOX = "the outbox has other columns then: publish what is due, drop its table, run `epochline migrate`"
 _SINK: Mapping[str, tuple[Effect, str]] = {
     "mode": (Effect.REFUSED, _KEPT),
     "key": (Effect.REFUSED, _KEPT),
@@ -107,14 +109,21 @@ def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
 
 
 def _by_table(declaration: Mapping[str, Any], group: str) -> dict[str, Mapping[str, Any]]:
-    return {sink["table"]: sink for sink in declaration.get(group, ())}
+    return {_name(sink): sink for sink in declaration.get(group, ())}
+
+
+def _name(sink: Mapping[str, Any]) -> str:
+    for field, kind in _FOLLOWING.items():
+        if field in sink:
+            return f"{kind}:{sink.get('label') or sink[field]}"
+    return str(sink["table"])
 
 
 def _sinks(
     group: str, before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Change]:
     for table in sorted(before.keys() - now.keys()):
-        advice = "the table is left as it is"
+        advice = "the table is left as it is" if "table" in before[table] else "what is due there is still shown"
         yield Change(field=f"{group}.{table}", before="declared", now=None, effect=Effect.NEXT_EPOCH, advice=advice)
     for table in sorted(now.keys() - before.keys()):
         yield Change(field=f"{group}.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
@@ -122,6 +131,11 @@ def _sinks(
         for field in sorted(before[table].keys() | now[table].keys()):
             old, new = before[table].get(field), now[table].get(field)
             if old == new:
+                continue
+            if "table" not in now[table]:
+                anew = _OUTBOX if field in ("order_by", "aggregated") and "topic" in now[table] else None
+                effect = Effect.MIGRATION if anew else Effect.NEXT_EPOCH
+                yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=anew or "")
                 continue
             if field == "columns":
                 yield from _columns(f"{group}.{table}.columns", old or {}, new or {})

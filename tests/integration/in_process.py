@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from epochline import Pipeline
 from epochline.audit.source import record_batch
-from epochline.coordinator import LEASE, Plan, Receipt, begin, commit, plan, seal
+from epochline.coordinator import LEASE, Plan, Published, Receipt, begin, commit, plan, publish, seal
 from epochline.epoch import Run
 from epochline.kafka.records import RecordReader
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job
 from epochline.ledger.postgres import PostgresLedger
 from epochline.offsets import PlannedRange
+from epochline.outlets import sinks_by
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
@@ -39,11 +40,14 @@ class InProcess:
     source: Any
     read: Read
     invisible_allowed: frozenset[str] = frozenset()
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the brokers that topics are published to."""
+    run_prefix: str = "run"
     _runs: Any = field(default_factory=lambda: itertools.count(1))
 
     @property
     def ledger(self) -> PostgresLedger:
-        return PostgresLedger(self.dsn)
+        return PostgresLedger(self.dsn, outlets=sinks_by(lambda _: self.kafka))
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
@@ -55,10 +59,13 @@ class InProcess:
             tx.targets.create(self.pipeline)
 
     def planned(self, **options: Any) -> tuple[Plan, Run]:
-        run = Run(dag_id=self.pipeline.name, run_id=f"run-{next(self._runs)}", host="here")
-        planned = plan(self.ledger, self.source, self.pipeline, run, **options)
+        planned, run = self.asked_to_plan(**options)
         assert planned.epoch is not None
         return planned, run
+
+    def asked_to_plan(self, **options: Any) -> tuple[Plan, Run]:
+        run = Run(dag_id=self.pipeline.name, run_id=f"{self.run_prefix}-{next(self._runs)}", host="here")
+        return plan(self.ledger, self.source, self.pipeline, run, **options), run
 
     def begun(self, planned: Plan, run: Run) -> StagingTicket:
         assert planned.epoch is not None
@@ -69,8 +76,8 @@ class InProcess:
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
-        flow = OnePass(pipeline=self.pipeline, tables=ticket.tables, functions=ship_functions(self.pipeline))
-        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn))
+        flow = OnePass(pipeline=self.pipeline, tables=ticket.written, functions=ship_functions(self.pipeline))
+        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=self.pipeline.beside))
         before = dict(sys.modules)
         try:
             message = writer.write(batch for one in planned.ranges for batch in self.read(one))
@@ -89,6 +96,9 @@ class InProcess:
         seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
         assert planned.epoch is not None
         return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
+
+    def publish(self) -> Sequence[Published]:
+        return publish(self.ledger, self.pipeline.name)
 
 
 def from_kafka(bootstrap: str) -> Read:

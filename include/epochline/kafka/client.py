@@ -17,6 +17,7 @@ from epochline.errors import SinkError, SinkUnavailableError
 _lines = logging.getLogger("epochline.kafka.librdkafka")
 # Whatever an operator must know comes back as an error; without a handler, Python itself would print the lines.
 _lines.addHandler(logging.NullHandler())
+_lines.propagate = False
 
 T = TypeVar("T")
 

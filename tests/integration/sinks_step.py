@@ -1,0 +1,31 @@
+"""One step of an epoch in a process of its own, so that it can be killed or stopped there; see `sinks_world`."""
+
+from __future__ import annotations
+
+import os
+
+from epochline import Pipeline
+from epochline.failpoints import watched, watched_source
+from tests.integration.in_process import InProcess
+from tests.integration.sinks_world import in_process
+
+
+class Watched(InProcess):
+    """With failpoints at the ports, as the composition roots of the product put them in."""
+
+    @property
+    def ledger(self):  # type: ignore[no-untyped-def]
+        return watched(super().ledger)
+
+
+def main() -> None:
+    plain = in_process(os.environ["DSN"], os.environ["BOOTSTRAP"], Pipeline.from_stored(os.environ["PIPELINE"]))
+    it = Watched(
+        dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
+    )  # fmt: skip
+    it.run_prefix = f"process-{os.getpid()}"
+    print(getattr(it, os.environ["STEP"])())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Epochs with sinks that follow the commit, on real servers: what is produced, and what consumers see of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka import KafkaAdminClient
+
+from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
+from epochline.kafka.source import KafkaOffsets
+from tests.integration.in_process import InProcess, from_kafka
+
+PROJECT = Path(__file__).parents[2]
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One record as a consumer saw it."""
+
+    partition: int
+    offset: int
+    key: str | None
+    value: str | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def new_topics(bootstrap: str, *, partitions: int = 2, names: Sequence[str] = ("in", "out")) -> list[str]:
+    number = f"{os.getpid()}-{next(_numbers)}"
+    topics = [f"sinks-{name}-{number}" for name in names]
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        wanted = {topic: {"num_partitions": partitions, "replication_factor": 1} for topic in topics}
+        admin.create_topics(wanted, wait_for_metadata=True)
+    finally:
+        admin.close()
+    return topics
+
+
+def produce(bootstrap: str, topic: str, values: Sequence[str | None], *, keys: Sequence[str | None] = ()) -> None:
+    """Each value to the partition of its key, or, without keys, to partition i modulo 2."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for at, value in enumerate(values):
+        placed: dict[str, Any] = {"key": keys[at]} if keys else {"partition": at % 2}
+        producer.produce(topic, value=value, **placed)
+    assert producer.flush(30) == 0
+
+
+def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Seen]:
+    """Everything that a consumer of this isolation sees in a topic now, by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap, "group.id": "tests", "isolation.level": isolation,
+            "enable.partition.eof": True, "enable.auto.commit": False,
+        }
+    )  # fmt: skip
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
+        found, left = [], set(partitions)
+        while left:
+            message = consumer.poll(10)
+            assert message is not None, "the broker is silent"
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                left.discard(message.partition())
+                continue
+            found.append(
+                Seen(
+                    partition=message.partition(),
+                    offset=message.offset(),
+                    key=_text(message.key()),
+                    value=_text(message.value()),
+                    headers=tuple(message.headers() or ()),
+                )
+            )
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda one: (one.partition, one.offset))
+
+
+def values(records: Sequence[Seen]) -> list[str | None]:
+    return sorted((one.value for one in records), key=lambda value: (value is not None, value or ""))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+@dataclass
+class World:
+    """One pipeline from a topic to a table and to whatever else is declared."""
+
+    it: InProcess
+    bootstrap: str
+    source: str
+    topics: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def produce(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
+        produce(self.bootstrap, self.source, values, keys=keys)
+
+    def seen(self, isolation: str = "read_committed") -> list[Seen]:
+        return seen(self.bootstrap, self.topics[0], isolation)
+
+    def receipts(self) -> list[tuple[int, str, str]]:
+        return self.it.sql("SELECT epoch_id, sink, state FROM epochline.receipts ORDER BY epoch_id, sink")
+
+    def outbox(self) -> int:
+        (box,) = self.it.pipeline.outboxes
+        schema, table = box.table.split(".")
+        return int(self.it.sql(f'SELECT count(*) FROM "{schema}"."{table}"')[0][0])
+
+    def in_a_process(self, step: str, **environment: str) -> subprocess.Popen[str]:
+        """One step of a use case, ``publish`` or ``epoch``, in a process of its own."""
+        given = {
+            **os.environ, "PYTHONPATH": f"{PROJECT / 'include'}:{PROJECT}:{PROJECT / 'tests' / 'functions'}",
+            "STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(),
+            "BOOTSTRAP": self.bootstrap, **self.environment, **environment,
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.sinks_step"],
+            cwd=PROJECT, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def killed_at(self, failpoint: str, step: str = "publish") -> None:
+        """A process does the step and dies there as by SIGKILL."""
+        process = self.in_a_process(step, EPOCHLINE_FAILPOINT=f"{failpoint}:exit")
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 137, f"{failpoint}: {process.returncode}\n{out}\n{err}"
+
+
+def in_process(dsn: str, bootstrap: str, pipeline: Pipeline) -> InProcess:
+    settings: Mapping[str, str] = {"bootstrap.servers": bootstrap}
+    return InProcess(
+        dsn=dsn, pipeline=pipeline, source=KafkaOffsets(settings), read=from_kafka(bootstrap), kafka=settings
+    )  # fmt: skip
+
+
+def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **declared: Any) -> World:
+    """A pipeline of lines; ``out`` in a sink's topic stands for a topic that is made for this world."""
+    topics = new_topics(bootstrap)
+    made = [
+        sink.model_copy(update={"topic": topics[1]}) if isinstance(sink, KafkaTopic) else sink for sink in sinks
+    ]  # fmt: skip
+    if table:
+        made.append(PostgresTable(table="lines", columns={"value": "text"}))
+    pipeline = Pipeline(
+        name=f"sinks-{next(_numbers)}", source=KafkaSource(topics=topics[0]),
+        **{"parse": Text(), "sinks": made, **declared},
+    )  # fmt: skip
+    it = in_process(dsn, bootstrap, pipeline)
+    it.create()
+    return World(it=it, bootstrap=bootstrap, source=topics[0], topics=(topics[1],))

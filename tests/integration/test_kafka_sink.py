@@ -1,0 +1,384 @@
+"""A topic as a sink: what a read_committed consumer sees of it, whatever is killed, lost or done twice (P9 to P13)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+
+import psutil
+import pytest
+from kafka import KafkaAdminClient
+
+from epochline import Json, KafkaTopic, Text
+from epochline.coordinator import PlanOutcome, publish, seal
+from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.outlets import sinks_by
+from epochline.topic import CONTROL_TOPIC
+from tests.integration.sinks_world import new_world, seen, values
+
+OUT = KafkaTopic(topic="out", value=Text())
+
+
+@pytest.fixture
+def world(postgres_dsn, kafka_bootstrap):
+    return new_world(postgres_dsn, kafka_bootstrap, OUT)
+
+
+def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
+    """P9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
+    world.produce("a", "b", "c")
+    planned, run = world.it.planned()
+    ticket = world.it.begun(planned, run)
+    world.it.stage(planned, ticket)
+    seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+    assert world.seen() == world.seen("read_uncommitted") == []
+
+    world.it.asked_to_plan()  # commits the sealed one; there is nothing else to read
+    assert world.outbox() == 3
+    assert world.seen() == []
+
+    (published,) = world.it.publish()
+
+    assert (published.epoch_id, published.rows) == (1, 3)
+    assert values(world.seen()) == ["a", "b", "c"]
+    assert world.outbox() == 0
+    name = world.it.pipeline.topics[0].name
+    assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
+
+
+def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(world):
+    """A run killed after its commit, with the topic idle afterwards (P11): the next scheduled run publishes."""
+    world.produce("a", "b", "c")
+    world.it.epoch()
+    world.killed_at("publish.sink.commit")
+    assert world.seen() == []
+
+    world.it.publish()
+
+    assert values(world.seen()) == ["a", "b", "c"]
+
+
+STEPS = (
+    "publish.transaction", "publish.receipts.due", "publish.receipts.try_to_show", "publish.committed.2",
+    "publish.sink.commit", "topic.fence", "topic.fenced", "topic.begin", "topic.record", "topic.marker",
+    "topic.commit", "topic.committed", "publish.receipts.shown", "publish.commit.3", "publish.committed.3",
+)  # fmt: skip
+
+
+def test_a_publish_killed_at_any_step_is_done_once_by_the_next(world):
+    """P11, P12: each epoch once, in order, whole; both kinds of readers look on (E4b)."""
+    expected: list[str] = []
+    for number, step in enumerate(STEPS):
+        lines = [f"{number}-{at}" for at in range(10)]
+        world.produce(*lines)
+        world.it.epoch()
+        world.killed_at(step)
+        assert len(world.seen()) in (len(expected), len(expected) + 10), step
+        expected += lines
+
+        world.it.publish()
+
+        assert values(world.seen()) == sorted(expected), step
+        assert world.outbox() == 0, step
+    assert len(world.seen("read_uncommitted")) > len(expected)  # what was aborted is there, and hidden
+    assert world.it.publish() == []
+
+
+def test_a_commit_whose_outcome_is_not_known_is_settled_by_the_marker(world):
+    """P11: the transaction is in the topic, the ledger does not know; the marker does."""
+    world.produce("a", "b")
+    world.it.epoch()
+    world.killed_at("topic.committed")
+    assert values(world.seen()) == ["a", "b"]
+    assert world.receipts()[0][2] == "OPEN"
+
+    (published,) = world.it.publish()
+
+    assert published.epoch_id == 1
+    assert values(world.seen()) == ["a", "b"]
+    assert values(world.seen("read_uncommitted")) == ["a", "b"]
+
+
+def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(world):
+    """One Kafka transaction per epoch (P12); a key's records stay in their order."""
+    keyed = KafkaTopic(topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"})
+    world = new_world(
+        world.it.dsn, world.bootstrap, keyed, table=False,
+        parse=Json(columns={"k": "text", "n": "bigint"}),
+    )  # fmt: skip
+    for first in (0, 60, 120):
+        world.produce(
+            *(f'{{"k": "k{n % 7}", "n": {n}}}' for n in range(first, first + 60)),
+            keys=[f"k{n % 7}" for n in range(first, first + 60)],
+        )
+        world.it.epoch()
+
+    assert [one.epoch_id for one in world.it.publish()] == [1, 2, 3]
+
+    by_key: dict[str | None, list[str | None]] = {}
+    for one in world.seen():
+        by_key.setdefault(one.key, []).append(one.value)
+    assert by_key == {f"k{k}": [f'{{"n":{n}}}' for n in range(180) if n % 7 == k] for k in range(7)}
+
+
+def test_a_zombie_that_wakes_before_its_commit_changes_nothing(world):
+    """P13, F22: fenced by the next publisher's init_transactions; its records are never visible."""
+    world.produce("a", "b", "c")
+    world.it.epoch()
+    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.commit:stop")
+    _wait_until_stopped(zombie.pid)
+
+    world.it.publish()
+    os.kill(zombie.pid, signal.SIGCONT)
+    _, said = zombie.communicate(timeout=60)
+
+    assert zombie.returncode != 0
+    assert "SinkUnavailableError" in said
+    assert "another process took over" in said
+    assert values(world.seen()) == ["a", "b", "c"]
+    assert len(world.seen("read_uncommitted")) == 6
+
+
+def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
+    world.produce("a", "b", "c")
+    world.it.epoch()
+    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop")
+    _wait_until_stopped(zombie.pid)
+
+    world.it.publish()
+    os.kill(zombie.pid, signal.SIGCONT)
+    _, said = zombie.communicate(timeout=60)
+
+    assert zombie.returncode == 0, said
+    assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
+
+
+def test_a_ledger_set_back_to_a_backup_stops_with_the_reason(world, new_database):
+    """PostgreSQL is yesterday's, Kafka is today's: the marker is of an epoch that this ledger does not know."""
+    world.produce("a")
+    world.it.epoch()
+    world.it.publish()
+    yesterday = _backup(world.it.dsn)
+    world.produce("b")
+    world.it.epoch()
+    world.it.publish()
+    _put_back(world.it.dsn, yesterday)
+    world.produce("c")
+
+    with pytest.raises(SinkAheadError, match="epoch 2 .* which the ledger does not know: the ledger went back in time"):
+        world.it.epoch()
+
+    assert values(world.seen()) == ["a", "b"]
+
+
+def test_a_ledger_set_back_between_commit_and_publish_stops_too(world):
+    world.produce("a")
+    world.it.epoch()
+    yesterday = _backup(world.it.dsn)
+    world.it.publish()
+    world.produce("b")
+    world.it.epoch()
+    world.it.publish()
+    _put_back(world.it.dsn, yesterday)
+
+    with pytest.raises(SinkAheadError, match="went back in time"):
+        world.it.publish()
+
+    assert values(world.seen()) == ["a", "b"]
+
+
+def test_a_control_topic_that_lost_its_markers_stops(world):
+    world.produce("a")
+    world.it.epoch()
+    world.it.publish()
+    admin = KafkaAdminClient(bootstrap_servers=world.bootstrap)
+    try:
+        admin.delete_topics([CONTROL_TOPIC])
+        deadline = time.monotonic() + 30
+        while CONTROL_TOPIC in admin.list_topics() and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        admin.close()
+    world.produce("b")
+
+    with pytest.raises(SinkError, match="epoch 1 is in the topic, but the control topic holds no marker"):
+        world.it.epoch()
+
+
+def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(postgres_dsn, kafka_bootstrap):
+    """``max_unpublished_epochs`` stops planning; publishing lets it go on."""
+    world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"max_unpublished_epochs": 2}))
+    for value in ("a", "b"):
+        world.produce(value)
+        world.it.epoch()
+    world.produce("c")
+
+    planned, _ = world.it.asked_to_plan()
+
+    assert planned.outcome is PlanOutcome.SINKS_FULL
+    assert f"{world.it.pipeline.topics[0].name} has 2 epochs still to show" in planned.notes[0]
+    world.it.publish()
+    world.it.epoch()
+    world.it.publish()
+    assert values(world.seen()) == ["a", "b", "c"]
+
+
+def test_a_topic_that_is_down_delays_itself_alone_and_loses_nothing(postgres_dsn, kafka_bootstrap):
+    """E6: the table shows its epochs, another topic too; the one that is down gets all of them when it is back."""
+    world = new_world(postgres_dsn, kafka_bootstrap, OUT)
+    up = world.it.kafka
+    down = {"bootstrap.servers": "127.0.0.1:1"}
+    for value in ("a", "b"):
+        world.it.kafka = down
+        world.produce(value)
+        world.it.epoch()
+        with pytest.raises(SinkUnavailableError):
+            world.it.publish()
+    assert world.it.sql("SELECT value FROM lines ORDER BY 1") == [("a",), ("b",)]
+    assert world.seen() == []
+
+    world.it.kafka = up
+    world.it.publish()
+
+    assert values(world.seen()) == ["a", "b"]
+
+
+def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_dsn, kafka_bootstrap):
+    """At most half the transaction time-out at the measured rate; the message names the limit to lower."""
+    world = new_world(
+        postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)})
+    )
+    world.produce(*map(str, range(2000)))
+    world.it.epoch()
+    world.it.publish()
+    # As slow as 1,000 rows/s, as if it had been measured.
+    world.it.sql("ALTER TABLE epochline.receipt DISABLE TRIGGER shown_is_written_once")
+    world.it.sql("UPDATE epochline.receipt SET seconds = 2 WHERE sink LIKE 'kafka:%%'")
+    world.produce(*map(str, range(600)))
+
+    with pytest.raises(OutboxTooLargeError, match=r"600 rows .* at 1000 rows/s \(as measured\).*records_per_epoch"):
+        world.it.epoch()
+
+    assert len(world.seen()) == 2000
+
+
+def test_at_least_once_is_offered_and_repeats(postgres_dsn, kafka_bootstrap):
+    """K16: sent without a transaction, so that a crash after the send repeats; exactly_once repeats nothing."""
+    for semantics, times in (("at_least_once", 2), ("exactly_once", 1)):
+        world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"semantics": semantics}), table=False)
+        world.produce("a", "b")
+        world.it.epoch()
+        world.killed_at("topic.sent" if semantics == "at_least_once" else "topic.committed")
+
+        world.it.publish()
+
+        assert values(world.seen()) == sorted(["a", "b"] * times)
+
+
+def test_only_one_failing_seal_shows_nothing_anywhere(world):
+    """C3: two sinks, one cannot be sealed; neither shows the epoch, and no offset moved."""
+    world.produce("a", "b")
+    planned, run = world.it.planned()
+    ticket = world.it.begun(planned, run)
+    world.it.stage(planned, ticket)
+    (box,) = world.it.pipeline.outboxes
+    world.it.sql(f'DELETE FROM epochline_staging."{ticket.table(box.table).table}"')
+
+    with pytest.raises(Exception, match="staging holds 0 rows, the manifest says 2"):
+        seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+
+    assert world.it.sql("SELECT count(*) FROM lines") == [(0,)]
+    assert world.it.publish() == []
+    assert world.it.sql("SELECT DISTINCT next_offset FROM epochline.heads") == [(0,)]
+
+
+def test_an_outbox_that_somebody_changed_is_not_sent(world):
+    world.produce("a", "b")
+    world.it.epoch()
+    (box,) = world.it.pipeline.outboxes
+    world.it.sql("DELETE FROM " + ".".join(f'"{part}"' for part in box.table.split(".")) + " WHERE value = 'a'")
+
+    with pytest.raises(SinkError, match="holds 1 rows of epoch 1 .*, 2 were committed"):
+        world.it.publish()
+
+    assert world.seen() == []
+
+
+def test_who_cannot_reach_a_sink_says_so(world):
+    world.produce("a")
+    world.it.epoch()
+    nobody = sinks_by(lambda connection: {}[connection])
+
+    from epochline.ledger.postgres import PostgresLedger
+
+    with pytest.raises(KeyError):
+        publish(PostgresLedger(world.it.dsn, outlets=nobody), world.it.pipeline.name)
+
+
+def test_headers_partition_and_tombstones_arrive(postgres_dsn, kafka_bootstrap):
+    """Key, value, headers and partition of each record, NULL as no value."""
+    topic = KafkaTopic(
+        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p",
+        columns={"k": "text", "t": "text", "p": "integer"},
+    )  # fmt: skip
+    world = new_world(
+        postgres_dsn, kafka_bootstrap, topic, table=False,
+        parse=Json(columns={"v": "text", "k": "text", "t": "text", "p": "integer"}),
+    )  # fmt: skip
+    world.produce(
+        '{"v": "x", "k": "a", "t": "1", "p": 1}', '{"v": null, "k": "b", "t": null, "p": 0}',
+        '{"v": "", "k": null, "p": 1}',
+    )  # fmt: skip
+    world.it.epoch()
+    world.it.publish()
+
+    found = {(one.partition, one.key, one.value, one.headers) for one in seen(kafka_bootstrap, world.topics[0])}
+
+    assert found == {
+        (1, "a", "x", (("trace", b"1"),)), (0, "b", None, (("trace", None),)), (1, None, "", (("trace", None),)),
+    }  # fmt: skip
+
+
+def _wait_until_stopped(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the process did not stop")
+
+
+def _backup(dsn: str) -> str:
+    """A copy of the database as it is now."""
+    return _copy(dsn, f"{dsn.rpartition('/')[2].partition('?')[0]}", "backup_of")
+
+
+def _put_back(dsn: str, backup: str) -> None:
+    import psycopg2
+
+    name = dsn.rpartition("/")[2].partition("?")[0]
+    admin = psycopg2.connect(_other(dsn, "postgres"))
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{backup}"')
+    admin.close()
+
+
+def _copy(dsn: str, name: str, prefix: str) -> str:
+    import psycopg2
+
+    admin = psycopg2.connect(_other(dsn, "postgres"))
+    admin.autocommit = True
+    with admin.cursor() as cursor:
+        cursor.execute(f'CREATE DATABASE "{prefix}_{name}" TEMPLATE "{name}"')
+    admin.close()
+    return f"{prefix}_{name}"
+
+
+def _other(dsn: str, database: str) -> str:
+    head, _, tail = dsn.rpartition("/")
+    query = tail.partition("?")
+    return f"{head}/{database}{query[1]}{query[2]}"
