@@ -31,6 +31,7 @@ from epochline.cli import (
     sql,
     stack,
     trigger,
+    verify_topic,
 )
 from epochline.cli.demo import command as demo
 from epochline.errors import EpochlineError
@@ -53,6 +54,7 @@ for _command in (
     run,
     ledger,
     lag,
+    verify_topic,
     sql,
     audit,
     operations,
