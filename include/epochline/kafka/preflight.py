@@ -24,6 +24,7 @@ from epochline.topic import CONTROL_TOPIC, KafkaTopic
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_MS = 15_000
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 _POLICY = "cleanup.policy"
 
@@ -135,7 +136,7 @@ def _asking(settings: Mapping[str, str], topic: KafkaTopic) -> Iterator[Epochlin
     try:
         with told_refusals(servers, logging_in="sasl_mechanism" in python):
             admin = EpochlineAdmin(
-                client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=15_000, **python
+                client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=_PATIENCE_MS, **python
             )
         with told_refusals(servers), closing(admin):
             yield admin
