@@ -19,6 +19,7 @@ COMMANDS = (
     "run",
     "ledger",
     "lag",
+    "verify-topic",
     "sql",
     "abort",
     "declare-loss",

@@ -32,6 +32,7 @@ from epochline.cli import (
     sql,
     stack,
     trigger,
+    verify_topic,
 )
 from epochline.cli.demo import command as demo
 from epochline.errors import EpochlineError
@@ -55,6 +56,7 @@ for _command in (
     publish,
     ledger,
     lag,
+    verify_topic,
     sql,
     audit,
     operations,

@@ -21,6 +21,8 @@ _lines.propagate = False
 
 T = TypeVar("T")
 
+_PAUSE_SECONDS = 0.1
+
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 _PASSING = (
     KafkaError._ALL_BROKERS_DOWN,
@@ -161,6 +163,8 @@ def new_consumer(settings: Mapping[str, str], reports: Reports, isolation: str) 
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": isolation,
+                # A broker answers so late that it has nothing more: the end of a partition is known no sooner.
+                "fetch.wait.max.ms": 100,
             }
         )
 
@@ -182,9 +186,9 @@ def patiently(
             with reports.explaining(doing):
                 client.poll(0)  # Reports are made to who polls.
             reports.check()
-            waiting = error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
-            if not waiting or time.monotonic() >= deadline:
+            if not _passes(error.args[0]) or time.monotonic() >= deadline:
                 raise reports.explained(error.args[0], doing) from error
+            time.sleep(_PAUSE_SECONDS)  # Some refusals that pass come at once.
             turn *= 2
 
 

@@ -65,7 +65,8 @@ class TransactionalSender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close(self._producer)
+        _discard(self._producer)
+        del self._producer
 
     def fence(self) -> None:
         """End every earlier sender of this transactional id, and abort its transaction if it is open (P13).
@@ -155,7 +156,7 @@ def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outg
         queue.settle()
         failpoint("topic.sent")
     finally:
-        _close(producer)
+        _discard(producer)
     return sent
 
 
@@ -230,8 +231,8 @@ class _Queue:
             raise self._reports.explained(self._failed, self._doing)
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise SinkUnavailableError(
-                f"{self._doing} took longer than its transaction_timeout after {self._put} records, of which"
-                f" {self._stored} were stored; the transaction is aborted. Raise transaction_timeout, or lower the"
+                f"{self._doing} took longer than its transaction_timeout; {self._stored} of the {self._put} records"
+                " handed over were stored, and the transaction is aborted. Raise transaction_timeout, or lower the"
                 " records of an epoch."
             )
 
@@ -244,8 +245,9 @@ def _known_partitions(producer: Producer, reports: Reports, topic: str) -> int:
     return partitions
 
 
-def _close(producer: Producer) -> None:
-    # What is still in the queue belongs to nothing that was committed, or was reported as not sent.
+def _discard(producer: Producer) -> None:
+    """Forget what is still in the queue: it belongs to nothing that was committed, or was reported as not sent."""
+    # Its own close() would wait for brokers to abort, which they are told already, or which is not to be decided here.
+    producer.purge()
     with suppress(KafkaException):
-        producer.purge()
-        producer.close()
+        producer.poll(0)

@@ -1,0 +1,162 @@
+"""`epochline verify-topic`: what of a topic is committed, and what only a reader of uncommitted records sees."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epochline.cli.connections import KAFKA
+
+if TYPE_CHECKING:
+    from epochline.kafka.tally import TopicReader, TopicTally
+
+_PAUSE_SECONDS = 0.5
+
+
+class Levels(StrEnum):
+    """What ``--isolation`` takes."""
+
+    BOTH = "both"
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command("verify-topic")(verify_topic)
+
+
+def verify_topic(
+    topic: Annotated[str, typer.Argument(help="The topic; read from its start, nothing of it is changed.")],
+    since_offset: Annotated[int, typer.Option(min=0, help="Begin every partition at this offset.")] = 0,
+    isolation: Annotated[Levels, typer.Option(help="Which consumers read it.")] = Levels.BOTH,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on reading until Ctrl-C, then show the result.")] = False,
+    seconds: Annotated[
+        float | None, typer.Option(min=0, help="Go on reading for this many seconds, then show the result.")
+    ] = None,
+    key_unique: Annotated[
+        bool, typer.Option("--key-unique", help="Exit with 1 if a key occurs twice among what is committed.")
+    ] = False,
+    connection: Annotated[str, typer.Option(help="Id of the connection of the brokers.")] = KAFKA,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side.
+
+    What only the second sees belongs to aborted transactions, or is undecided: of an open one, or behind it. A repeat
+    is a record that an earlier one equals in key, value and headers.
+
+    Exit code 0: shown; 1: Kafka cannot be asked, or a key occurs twice and --key-unique was given; 2: wrong use.
+    """
+    from epochline.cli import printing
+    from epochline.cli.connections import kafka_settings
+    from epochline.kafka.tally import Isolation, TopicReader
+
+    if key_unique and isolation is Levels.READ_UNCOMMITTED:
+        raise typer.BadParameter("--key-unique is about what is committed: leave --isolation out.")
+    isolations = list(Isolation) if isolation is Levels.BOTH else [Isolation(isolation)]
+    with TopicReader(kafka_settings(connection), topic, isolations, since_offset) as reader:
+        _read(reader)
+        if follow or seconds is not None:
+            _follow(reader, seconds)
+        tally = reader.result()
+    if as_json:
+        printing.say(printing.as_json(_plain(tally)))
+    else:
+        _show(tally)
+    if key_unique:
+        _judge_keys(tally)
+
+
+def _read(reader: TopicReader) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("offsets read"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        reader.read(lambda done, wanted: bar.update(task, completed=done, total=wanted))
+
+
+def _follow(reader: TopicReader, seconds: float | None) -> None:
+    from epochline.cli import printing
+
+    deadline = None if seconds is None else time.monotonic() + seconds
+    try:
+        while deadline is None or time.monotonic() < deadline:
+            if reader.read():
+                printing.progress(_counts(reader.result()))
+            time.sleep(_PAUSE_SECONDS)
+    except KeyboardInterrupt:
+        pass  # The way to end it.
+
+
+def _counts(tally: TopicTally) -> str:
+    return ", ".join(f"{isolation}: {seen.total} records" for isolation, seen in tally.seen.items())
+
+
+def _show(tally: TopicTally) -> None:
+    from epochline.cli import printing
+
+    levels = list(tally.seen.values())
+    hidden = tally.hidden
+    columns = ["partition", "start", "end", *(str(level.isolation) for level in levels)]
+    rows: list[list[Any]] = [
+        [str(partition), start, tally.ends[partition], *(level.records[partition] for level in levels)]
+        for partition, start in tally.starts.items()
+    ]
+    total: list[Any] = ["all", None, None, *(level.total for level in levels)]
+    if hidden is not None:
+        columns += ["aborted", "undecided"]
+        rows = [[*row, one.aborted, one.undecided] for row, one in zip(rows, hidden.values(), strict=True)]
+        total += [sum(one.aborted for one in hidden.values()), sum(one.undecided for one in hidden.values())]
+    printing.table(columns, [*rows, total])
+    for level in levels:
+        printing.say(
+            f"{level.isolation}: {level.distinct_values} distinct values, {level.distinct_keys} distinct keys"
+            f" ({level.keyless} records without key), {level.repeats} repeats"
+        )
+
+
+def _plain(tally: TopicTally) -> dict[str, Any]:
+    hidden = tally.hidden
+    return {
+        "topic": tally.topic,
+        "partitions": [
+            {
+                "partition": partition,
+                "start": start,
+                "end": tally.ends[partition],
+                **{str(isolation): seen.records[partition] for isolation, seen in tally.seen.items()},
+                **({"aborted": hidden[partition].aborted, "undecided": hidden[partition].undecided} if hidden else {}),
+            }
+            for partition, start in tally.starts.items()
+        ],
+        **{
+            str(isolation): {
+                "records": seen.total,
+                "keyless": seen.keyless,
+                "distinct_keys": seen.distinct_keys,
+                "distinct_values": seen.distinct_values,
+                "repeats": seen.repeats,
+                "repeated_keys": seen.repeated_keys,
+            }
+            for isolation, seen in tally.seen.items()
+        },
+    }
+
+
+def _judge_keys(tally: TopicTally) -> None:
+    from epochline.cli import printing
+    from epochline.kafka.tally import Isolation
+
+    seen = tally.seen[Isolation.READ_COMMITTED]
+    if seen.total and seen.keyless == seen.total:
+        printing.progress(f"no committed record of {tally.topic} has a key, so --key-unique says nothing")
+        raise typer.Exit(1)
+    if seen.repeated_keys:
+        where = "; ".join(f"{first} and {again}" for first, again in seen.examples)
+        printing.progress(f"{seen.repeated_keys} committed records repeat a key, such as {where}")
+        raise typer.Exit(1)

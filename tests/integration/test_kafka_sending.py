@@ -1,0 +1,467 @@
+"""Sending to a real Kafka: transactions with their markers, zombies, lost answers, and what is refused beforehand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from kafka import KafkaProducer
+from kafka.partitioner import murmur2
+
+from epochline import Bytes
+from epochline.brokers import broker_settings
+from epochline.errors import SinkError, SinkUnavailableError
+from epochline.failpoints import FailpointError, arm
+from epochline.failpoints.named import KILLED
+from epochline.kafka import preflight, sending
+from epochline.kafka.markers import Marker, last_marker
+from epochline.kafka.preflight import check_topic
+from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.topic import CONTROL_TOPIC, KafkaTopic
+from tests.integration.kafka_topics import (
+    delete_topic,
+    make_topic,
+    read_topic,
+    sending_process,
+    values,
+)
+from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    arm({})
+
+
+@pytest.fixture
+def settings(kafka_bootstrap: str) -> dict[str, str]:
+    return broker_settings("test", {"bootstrap.servers": kafka_bootstrap})
+
+
+@pytest.fixture
+def topic(settings: dict[str, str], topic_name: str) -> str:
+    """Three partitions, checked as a plan would, so that the control topic exists."""
+    make_topic(settings, topic_name, 3)
+    check_topic(settings, sink(topic_name))
+    return topic_name
+
+
+def sink(topic: str, **options: object) -> KafkaTopic:
+    return KafkaTopic(topic=topic, value=Bytes(), **options)
+
+
+def marker(epoch: int) -> Marker:
+    return Marker(generation=1, epoch_id=epoch, token=f"token {epoch}")
+
+
+def marker_key(topic: str) -> bytes:
+    return Marker.key("orders", f"kafka:{topic}")
+
+
+def marked(settings: dict[str, str], topic: str) -> Marker | None:
+    return last_marker(settings, "orders", f"kafka:{topic}", timedelta(seconds=20))
+
+
+def records(count: int, epoch: int = 1) -> list[Outgoing]:
+    return [Outgoing(key=None, value=b"%d-%d" % (epoch, number), partition=0) for number in range(count)]
+
+
+def sent(settings: dict[str, str], topic: str, count: int, epoch: int = 1, name: str = "") -> int:
+    with TransactionalSender(settings, name or f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        return sender.send(topic, records(count, epoch), marker_key(topic), marker(epoch).body())
+
+
+# All or nothing.
+
+
+def test_a_failed_transaction_shows_nothing_and_its_repeat_everything_once(
+    settings: dict[str, str], topic: str
+) -> None:
+    """P9, P12: after 50 of 100 records a read_committed consumer sees none, then 100."""
+    arm({"EPOCHLINE_FAILPOINT": "topic.record@51:raise"})
+    with pytest.raises(FailpointError):
+        sent(settings, topic, 100)
+    arm({})
+    assert values(settings, topic) == []
+    assert marked(settings, topic) is None
+
+    assert sent(settings, topic, 100) == 100
+
+    assert values(settings, topic) == [record.value for record in records(100)]
+    assert marked(settings, topic) == marker(1)
+
+
+@pytest.mark.parametrize("place", ["topic.begin", "topic.record@51", "topic.marker", "topic.commit"])
+def test_a_killed_sender_leaves_no_record_visible(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str, place: str
+) -> None:
+    """P9, P12: the next fence aborts what it left open, and nothing of it comes twice."""
+    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 100, f"{place}:exit") as process:
+        assert process.wait(60) == KILLED
+    assert values(settings, topic) == []
+
+    sent(settings, topic, 100)
+
+    assert values(settings, topic) == [record.value for record in records(100)]
+
+
+def test_a_sender_killed_after_its_commit_is_known_by_its_marker(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str
+) -> None:
+    """K16, INV-5: the commit's answer is lost, and the marker tells that there is nothing left to send."""
+    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 7, 10, "topic.committed:exit") as process:
+        assert process.wait(60) == KILLED
+
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+
+        assert marked(settings, topic) == Marker(generation=1, epoch_id=7, token="of a process")
+    assert len(values(settings, topic)) == 10
+
+
+def test_a_transaction_of_no_records_moves_the_marker(settings: dict[str, str], topic: str) -> None:
+    sent(settings, topic, 3, epoch=1)
+
+    assert sent(settings, topic, 0, epoch=2) == 0
+
+    assert marked(settings, topic) == marker(2)
+    assert len(values(settings, topic)) == 3
+
+
+def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], topic: str) -> None:
+    """P12: one epoch, one transaction."""
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        for epoch in (1, 2, 3):
+            sender.send(topic, records(2_500, epoch), marker_key(topic), marker(epoch).body())
+            assert marked(settings, topic) == marker(epoch)
+
+    assert values(settings, topic) == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
+
+
+# Zombies.
+
+
+@pytest.mark.fault("F22")
+def test_a_zombie_that_wakes_before_its_commit_is_fenced_and_shows_nothing(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str
+) -> None:
+    """P13: its records are seen by no read_committed consumer, and it is told why."""
+    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 10, "topic.commit:stop") as zombie:
+        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), zombie.communicate()
+        sent(settings, topic, 5, epoch=2)
+
+        zombie.send_signal(signal.SIGCONT)
+        said, lines = zombie.communicate(timeout=60)
+
+    assert said.startswith("SinkUnavailableError:")
+    assert "another process took over" in said
+    assert lines == "", "librdkafka's lines are no output"
+    assert values(settings, topic) == [record.value for record in records(5, epoch=2)]
+    assert len(values(settings, topic, "read_uncommitted")) == 15
+    assert marked(settings, topic) == marker(2)
+
+
+def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(
+    settings: dict[str, str], topic: str
+) -> None:
+    """X3, K17: nothing of it is visible, and the message says which limit to change."""
+    with TransactionalSender(settings, f"tx-{topic}", timedelta(seconds=1)) as sender:
+        sender.fence()
+        arm({"EPOCHLINE_FAILPOINT": "topic.marker:sleep:1.2"})
+        with pytest.raises(SinkUnavailableError, match=r"longer than its transaction_timeout; 11 of the 11"):
+            sender.send(topic, records(10), marker_key(topic), marker(1).body())
+    arm({})
+
+    sent(settings, topic, 10)
+
+    assert values(settings, topic) == [record.value for record in records(10)]
+
+
+# Markers.
+
+
+def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_overlooked(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str
+) -> None:
+    """The control topic is shared: taking the last visible marker for the last one would send an epoch twice."""
+    sent(settings, topic, 1, epoch=1)
+    other = KafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=f"other-{topic}", acks="all")
+    other.init_transactions()
+    other.begin_transaction()
+    other.send(CONTROL_TOPIC, key=b"of another sink", value=marker(1).body(), partition=0).get(30)
+    try:
+        sent(settings, topic, 1, epoch=2)
+
+        with pytest.raises(SinkUnavailableError, match="open transaction of another sink"):
+            last_marker(settings, "orders", f"kafka:{topic}", timedelta(seconds=2))
+        assert last_marker(settings, "orders", "kafka:untouched", timedelta(seconds=2)) is None
+    finally:
+        other.abort_transaction()
+        other.close()
+    assert marked(settings, topic) == marker(2)
+
+
+def test_the_marker_of_an_aborted_transaction_does_not_count(settings: dict[str, str], topic: str) -> None:
+    sent(settings, topic, 1, epoch=1)
+    arm({"EPOCHLINE_FAILPOINT": "topic.commit:raise"})
+    with pytest.raises(FailpointError):
+        sent(settings, topic, 1, epoch=2)
+
+    assert marked(settings, topic) == marker(1)
+
+
+def test_each_sink_of_each_pipeline_has_a_marker_of_its_own(settings: dict[str, str], topic: str) -> None:
+    sent(settings, topic, 1, epoch=1)
+
+    assert last_marker(settings, "orders", "kafka:elsewhere") is None
+    assert last_marker(settings, "others", f"kafka:{topic}") is None
+    assert Marker.key('a","b', "c") != Marker.key("a", 'b","c')
+
+
+def test_a_marker_that_cannot_be_read_is_named_by_its_offset(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str
+) -> None:
+    with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")) as producer:
+        at = producer.send(CONTROL_TOPIC, key=marker_key(topic), value=b'{"epoch_id": "7"}').get(30).offset
+
+    with pytest.raises(SinkError, match=rf"offset {at} of {CONTROL_TOPIC} should hold a marker"):
+        marked(settings, topic)
+
+
+# Records as they are.
+
+
+def test_a_key_goes_to_the_partition_that_javas_producer_chooses(settings: dict[str, str], topic: str) -> None:
+    keys = [b"", b"k", "ключ".encode(), *(b"key %d" % number for number in range(100))]
+    outgoing = [Outgoing(key=key, value=b"v") for key in keys]
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        sender.send(topic, outgoing, marker_key(topic), marker(1).body())
+
+    found = {record.key: record.partition for record in read_topic(settings, topic)}
+
+    assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
+
+
+def test_key_value_headers_and_partition_arrive_as_they_were_given(settings: dict[str, str], topic: str) -> None:
+    """Null is not empty: neither as a key, a value nor a header."""
+    headers = (("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b""), ("null", None), ("имя", b"v"))
+    given = [
+        Outgoing(key=None, value=None, headers=headers, partition=2),
+        Outgoing(key=b"", value=b"", partition=2),
+        Outgoing(key=b"k", value=None, partition=2),
+    ]
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        sender.send(topic, given, marker_key(topic), marker(1).body())
+
+    found = read_topic(settings, topic)
+
+    assert [(one.partition, one.key, one.value, tuple(one.headers)) for one in found] == [
+        (2, None, None, headers),
+        (2, b"", b"", ()),
+        (2, b"k", None, ()),
+    ]
+
+
+def test_a_partition_that_is_not_there_is_refused_and_nothing_shows(settings: dict[str, str], topic: str) -> None:
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        with pytest.raises(SinkError, match=r"record 1 is for partition 3, but .* has 3") as caught:
+            sender.send(topic, [*records(1), Outgoing(None, b"", (), 3)], marker_key(topic), marker(1).body())
+
+    assert not caught.value.retryable
+    assert values(settings, topic) == []
+
+
+def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(
+    settings: dict[str, str], topic: str, topic_name: str
+) -> None:
+    narrow = make_topic(settings, f"{topic_name}-narrow", **{"max.message.bytes": "1000"})
+    outgoing = [*records(10), Outgoing(key=None, value=os.urandom(2_000))]
+
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        with pytest.raises(SinkError, match="Raise max.message.bytes") as caught:
+            sender.send(narrow, outgoing, marker_key(narrow), marker(1).body())
+
+    assert not caught.value.retryable
+    assert values(settings, narrow) == []
+    assert marked(settings, narrow) is None
+
+
+def test_a_record_larger_than_librdkafkas_own_default_is_sent(settings: dict[str, str], topic: str) -> None:
+    large = os.urandom(5_000_000)
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        sender.send(topic, [Outgoing(key=None, value=large)] * 3, marker_key(topic), marker(1).body())
+
+    assert values(settings, topic) == [large] * 3
+
+
+# At least once.
+
+
+def test_at_least_once_repeats_what_was_sent_before_a_crash(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str
+) -> None:
+    """K16: what exactly_once is for."""
+    with sending_process(kafka_bootstrap, topic, "plainly", 1, 10, "topic.sent:exit") as process:
+        assert process.wait(60) == KILLED
+
+    assert send_plainly(settings, topic, records(10)) == 10
+
+    assert values(settings, topic) == [record.value for record in records(10)] * 2
+
+
+def test_plain_sending_to_a_missing_topic_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(SinkError, match="no topic nowhere"):
+        send_plainly(settings, "nowhere", records(1))
+
+
+# Refused beforehand.
+
+
+@pytest.mark.parametrize("minutes", [15, 60])
+def test_a_time_out_above_the_brokers_is_refused_with_both_numbers(
+    settings: dict[str, str], topic: str, minutes: int
+) -> None:
+    """K18: 900,000 ms are what a broker allows by default, 3,600,000 what Flink's producer asks for."""
+    declared = sink(topic, transaction_timeout=timedelta(minutes=minutes))
+
+    if minutes == 15:
+        check_topic(settings, declared)
+        return
+    with pytest.raises(SinkError, match="3600000 ms, and the brokers allow 900000 ms"):
+        check_topic(settings, declared)
+
+
+def test_a_time_out_that_nobody_checked_is_refused_by_the_fence(settings: dict[str, str], topic: str) -> None:
+    """K18."""
+    with (
+        TransactionalSender(settings, f"tx-{topic}", timedelta(hours=1)) as sender,
+        pytest.raises(SinkError, match="Lower transaction_timeout"),
+    ):
+        sender.fence()
+
+
+def test_a_missing_topic_is_refused_with_how_to_make_it(settings: dict[str, str]) -> None:
+    with pytest.raises(SinkError, match=r"no topic nowhere.*--partitions"):
+        check_topic(settings, sink("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy", "said"),
+    [(2, "compact", "has 2 partitions"), (1, "delete", "is delete"), (1, "compact,delete", "is compact,delete")],
+)
+def test_a_control_topic_that_would_lose_markers_is_refused(
+    settings: dict[str, str], topic: str, partitions: int, policy: str, said: str
+) -> None:
+    delete_topic(settings, CONTROL_TOPIC)
+    make_topic(settings, CONTROL_TOPIC, partitions, **{"cleanup.policy": policy})
+    try:
+        with pytest.raises(SinkError, match=said):
+            check_topic(settings, sink(topic))
+        check_topic(settings, sink(topic, semantics="at_least_once"))
+    finally:
+        delete_topic(settings, CONTROL_TOPIC)
+
+
+def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(settings: dict[str, str], topic: str) -> None:
+    delete_topic(settings, CONTROL_TOPIC)
+    assert marked(settings, topic) is None
+
+    check_topic(settings, sink(topic))
+    check_topic(settings, sink(topic))
+
+    sent(settings, topic, 1)
+    assert marked(settings, topic) == marker(1)
+
+
+# Connections.
+
+
+def test_brokers_that_do_not_answer_are_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    monkeypatch.setattr(preflight, "_PATIENCE_MS", 1_000)
+    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 1.0)
+
+    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
+        last_marker(nowhere, "orders", "kafka:any", timedelta(seconds=1))
+    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
+        check_topic(nowhere, sink("any"))
+    with (
+        TransactionalSender(nowhere, "tx-nowhere", MINUTE) as sender,
+        pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"),
+    ):
+        sender.fence()
+    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
+        send_plainly(nowhere, "any", records(1))
+
+
+def secure(kafka: SecureKafka, password: str = PASSWORD, **changes: str) -> dict[str, str]:
+    return broker_settings("test", kafka.connection(**changes), login=USER, password=password)
+
+
+def test_a_secured_cluster_is_checked_sent_to_and_read_by_one_connection(
+    secure_kafka: SecureKafka, topic_name: str, caplog, capfd
+) -> None:
+    """SEC-2, SEC-4: TLS with the host's name checked, client certificate and SASL; the password is in no log."""
+    caplog.set_level(logging.DEBUG)
+    connection = secure(secure_kafka)
+    make_topic(connection, topic_name)
+    check_topic(connection, sink(topic_name))
+
+    sent(connection, topic_name, 3)
+
+    assert marked(connection, topic_name) == marker(1)
+    assert values(connection, topic_name) == [record.value for record in records(3)]
+    assert PASSWORD not in caplog.text
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"sasl.password": "wrong canary-77"}, {"ssl.ca.location": "other-ca"}],
+    ids=["password", "authority"],
+)
+def test_a_refused_login_is_said_at_once_and_not_tried_again(
+    secure_kafka: SecureKafka, changes: dict[str, str]
+) -> None:
+    if "ssl.ca.location" in changes:
+        changes = {"ssl.ca.location": secure_kafka.certificates.path(changes["ssl.ca.location"])}
+    connection = secure(secure_kafka, **changes)
+
+    with (
+        TransactionalSender(connection, "tx-refused", MINUTE) as sender,
+        pytest.raises(SinkError, match="do not trust each other") as fenced,
+    ):
+        sender.fence()
+    with pytest.raises(SinkError, match="do not trust each other") as read:
+        last_marker(connection, "orders", "kafka:any")
+    with pytest.raises(SinkError) as checked:
+        check_topic(connection, sink("any"))
+
+    for caught in (fenced, read, checked):
+        assert not caught.value.retryable
+        assert "canary" not in str(caught.value)
+
+
+def test_a_certificate_file_that_is_missing_is_named(secure_kafka: SecureKafka) -> None:
+    connection = secure(secure_kafka, **{"ssl.ca.location": "/nowhere/ca.pem"})
+
+    with pytest.raises(SinkError, match=r"ssl\.ca\.location") as caught:
+        TransactionalSender(connection, "tx-refused", MINUTE)
+
+    assert not caught.value.retryable

@@ -1,0 +1,220 @@
+"""`epochline verify-topic` on a real Kafka: what is committed, aborted, undecided and repeated."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from kafka import KafkaProducer
+
+from epochline import cli
+from epochline.kafka.sending import Outgoing, send_plainly
+from epochline.kafka.tally import Isolation, TopicReader
+from tests.integration.kafka_topics import make_topic
+from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def settings(kafka_bootstrap: str) -> dict[str, str]:
+    return {"bootstrap.servers": kafka_bootstrap}
+
+
+@pytest.fixture
+def topic(settings: dict[str, str], topic_name: str) -> str:
+    return make_topic(settings, topic_name, 2)
+
+
+@pytest.fixture
+def call(kafka_bootstrap: str, capsys, monkeypatch) -> Call:
+    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(connection))
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["epochline", "verify-topic", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def transaction(kafka_bootstrap: str, topic: str) -> Iterator[KafkaProducer]:
+    producer = KafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=f"tx-{topic}", acks="all")
+    producer.init_transactions()
+    with closing(producer):
+        yield producer
+
+
+def put(producer: KafkaProducer, topic: str, partition: int, *keys: str) -> None:
+    for key in keys:
+        producer.send(topic, key=key.encode(), value=b"v", partition=partition).get(30)
+
+
+def test_committed_aborted_and_open_records_are_told_apart_per_partition(
+    call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer
+) -> None:
+    """E4b, X4, X24: a reader of uncommitted records sees what no reader of committed ones does."""
+    transaction.begin_transaction()
+    put(transaction, topic, 0, "a", "b")
+    put(transaction, topic, 1, "c")
+    transaction.commit_transaction()
+    transaction.begin_transaction()
+    put(transaction, topic, 0, "d", "e", "f")
+    transaction.abort_transaction()
+    transaction.begin_transaction()
+    put(transaction, topic, 1, "g")
+    send_plainly(settings, topic, [Outgoing(key=b"h", value=b"v", partition=1)])
+    try:
+        code, out, _ = call(topic, "--json")
+        shown = json.loads(out)
+        table = call(topic)[1]
+    finally:
+        transaction.abort_transaction()
+
+    assert code == 0
+    counts = ("start", "read_committed", "read_uncommitted", "aborted", "undecided")
+    assert [tuple(row[name] for name in counts) for row in shown["partitions"]] == [(0, 2, 5, 3, 0), (0, 1, 3, 0, 2)]
+    assert (shown["read_committed"]["records"], shown["read_uncommitted"]["records"]) == (3, 8)
+    assert [line.split() for line in table.splitlines() if line.strip().startswith("all")] == [
+        ["all", "-", "-", "3", "8", "3", "2"]
+    ]
+    assert "read_committed: 1 distinct values, 3 distinct keys" in table
+    ended = json.loads(call(topic, "--json")[1])["partitions"][1]
+    assert (ended["read_committed"], ended["aborted"], ended["undecided"]) == (2, 1, 0)
+
+
+def test_a_killed_transaction_is_seen_by_the_uncommitted_reader_alone(
+    call: Call, topic: str, transaction: KafkaProducer
+) -> None:
+    """E4b: of three records of a transaction that never commits, RC 0 and RU 3."""
+    transaction.begin_transaction()
+    put(transaction, topic, 0, "a", "b", "c")
+    try:
+        shown = json.loads(call(topic, "--json")[1])
+        assert (shown["read_committed"]["records"], shown["read_uncommitted"]["records"]) == (0, 3)
+        assert "aborted" not in json.loads(call(topic, "--json", "--isolation", "read_committed")[1])["partitions"][0]
+    finally:
+        transaction.abort_transaction()
+
+
+def test_repeats_distinct_values_and_keyless_records_are_counted(
+    call: Call, topic: str, settings: dict[str, str]
+) -> None:
+    """X24, K16: equal is what equals in key, value and headers; null is not empty."""
+    given = [
+        Outgoing(b"k", b"v", (), 0),
+        Outgoing(b"k", b"v", (), 1),
+        Outgoing(b"k", b"w", (), 0),
+        Outgoing(b"k", b"v", (("h", None),), 0),
+        Outgoing(b"k", b"v", (("h", b""),), 0),
+        Outgoing(None, None, (), 0),
+        Outgoing(b"", None, (), 0),
+        Outgoing(b"k", b"v", (), 0),
+    ]
+    send_plainly(settings, topic, given)
+
+    seen = json.loads(call(topic, "--json")[1])["read_committed"]
+
+    assert seen == {
+        "records": 8, "keyless": 1, "distinct_keys": 2, "distinct_values": 3, "repeats": 2, "repeated_keys": 5,
+    }  # fmt: skip
+
+
+def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
+    call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer
+) -> None:
+    """X4: what was aborted and sent again is no repeat."""
+    transaction.begin_transaction()
+    put(transaction, topic, 0, "a", "b")
+    transaction.abort_transaction()
+    transaction.begin_transaction()
+    put(transaction, topic, 0, "a", "b")
+    transaction.commit_transaction()
+    assert call(topic, "--key-unique")[0] == 0
+
+    send_plainly(settings, topic, [Outgoing(key=b"b", value=b"other", partition=1)])
+    code, _, err = call(topic, "--key-unique")
+
+    assert code == 1
+    assert f"1 committed records repeat a key, such as {topic}-0@4 and {topic}-1@0" in err
+
+
+def test_unique_keys_are_not_claimed_of_records_without_keys(call: Call, topic: str, settings: dict[str, str]) -> None:
+    send_plainly(settings, topic, [Outgoing(None, b"v", (), 0)])
+
+    code, _, err = call(topic, "--key-unique")
+
+    assert (code, "no committed record" in err) == (1, True)
+
+
+def test_counting_begins_at_the_given_offset(call: Call, topic: str, settings: dict[str, str]) -> None:
+    send_plainly(settings, topic, [Outgoing(None, b"%d" % number, (), 0) for number in range(10)])
+
+    [first, other] = json.loads(call(topic, "--json", "--since-offset", 7)[1])["partitions"]
+
+    assert (first["start"], first["read_committed"], first["read_uncommitted"]) == (7, 3, 3)
+    assert (other["start"], other["end"], other["read_committed"]) == (0, 0, 0)
+
+
+def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
+    topic: str, settings: dict[str, str], transaction: KafkaProducer
+) -> None:
+    """--follow: a second look goes on where the first one ended."""
+    with TopicReader(settings, topic, list(Isolation)) as reader:
+        transaction.begin_transaction()
+        put(transaction, topic, 0, "a", "b")
+        assert reader.read() == 2
+        first = reader.result()
+        transaction.commit_transaction()
+        transaction.begin_transaction()
+        put(transaction, topic, 0, "c")
+        transaction.abort_transaction()
+        assert reader.read() == 3
+        second = reader.result()
+        assert reader.read() == 0
+
+    assert (first.seen[Isolation.READ_COMMITTED].total, first.hidden[0].undecided) == (0, 2)
+    assert second.seen[Isolation.READ_COMMITTED].total == 2
+    assert second.seen[Isolation.READ_UNCOMMITTED].total == 3
+    assert (second.hidden[0].aborted, second.hidden[0].undecided) == (1, 0)
+
+
+def test_following_for_some_seconds_ends_by_itself(call: Call, topic: str, settings: dict[str, str]) -> None:
+    send_plainly(settings, topic, [Outgoing(None, b"v", (), 0)])
+
+    code, out, _ = call(topic, "--seconds", "0.5", "--json")
+
+    assert (code, json.loads(out)["read_committed"]["records"]) == (0, 1)
+
+
+def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:
+    code, out, err = call("nowhere")
+
+    assert (code, out) == (1, "")
+    assert "Kafka has no topic nowhere" in err
+
+
+def test_a_secured_topic_is_read_by_its_connection(
+    secure_kafka: SecureKafka, call: Call, topic_name: str, monkeypatch
+) -> None:
+    from epochline.brokers import broker_settings
+
+    held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
+    monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(held))
+    settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
+    make_topic(settings, topic_name)
+    send_plainly(settings, topic_name, [Outgoing(b"k", b"v", (), 0)])
+
+    code, out, _ = call(topic_name, "--connection", "secured", "--json", "--key-unique")
+
+    assert (code, json.loads(out)["read_committed"]["records"]) == (0, 1)
