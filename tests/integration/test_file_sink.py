@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -20,11 +21,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from epochline import outlets
+from epochline.beside import Files
 from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints.named import KILLED
 from epochline.following import CommittedEpoch, committed_files
-from epochline.sink import Committable, WrittenPart
+from epochline.outlets.files import FilePart, FileSink
+from epochline.sink import WrittenPart
 from tests.integration.file_epochs import (
+    COLUMNS,
     PARTS,
     ROWS_OF_PART,
     all_visitors,
@@ -461,6 +465,32 @@ def test_a_folder_that_cannot_be_is_refused_for_good(tmp_path: Path) -> None:
     assert not said.value.retryable
 
 
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_disk_that_takes_no_more_says_that_a_repeat_helps_and_leaves_no_file(kind: str, disk: str) -> None:
+    """F16: the limit of this process stands for the end of the disk."""
+    sink = FileSink(Files(path=disk, columns=COLUMNS, aggregated=True, format=kind))
+    attempt = attempt_of(1)
+    sink.begin(attempt)
+    writer = sink.write(attempt, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(SinkUnavailableError, match=f"files:{disk} cannot be reached or written: OSError") as said:
+            write_until_full(writer)
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert said.value.retryable
+    assert [name for name in left(disk) if "part-" in name] == []
+
+
+def write_until_full(writer: FilePart) -> None:
+    for _ in range(10):
+        writer.write(batch_of([uuid.uuid4().hex for _ in range(1000)]))
+    writer.finish()
+
+
 def test_a_store_without_a_driver_is_refused_by_name() -> None:
     with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
         sink_at("nosuch://bucket/visits")
@@ -539,6 +569,37 @@ def test_a_damaged_entry_is_named(disk: str) -> None:
         list(committed_files(disk))
 
 
+def test_on_a_disk_every_step_is_synced_before_the_next(disk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a power cut between two steps leaves a state that recovery knows: files, then folder, then manifest."""
+    steps: list[tuple[str, int, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append(("sync", os.fstat(descriptor).st_ino, ""))
+
+    def renamed(old: str, new: str) -> None:
+        steps.append(("rename", os.stat(old).st_ino, str(Path(new).relative_to(disk))))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    committed(sink_at(disk), attempt_of(1))
+
+    *_, folder, entry = [at for at, (kind, _, _) in enumerate(steps) if kind == "rename"]
+    assert [steps[at][2] for at in (folder, entry)] == ["epoch=0000000001", "_epochline/manifest/0000000001.json"]
+
+    def were_synced(inodes: set[int], start: int, until: int) -> bool:
+        return inodes <= {inode for kind, inode, _ in steps[start:until] if kind == "sync"}
+
+    files = {file.stat().st_ino for file in Path(disk, "epoch=0000000001").iterdir()}
+    last_file = max(at for at, step in enumerate(steps[:folder]) if step[0] == "rename")
+    assert were_synced(files, 0, folder)
+    assert were_synced({steps[folder][1]}, last_file, folder)
+    assert were_synced({Path(disk).stat().st_ino, steps[entry][1]}, folder, entry)
+    assert were_synced({Path(disk, "_epochline/manifest").stat().st_ino}, entry, len(steps))
+
+
 # Readers at work.
 
 
@@ -603,30 +664,31 @@ def test_who_lists_the_folders_of_a_disk_sees_whole_epochs_only(disk: str) -> No
 def test_a_follower_misses_no_epoch_that_was_shown_while_it_listed(
     memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing may hold the next epoch and not the one before it: then both must wait or both be there."""
+    """A listing is no snapshot: it may hold an epoch and not the one before it. Then both wait, or both are given."""
     sink = sink_at(memory)
     committed(sink, attempt_of(1))
-    waiting: list[Committable] = [sealed(sink, attempt_of(2)), sealed(sink, attempt_of(3))]
+    waiting = {epoch_id: sealed(sink, attempt_of(epoch_id)) for epoch_id in range(2, 6)}
     whole = MemoryFileSystem.ls
 
     def overtaken(self: MemoryFileSystem, path: str, detail: bool = True, **options: Any) -> Any:
         names = whole(self, path, detail, **options)
         if waiting and path.endswith("/_epochline/manifest"):
-            both = waiting.copy()
-            waiting.clear()
-            for committable in both:
-                sink.commit(committable)
-            names = [*names, *(name for name in whole(self, path, detail) if name.endswith("3.json"))]
+            missed, seen = (waiting.pop(epoch_id) for epoch_id in sorted(waiting)[:2])
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(MemoryFileSystem, "ls", whole)
+                sink.commit(missed)
+                sink.commit(seen)
+            names = [*names, f"{path}/{seen.attempt.epoch_id:010d}.json"]
         return names
 
     monkeypatch.setattr(MemoryFileSystem, "ls", overtaken)
 
     assert [epoch.epoch_id for epoch in committed_files(memory)] == [1, 2, 3]
+    assert not waiting
+    assert [epoch.epoch_id for epoch in committed_files(memory, after=3)] == [4, 5]
 
 
-def test_an_epoch_that_is_cleaned_up_while_a_reader_lists_is_left_out(
-    memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_that_is_cleaned_up_while_a_reader_lists_is_left_out(memory: str) -> None:
     """Retention takes the entry first."""
     sink = sink_at(memory)
     for epoch_id in (1, 2):
