@@ -1,0 +1,129 @@
+"""Epochs of a file sink, step by step, as a run's processes take them; also to be run as a process that is killed.
+
+``python -m tests.integration.file_epochs STEP FOLDER SEALED`` takes a step of the epoch that SEALED, a file which
+stands for the ledger, is about: ``whole`` (begin to commit), ``commit``, ``abort`` (begin, write, abort).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.dataset
+
+from epochline.arrow.types import record_schema
+from epochline.beside import Files
+from epochline.following import CommittedEpoch, committed_files
+from epochline.outlets.files import FileSink
+from epochline.sink import Committable, SinkAttempt, WrittenPart
+
+COLUMNS = {"visitor": "text", "pages": "integer"}
+PARTS = 3
+ROWS_OF_PART = 40
+
+
+def sink_at(path: str) -> FileSink:
+    return FileSink(Files(path=path, columns=COLUMNS, aggregated=True))
+
+
+def attempt_of(epoch_id: int, number: int = 1, *, pipeline: str = "visits", token: str = "") -> SinkAttempt:
+    return SinkAttempt(
+        pipeline=pipeline, generation=1, epoch_id=epoch_id, attempt=number, token=token or str(uuid.uuid4())
+    )
+
+
+def visitors(epoch_id: int, part: int) -> list[str]:
+    return [f"visitor {epoch_id}-{part}-{row}" for row in range(ROWS_OF_PART)]
+
+
+def all_visitors(*epoch_ids: int) -> list[str]:
+    return sorted(name for epoch_id in epoch_ids for part in range(PARTS) for name in visitors(epoch_id, part))
+
+
+def batch_of(names: Sequence[str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"visitor": list(names), "pages": list(range(len(names)))}, schema=record_schema(COLUMNS)
+    )
+
+
+def write_part(sink: FileSink, attempt: SinkAttempt, part: int) -> WrittenPart:
+    """One task: its rows come in two batches."""
+    names = visitors(attempt.epoch_id, part)
+    writer = sink.write(attempt, part)
+    try:
+        writer.write(batch_of(names[:25]))
+        writer.write(batch_of(names[25:]))
+        return WrittenPart(number=part, rows=len(names), message=writer.finish())
+    finally:
+        writer.close()
+
+
+def stage(sink: FileSink, attempt: SinkAttempt) -> list[WrittenPart]:
+    sink.begin(attempt)
+    return [write_part(sink, attempt, part) for part in range(PARTS)]
+
+
+def seal(sink: FileSink, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Committable:
+    # As the ledger keeps it.
+    body = json.loads(json.dumps(sink.seal(attempt, parts)))
+    return Committable(attempt=attempt, rows=sum(part.rows for part in parts), body=body)
+
+
+def sealed(sink: FileSink, attempt: SinkAttempt) -> Committable:
+    return seal(sink, attempt, stage(sink, attempt))
+
+
+def committed(sink: FileSink, attempt: SinkAttempt) -> Committable:
+    committable = sealed(sink, attempt)
+    sink.commit(committable)
+    return committable
+
+
+def rows_of(epoch: CommittedEpoch) -> list[dict[str, Any]]:
+    """As the documentation tells a reader to."""
+    if not epoch.files:
+        return []
+    store, _ = fsspec.url_to_fs(epoch.files[0])
+    paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
+    table = pyarrow.dataset.dataset(paths, format="parquet", filesystem=store).to_table()
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def read_visitors(path: str) -> list[str]:
+    """What a reader that follows the manifest reads."""
+    return sorted(row["visitor"] for epoch in committed_files(path) for row in rows_of(epoch))
+
+
+def keep(committable: Committable, place: Path) -> None:
+    place.write_text(json.dumps(asdict(committable)))
+
+
+def kept(place: Path) -> Committable:
+    stored = json.loads(place.read_text())
+    return Committable(attempt=SinkAttempt(**stored["attempt"]), rows=stored["rows"], body=stored["body"])
+
+
+def main(step: str, folder: str, place: Path) -> None:
+    sink = sink_at(folder)
+    attempt = attempt_of(2, token="0f3c8a52-one")
+    if step == "whole":
+        committable = sealed(sink, attempt)
+        keep(committable, place)
+        sink.commit(committable)
+    elif step == "commit":
+        sink.commit(kept(place))
+    else:
+        stage(sink, attempt)
+        sink.abort(attempt)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,701 @@
+"""The file sink: whole epochs or nothing, each row once, wherever a process ends (P5, Q5)."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from epochline import outlets
+from epochline.beside import Files
+from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.failpoints.named import KILLED
+from epochline.following import CommittedEpoch, committed_files
+from epochline.outlets.files import FilePart, FileSink
+from epochline.sink import WrittenPart
+from tests.integration.file_epochs import (
+    COLUMNS,
+    PARTS,
+    ROWS_OF_PART,
+    all_visitors,
+    attempt_of,
+    batch_of,
+    committed,
+    keep,
+    kept,
+    read_visitors,
+    rows_of,
+    seal,
+    sealed,
+    sink_at,
+    stage,
+    write_part,
+)
+
+PROJECT = Path(__file__).parents[2]
+
+
+def failpoints_of_the_sink() -> list[str]:
+    tree = ast.parse((Path(outlets.__file__).parent / "files.py").read_text())
+    names = [
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint"
+    ]
+    return sorted(names)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> str:
+    return str(tmp_path / "visits")
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """An object store, as far as fsspec has one without a server."""
+    bucket = uuid.uuid4().hex
+    yield f"memory://{bucket}/visits"
+    for path in [path for path in MemoryFileSystem.store if path.startswith(f"/{bucket}/")]:
+        del MemoryFileSystem.store[path]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def path(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+def left(path: str) -> list[str]:
+    """Every file of a folder that no entry of the manifest names, entries apart, and empty folders of attempts."""
+    shown = {file for epoch in committed_files(path) for file in epoch.files}
+    if path.startswith("memory://"):
+        root = path.removeprefix("memory:/")
+        there = {f"memory:/{name}" for name in MemoryFileSystem.store if name.startswith(f"{root}/")}
+    else:
+        there = {str(one) for one in Path(path).rglob("*") if one.is_file()}
+        there |= {str(one) for one in Path(path, "_epochline/staging").glob("*")}
+    return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
+
+
+def process(step: str, path: str, place: Path, failpoint: str = "") -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), "EPOCHLINE_FAILPOINT": failpoint}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.file_epochs", step, path, str(place)],
+        cwd=PROJECT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# Shown whole, and once.
+
+
+def test_a_committed_epoch_is_read_whole_and_an_open_one_not_at_all(path: str) -> None:
+    """P5: what is begun, written or sealed is seen by no reader."""
+    sink = sink_at(path)
+    committed(sink, attempt_of(1))
+    stage(sink, attempt_of(2))
+
+    assert read_visitors(path) == all_visitors(1)
+
+    third = sealed(sink, attempt_of(3))
+
+    assert read_visitors(path) == all_visitors(1)
+
+    sink.commit(third)
+
+    assert read_visitors(path) == all_visitors(1, 3)
+    assert [(epoch.epoch_id, epoch.rows, len(epoch.files)) for epoch in committed_files(path)] == [
+        (1, PARTS * ROWS_OF_PART, PARTS),
+        (3, PARTS * ROWS_OF_PART, PARTS),
+    ]
+
+
+def test_a_reader_goes_on_after_the_epoch_that_it_has(path: str) -> None:
+    sink = sink_at(path)
+    for epoch_id in (4, 7, 12):
+        committed(sink, attempt_of(epoch_id))
+
+    assert [epoch.epoch_id for epoch in committed_files(path, after=4)] == [7, 12]
+    assert [epoch.epoch_id for epoch in committed_files(path, after=12)] == []
+    assert [epoch.epoch_id for epoch in committed_files(f"{path}-of-tomorrow")] == []
+
+
+def test_committed_twice_is_committed_once(path: str) -> None:
+    """P5, INV-5: the second changes no file."""
+    sink = sink_at(path)
+    committable = committed(sink, attempt_of(1))
+    before = list(committed_files(path))
+
+    sink.commit(committable)
+    sink_at(path).recover_and_commit(committable)
+    sink.notify_complete(committable)
+
+    assert list(committed_files(path)) == before
+    assert read_visitors(path) == all_visitors(1)
+
+
+def test_an_epoch_is_committed_again_after_a_later_one_without_harm(path: str) -> None:
+    """INV-5: whoever lost the answer of the first commit asks late."""
+    sink = sink_at(path)
+    first = committed(sink, attempt_of(1))
+    committed(sink, attempt_of(2))
+
+    sink.recover_and_commit(first)
+
+    assert read_visitors(path) == all_visitors(1, 2)
+
+
+def test_aborted_twice_is_aborted_once_and_leaves_nothing(path: str) -> None:
+    """P5, INV-7: target and staging are both as before."""
+    sink = sink_at(path)
+    committed(sink, attempt_of(1))
+    stage(sink, attempt_of(2))
+    sealed(sink, other := attempt_of(2, 2))
+
+    sink.abort(other)
+    sink.abort(other)
+    sink.recover_and_abort(other)
+
+    assert len([name for name in left(path) if "/part-" in name]) == PARTS
+    assert read_visitors(path) == all_visitors(1)
+
+
+def test_an_abort_that_never_began_is_no_error(path: str) -> None:
+    sink_at(path).recover_and_abort(attempt_of(1))
+
+    assert left(path) == []
+
+
+def test_an_abort_leaves_a_committed_epoch_alone(path: str) -> None:
+    """INV-7: an abort that comes too late takes nothing back."""
+    sink = sink_at(path)
+    committable = committed(sink, attempt_of(1))
+
+    sink.abort(committable.attempt)
+
+    assert read_visitors(path) == all_visitors(1)
+
+
+def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_the_same(path: str) -> None:
+    """INV-9: an empty manifest is one, too."""
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    sink.begin(attempt)
+    writer = sink.write(attempt, 0)
+    writer.write(batch_of([]))
+
+    assert writer.finish() == {}
+
+    writer.close()
+    committable = seal(sink, attempt, [WrittenPart(number=0, rows=0, message={})])
+    sink.commit(committable)
+    sink.commit(committable)
+
+    assert list(committed_files(path)) == [CommittedEpoch(epoch_id=1, rows=0, files=())]
+    assert left(path) == []
+
+
+def test_a_sink_travels_to_executors(path: str) -> None:
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    sink.begin(attempt)
+    there = pickle.loads(pickle.dumps(sink))  # noqa: S301
+
+    parts = [write_part(there, attempt, part) for part in range(PARTS)]
+
+    sink.commit(seal(sink, attempt, parts))
+    assert read_visitors(path) == all_visitors(1)
+
+
+def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file(disk: str) -> None:
+    committable = committed(sink_at(disk), attempt_of(7, 2))
+
+    entry = json.loads(Path(disk, "_epochline/manifest/0000000007.json").read_text())
+
+    files = entry.pop("files")
+    assert entry == {
+        "pipeline": "visits",
+        "generation": 1,
+        "epoch": 7,
+        "attempt": 2,
+        "token": committable.attempt.token,
+        "rows": PARTS * ROWS_OF_PART,
+    }
+    assert {(file["rows"], file["bytes"]) for file in files} == {
+        (ROWS_OF_PART, Path(disk, file["path"]).stat().st_size) for file in files
+    }
+    assert {Path(file["path"]).parent.name for file in files} == {"epoch=0000000007"}
+
+
+def test_a_folder_may_be_moved_with_its_manifest(disk: str, tmp_path: Path) -> None:
+    committed(sink_at(disk), attempt_of(1))
+    moved = str(tmp_path / "elsewhere")
+
+    os.rename(disk, moved)
+
+    assert read_visitors(moved) == all_visitors(1)
+
+
+# Parts, tried again.
+
+
+def test_a_repeated_part_overwrites_nothing_and_counts_once(path: str) -> None:
+    """Trap 2: both tries were finished; the ledger counted the first."""
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    parts = stage(sink, attempt)
+    again = write_part(sink, attempt, 1)
+    assert again.message["file"] != parts[1].message["file"]
+
+    sink.commit(seal(sink, attempt, parts))
+
+    assert read_visitors(path) == all_visitors(1)
+    assert left(path) == []
+
+
+def test_a_failed_task_takes_its_file_away(path: str) -> None:
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    sink.begin(attempt)
+    writer = sink.write(attempt, 0)
+    writer.write(batch_of(["a"]))
+
+    writer.close()
+    writer.close()
+
+    assert [name for name in left(path) if "part-" in name] == []
+
+
+def test_a_task_that_runs_on_adds_nothing_to_what_is_shown(path: str) -> None:
+    """Trap 1, trap 2: a file that is half written at the seal is not moved with the others."""
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    parts = stage(sink, attempt)
+    zombie = sink.write(attempt, 1)
+    zombie.write(batch_of(["too late"] * 1000))
+
+    sink.commit(seal(sink, attempt, parts))
+
+    assert read_visitors(path) == all_visitors(1)
+    if path.startswith("/"):
+        with pytest.raises(SinkUnavailableError, match="Somebody removed it meanwhile"):
+            zombie.finish()
+        assert left(path) == []
+    else:
+        zombie.finish()
+    zombie.close()
+    assert read_visitors(path) == all_visitors(1)
+
+
+def test_a_batch_of_other_columns_is_refused(path: str) -> None:
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    sink.begin(attempt)
+
+    with pytest.raises(EpochlineError, match="was to be written as"):
+        sink.write(attempt, 0).write(batch_of(["a"]).select(["visitor"]))
+
+
+# The seal.
+
+
+def test_a_seal_names_the_file_that_is_missing_or_cut(path: str) -> None:
+    """INV-9: such an epoch could not commit."""
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    parts = stage(sink, attempt)
+    name = parts[2].message["file"]
+
+    cut = WrittenPart(number=2, rows=parts[2].rows, message={**parts[2].message, "bytes": 1})
+    with pytest.raises(SealRefusedError, match=rf"attempt 1 of epoch 1 of visits .*{name} has \d+ bytes of 1"):
+        sink.seal(attempt, [*parts[:2], cut])
+    gone = WrittenPart(number=2, rows=parts[2].rows, message={**parts[2].message, "file": "part-00002-gone.parquet"})
+    with pytest.raises(SealRefusedError, match=r"part-00002-gone.parquet is missing"):
+        sink.seal(attempt, [*parts[:2], gone])
+    short = WrittenPart(number=2, rows=parts[2].rows, message={})
+    with pytest.raises(SealRefusedError, match=r"part 2 has 40 rows, its file 0"):
+        sink.seal(attempt, [*parts[:2], short])
+
+
+def test_a_repeated_seal_says_the_same(path: str) -> None:
+    sink = sink_at(path)
+    attempt = attempt_of(1)
+    parts = stage(sink, attempt)
+
+    assert sink.seal(attempt, parts) == sink_at(path).seal(attempt, parts)
+
+
+# Crashes.
+
+
+@pytest.mark.parametrize("failpoint", [name for name in failpoints_of_the_sink() if name != "files.abort"])
+@pytest.mark.parametrize("times", [1, 2], ids=["recovered", "recovered twice"])
+def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
+    failpoint: str, times: int, disk: str, tmp_path: Path
+) -> None:
+    """Q5, INV-6: also between the rename and the manifest nothing is written twice. What was sealed is committed."""
+    place = tmp_path / "ledger"
+    committed(sink_at(disk), attempt_of(1))
+    with process("whole", disk, place, f"{failpoint}:exit") as killed:
+        killed.communicate()
+    assert killed.returncode == KILLED
+    assert read_visitors(disk) in (all_visitors(1), all_visitors(1, 2))
+    assert_only_whole_folders(disk)
+
+    for _ in range(times):
+        sink = sink_at(disk)
+        if place.exists():
+            sink.recover_and_commit(kept(place))
+        else:
+            sink.recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
+            committable = sealed(sink, attempt_of(2, 2))
+            keep(committable, place)
+            sink.commit(committable)
+
+    assert read_visitors(disk) == all_visitors(1, 2)
+    assert left(disk) == []
+    committed(sink_at(disk), attempt_of(3))
+    assert read_visitors(disk) == all_visitors(1, 2, 3)
+
+
+def test_a_killed_abort_is_made_good_by_the_next_one(disk: str, tmp_path: Path) -> None:
+    """I6, INV-7."""
+    with process("abort", disk, tmp_path / "ledger", "files.abort:exit") as killed:
+        killed.communicate()
+    assert killed.returncode == KILLED
+    assert left(disk) != []
+
+    sink_at(disk).recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
+
+    assert left(disk) == []
+    assert read_visitors(disk) == []
+
+
+@pytest.mark.parametrize("failpoint", ["files.rename", "files.renamed", "files.manifest", "files.shown"])
+def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(
+    failpoint: str, disk: str, tmp_path: Path
+) -> None:
+    """Trap 1, INV-5: two commit the same epoch, and a third one comes after it."""
+    sink = sink_at(disk)
+    place = tmp_path / "ledger"
+    committable = sealed(sink, attempt_of(2))
+    keep(committable, place)
+    with process("commit", disk, place, f"{failpoint}:stop") as zombie:
+        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        sink.recover_and_commit(committable)
+        committed(sink, attempt_of(3))
+        before = list(committed_files(disk))
+
+        zombie.send_signal(signal.SIGCONT)
+        _, said = zombie.communicate()
+
+    assert zombie.returncode == 0, said
+    assert list(committed_files(disk)) == before
+    assert read_visitors(disk) == all_visitors(2, 3)
+    assert left(disk) == []
+    assert_only_whole_folders(disk)
+
+
+def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-5, trap 4: the manifest is asked."""
+    sink = sink_at(memory)
+    committable = sealed(sink, attempt_of(1))
+    put = MemoryFileSystem.pipe_file
+
+    def lost(self: MemoryFileSystem, *args: Any, **options: Any) -> None:
+        put(self, *args, **options)
+        raise StoreError("no answer")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lost)
+    sink.commit(committable)
+
+    assert read_visitors(memory) == all_visitors(1)
+    assert left(memory) == []
+
+
+def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_at(memory)
+    committable = sealed(sink, attempt_of(1))
+
+    def down(*args: Any, **options: Any) -> None:
+        raise StoreError("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "pipe_file", down)
+        with pytest.raises(SinkUnavailableError, match="StoreError: 503") as said:
+            sink.commit(committable)
+    assert said.value.retryable
+    assert read_visitors(memory) == []
+
+    sink.commit(committable)
+
+    assert read_visitors(memory) == all_visitors(1)
+
+
+class StoreError(Exception):
+    """As drivers of object stores have their own."""
+
+
+def test_a_folder_that_cannot_be_is_refused_for_good(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sink = sink_at(str(tmp_path / "file" / "visits"))
+
+    with pytest.raises(SinkError, match="NotADirectoryError") as said:
+        sink.begin(attempt_of(1))
+
+    assert not said.value.retryable
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_disk_that_takes_no_more_says_that_a_repeat_helps_and_leaves_no_file(kind: str, disk: str) -> None:
+    """F16: the limit of this process stands for the end of the disk."""
+    sink = FileSink(Files(path=disk, columns=COLUMNS, aggregated=True, format=kind))
+    attempt = attempt_of(1)
+    sink.begin(attempt)
+    writer = sink.write(attempt, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(SinkUnavailableError, match=f"files:{disk} cannot be reached or written: OSError") as said:
+            write_until_full(writer)
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert said.value.retryable
+    assert [name for name in left(disk) if "part-" in name] == []
+
+
+def write_until_full(writer: FilePart) -> None:
+    for _ in range(10):
+        writer.write(batch_of([uuid.uuid4().hex for _ in range(1000)]))
+    writer.finish()
+
+
+def test_a_store_without_a_driver_is_refused_by_name() -> None:
+    with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
+        sink_at("nosuch://bucket/visits")
+
+
+# Others in the same folder, and a ledger that went back.
+
+
+def test_a_folder_of_another_pipeline_is_refused(path: str) -> None:
+    """The first one has it."""
+    sink = sink_at(path)
+    late = sealed(sink, attempt_of(5, pipeline="orders"))
+    committed(sink, attempt_of(1))
+
+    with pytest.raises(SinkError, match="is written by the pipeline visits") as said:
+        sink.begin(attempt_of(6, pipeline="orders"))
+    assert not isinstance(said.value, SinkAheadError)
+    with pytest.raises(SinkError, match="is written by the pipeline visits"):
+        sink.commit(late)
+
+    assert read_visitors(path) == all_visitors(1)
+
+
+@pytest.mark.parametrize("shown", [2, 3], ids=["the same epoch", "a later epoch"])
+def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, path: str) -> None:
+    """Trap 25: neither begun nor committed beside what readers have seen."""
+    sink = sink_at(path)
+    of_the_backup = sealed(sink, attempt_of(2, 2))
+    committed(sink, attempt_of(shown))
+    before = read_visitors(path)
+
+    with pytest.raises(SinkAheadError, match=rf"already shows epoch {shown}, by attempt 1"):
+        sink.begin(attempt_of(2, 3))
+    with pytest.raises(SinkAheadError, match=rf"attempt 2 of epoch 2 of visits.*already shows epoch {shown}"):
+        sink.commit(of_the_backup)
+
+    assert read_visitors(path) == before
+
+
+def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str, tmp_path: Path) -> None:
+    """Trap 25: killed between rename and manifest, and then the ledger went back."""
+    with process("whole", disk, tmp_path / "ledger", "files.renamed:exit") as killed:
+        killed.communicate()
+    sink = sink_at(disk)
+    committable = sealed(sink, attempt_of(2, 2))
+
+    with pytest.raises(SinkAheadError, match=r"epoch=0000000002 holds other files"):
+        sink.commit(committable)
+
+    assert read_visitors(disk) == []
+
+
+def test_lost_files_are_said_to_be_lost(path: str) -> None:
+    """Nothing is shown of an epoch of which a part is missing."""
+    sink = sink_at(path)
+    committable = sealed(sink, attempt_of(1))
+    one = f"{committable.body['folder']}/{committable.body['files'][1]['file']}"
+    if path.startswith("/"):
+        Path(path, one).unlink()
+    else:
+        del MemoryFileSystem.store[f"{path.removeprefix('memory:/')}/{one}"]
+
+    with pytest.raises(SinkError, match=r"files of the committed epoch 1 are lost; neither _epochline/staging/e1_a1_"):
+        sink.commit(committable)
+
+    assert read_visitors(path) == []
+    if path.startswith("/"):
+        assert list(Path(path).glob("epoch=*")) == []
+
+
+def test_a_damaged_entry_is_named(disk: str) -> None:
+    committed(sink_at(disk), attempt_of(1))
+    Path(disk, "_epochline/manifest/0000000001.json").write_text('{"epoch": 1}')
+
+    with pytest.raises(SinkError, match=r"0000000001.json is no entry of a manifest"):
+        list(committed_files(disk))
+
+
+def test_on_a_disk_every_step_is_synced_before_the_next(disk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a power cut between two steps leaves a state that recovery knows: files, then folder, then manifest."""
+    steps: list[tuple[str, int, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append(("sync", os.fstat(descriptor).st_ino, ""))
+
+    def renamed(old: str, new: str) -> None:
+        steps.append(("rename", os.stat(old).st_ino, str(Path(new).relative_to(disk))))
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    committed(sink_at(disk), attempt_of(1))
+
+    *_, folder, entry = [at for at, (kind, _, _) in enumerate(steps) if kind == "rename"]
+    assert [steps[at][2] for at in (folder, entry)] == ["epoch=0000000001", "_epochline/manifest/0000000001.json"]
+
+    def were_synced(inodes: set[int], start: int, until: int) -> bool:
+        return inodes <= {inode for kind, inode, _ in steps[start:until] if kind == "sync"}
+
+    files = {file.stat().st_ino for file in Path(disk, "epoch=0000000001").iterdir()}
+    last_file = max(at for at, step in enumerate(steps[:folder]) if step[0] == "rename")
+    assert were_synced(files, 0, folder)
+    assert were_synced({steps[folder][1]}, last_file, folder)
+    assert were_synced({Path(disk).stat().st_ino, steps[entry][1]}, folder, entry)
+    assert were_synced({Path(disk, "_epochline/manifest").stat().st_ino}, entry, len(steps))
+
+
+# Readers at work.
+
+
+def assert_only_whole_folders(path: str) -> None:
+    for folder in sorted(Path(path).glob("epoch=*")):
+        rows = [pyarrow.parquet.ParquetFile(file).metadata.num_rows for file in sorted(folder.iterdir())]
+        assert rows == [ROWS_OF_PART] * PARTS
+
+
+def while_committing(path: str, look: Callable[[], None], epochs: int = 25) -> None:
+    """Commit epochs, each with a task that is tried twice, while another thread looks again and again."""
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def watch() -> None:
+        try:
+            while not done.is_set():
+                look()
+            look()
+        except BaseException as error:
+            failed.append(error)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        sink = sink_at(path)
+        for epoch_id in range(1, epochs + 1):
+            attempt = attempt_of(epoch_id)
+            parts = stage(sink, attempt)
+            running_on = sink.write(attempt, 0)
+            running_on.write(batch_of(["nobody"]))
+            committable = seal(sink, attempt, parts)
+            sink.commit(committable)
+            running_on.close()
+    finally:
+        done.set()
+        watcher.join()
+    if failed:
+        raise failed[0]
+
+
+def test_a_reader_that_follows_the_manifest_sees_whole_epochs_only_and_each_once(path: str) -> None:
+    """P5, INV-2: while epochs are written, sealed and committed."""
+    seen: dict[int, list[str]] = {}
+
+    def follow() -> None:
+        for epoch in committed_files(path, after=max(seen, default=0)):
+            seen[epoch.epoch_id] = sorted(row["visitor"] for row in rows_of(epoch))
+
+    while_committing(path, follow)
+
+    assert seen == {epoch_id: all_visitors(epoch_id) for epoch_id in range(1, 26)}
+
+
+def test_who_lists_the_folders_of_a_disk_sees_whole_epochs_only(disk: str) -> None:
+    """P5: the target never shows a partial file, nor one of a task that was tried twice."""
+    while_committing(disk, lambda: assert_only_whole_folders(disk))
+
+    assert len(list(Path(disk).glob("epoch=*"))) == 25
+
+
+def test_a_follower_misses_no_epoch_that_was_shown_while_it_listed(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing is no snapshot: it may hold an epoch and not the one before it. Then both wait, or both are given."""
+    sink = sink_at(memory)
+    committed(sink, attempt_of(1))
+    waiting = {epoch_id: sealed(sink, attempt_of(epoch_id)) for epoch_id in range(2, 6)}
+    whole = MemoryFileSystem.ls
+
+    def overtaken(self: MemoryFileSystem, path: str, detail: bool = True, **options: Any) -> Any:
+        names = whole(self, path, detail, **options)
+        if waiting and path.endswith("/_epochline/manifest"):
+            missed, seen = (waiting.pop(epoch_id) for epoch_id in sorted(waiting)[:2])
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(MemoryFileSystem, "ls", whole)
+                sink.commit(missed)
+                sink.commit(seen)
+            names = [*names, f"{path}/{seen.attempt.epoch_id:010d}.json"]
+        return names
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", overtaken)
+
+    assert [epoch.epoch_id for epoch in committed_files(memory)] == [1, 2, 3]
+    assert not waiting
+    assert [epoch.epoch_id for epoch in committed_files(memory, after=3)] == [4, 5]
+
+
+def test_an_epoch_that_is_cleaned_up_while_a_reader_lists_is_left_out(memory: str) -> None:
+    """Retention takes the entry first."""
+    sink = sink_at(memory)
+    for epoch_id in (1, 2):
+        committed(sink, attempt_of(epoch_id))
+    following = committed_files(memory)
+
+    assert next(following).epoch_id == 1
+    MemoryFileSystem().rm_file(f"{memory.removeprefix('memory:/')}/_epochline/manifest/0000000002.json")
+
+    assert list(following) == []
