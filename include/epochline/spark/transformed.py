@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from epochline.errors import DeclarationError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
 from epochline.pipeline import Pipeline
+from epochline.registry import Registries
 from epochline.spark.one_pass import flushed, partial_sums
 from epochline.spark.parsed import quoted
 from epochline.table import PostgresTable
@@ -31,9 +32,11 @@ class SinkRows:
     pipeline: Pipeline
     sink: PostgresTable
     tables: tuple[StagedTable, ...]
+    registries: Registries = field(default=Registries(), repr=False)
 
     def make(self) -> SinkFlow:
         """A flow for one Spark partition."""
+        self.registries.install()
         return SinkFlow(self.pipeline, self.sink, self.tables)
 
 

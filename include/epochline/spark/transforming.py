@@ -17,6 +17,7 @@ from epochline.event_time import TimeStanding
 from epochline.ledger.parts import counts_of
 from epochline.names import QUARANTINE
 from epochline.offsets import add_up
+from epochline.registry import Registries
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.open_windows import WindowReader, read_windows
 from epochline.spark.parsed import (
@@ -52,7 +53,7 @@ class Made:
     too_late: int | None = None
 
 
-def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
+def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
     """Parse the records once, make the rows of every table from them, and stage those.
 
     Raises:
@@ -64,7 +65,9 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
     for reference in filter(None, named):
         load_function(reference)
         pickle_by_value(reference.partition(":")[0])
-    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=ship_functions(pipeline), dsn=dsn)
+    task = ParseTask(
+        pipeline=pipeline, ticket=ticket, functions=ship_functions(pipeline), dsn=dsn, registries=registries
+    )
     with _kept() as keep:
         frame = keep(parse(records, task))
         first = FirstWrite(tables=(ticket.table(QUARANTINE),))
@@ -75,7 +78,7 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
             frames, made = _by_transform(frame, plan, dsn, keep), Made()
         for sink in pipeline.tables:
             staged = ticket.table(sink.table)
-            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,))
+            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,), registries=registries)
             rows = staged_frame(sink, staged, frames[sink.table])
             stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn))
     return made
