@@ -6,7 +6,7 @@ What a pipeline's author imports is here; nothing here imports Airflow, Spark or
 from epochline.beside import Files, OwnSink
 from epochline.declarations import epoch_dag
 from epochline.event_time import EventTime
-from epochline.parsing import Bytes, Json, Regex, Text
+from epochline.parsing import Avro, Bytes, Json, Regex, Text
 from epochline.pipeline import KafkaSource, Pipeline
 from epochline.restart import Endless, FailureRate, FixedDelay, NoRestart
 from epochline.settings import Settings
@@ -18,6 +18,7 @@ from epochline.windowed import Windowed
 from epochline.windows import Session, Sliding, Tumbling
 
 __all__ = [
+    "Avro",
     "Bytes",
     "Endless",
     "EventTime",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -89,7 +89,67 @@ class Regex(Declared):
         return {name: str(parse_type(self.columns.get(name, "text"))) for name in groups}
 
 
-ValueFormat = Annotated[Bytes | Text | Json, Field(discriminator="kind")]
+class Avro(Declared):
+    """Each record's value as an Avro record whose schema a registry holds: a zero byte, the schema's id, the body.
+
+    Read with the schema that it was written with, its fields taken by name; others are ignored, missing ones are NULL.
+    An id that the registry does not know, bytes that are not of that schema, or a value that its column cannot hold is
+    that record's error; a registry that does not answer fails the attempt, and a repeat helps. A record without a
+    value (a tombstone) takes its columns from such a record in its key.
+
+    Args:
+        columns: fields and their PostgreSQL types.
+        subject: for what is written: where its schema is registered; by default the topic's name and ``-value``.
+        schema_: for what is written: its schema, a record of these columns. By default it is made from them: every
+            field may be null; timestamps, times, dates, ``numeric(p,s)`` and ``uuid`` are logical types; what Avro has
+            no type for, ``numeric`` without a precision too, is a string.
+        registry: id of the registry's connection.
+    """
+
+    kind: Literal["avro"] = "avro"
+    columns: dict[str, str] = Field(min_length=1)
+    subject: str | None = Field(default=None, min_length=1)
+    schema_: dict[str, Any] | None = None
+    registry: str = "epochline_registry"
+
+    @field_validator("columns")
+    @classmethod
+    def _fields_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        for name in columns:
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"Avro has no field named {name!r} (letters, digits and _, no digit at the beginning)")
+        return {name: str(parse_type(text)) for name, text in columns.items()}
+
+    @model_validator(mode="after")
+    def _schema_is_of_the_columns(self) -> Avro:
+        if self.schema_ is None:
+            return self
+        from fastavro.schema import SchemaParseException, UnknownType, parse_schema
+
+        try:
+            parse_schema(self.schema_)
+        except (SchemaParseException, UnknownType, KeyError) as error:
+            raise ValueError(f"schema_: is no Avro schema: {type(error).__name__}: {error}") from error
+        if self.schema_.get("type") != "record":
+            raise ValueError("schema_: must be a record")
+        fields = {one["name"]: "default" in one for one in self.schema_["fields"]}
+        strangers = sorted(set(self.columns) - set(fields))
+        unfilled = sorted(name for name, has_default in fields.items() if not has_default and name not in self.columns)
+        if strangers or unfilled:
+            raise ValueError(
+                f"schema_: has no field {', '.join(strangers)}; take it out of columns"
+                if strangers
+                else f"schema_: {', '.join(unfilled)} has no default and is not among the columns"
+            )
+        return self
+
+    @property
+    def record(self) -> dict[str, str]:
+        """Columns of the parsed record and their types."""
+        return dict(self.columns)
+
+
+ValueFormat = Annotated[Bytes | Text | Json | Avro, Field(discriminator="kind")]
 """What a topic's values are made by; the columns are those that a parser of the same name would give."""
 
-ReadyMadeParser = Annotated[Bytes | Text | Json | Regex, Field(discriminator="kind")]
+ReadyMadeParser = Annotated[Bytes | Text | Json | Regex | Avro, Field(discriminator="kind")]

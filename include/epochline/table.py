@@ -25,7 +25,8 @@ class PostgresTable(Declared):
         key: columns of the key (``upsert``, ``add``).
         order_by: columns whose highest value wins (``upsert``); by default the record's offset.
         measures: columns that are summed (``add``): integer or numeric.
-        tombstone: what a record without a value does to an upsert target; ``delete`` unless said otherwise.
+        tombstone: what a record without a value does to an upsert target; ``delete`` unless said otherwise. A row that
+            a ``parse`` or ``transform`` gives with a true ``_deleted`` deletes its key in any case.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
         aggregated: rows of a ``transform`` that belong to no single record: they carry ``_epoch`` alone.
         before_images: for how many of the newest epochs the rows that they replaced are kept, so that ``epochline

@@ -16,6 +16,8 @@ from epochline.brokers import broker_settings
 from epochline.epoch import Interval, Run
 from epochline.errors import ConfigurationError, EpochlineError
 from epochline.pipeline import Pipeline
+from epochline.registry import registry_connections
+from epochline.registry import registry_settings as checked_registry
 
 if TYPE_CHECKING:
     from epochline.ports import Ledger, OffsetSource
@@ -105,6 +107,33 @@ def ledger_at(connection_id: str) -> Ledger:
     from epochline.outlets import sinks_by
 
     return PostgresLedger(postgres_dsn(connection_id), outlets=sinks_by(kafka_settings))
+
+
+def registry_settings(connection_id: str) -> dict[str, str]:
+    """How a schema registry is reached: the host, port, schema, login and path of an http connection. Never log it.
+
+    Raises:
+        ConfigurationError: no host is named, or something is given that would not be used.
+    """
+    connection = Connection.get(connection_id)
+    return checked_registry(
+        f"Airflow connection {connection_id!r}",
+        host=connection.host or "",
+        port=connection.port,
+        scheme=connection.schema or "",
+        login=connection.login or "",
+        password=connection.password or "",
+        extra={str(key): str(value) for key, value in connection.extra_dejson.items()},
+    )
+
+
+def registries_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """How the schema registries that the pipeline's formats name are reached, by connection id. Never log it.
+
+    Raises:
+        ConfigurationError: a connection names no registry, or there is none.
+    """
+    return {one: registry_settings(one) for one in registry_connections(pipeline)}
 
 
 def ledger_of(pipeline: Pipeline) -> Ledger:

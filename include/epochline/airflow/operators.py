@@ -23,6 +23,7 @@ from epochline.airflow.connections import (
     ledger_of,
     offsets_of,
     postgres_dsn,
+    registries_of,
     run_of,
     writers_of,
 )
@@ -225,8 +226,9 @@ class PreCommitOperator(SparkSubmitOperator):
             ledger, writer = writer, postgres_dsn(self.pipeline.writer_connection)
             check_writer(ledger, writer, ticket)
         kafka = kafka_settings(self.pipeline.source.connection)
+        registries = registries_of(self.pipeline)
         with (
-            handed_over({"postgres": {"dsn": writer}, "kafka": kafka}) as path,
+            handed_over({"postgres": {"dsn": writer}, "kafka": kafka, "registries": registries}) as path,
             environment_of_job(EPOCHLINE_CREDENTIALS=str(path)),
         ):
             yield

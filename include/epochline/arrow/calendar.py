@@ -28,6 +28,16 @@ def spelled_out(column: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
+def outside_years(column: pa.Array) -> list[int]:
+    """Rows of dates or timestamps outside the years 1 to 9999, beyond which ISO 8601 and Python have no spelling."""
+    is_date = pa.types.is_date(column.type)
+    ticks = column.cast(pa.int32() if is_date else pa.int64())
+    per_day = 1 if is_date else _DAY
+    outside = pc.or_(pc.less(ticks, _YEAR_1 * per_day), pc.greater_equal(ticks, _YEAR_10000 * per_day))
+    rows: list[int] = pc.indices_nonzero(pc.fill_null(outside, False)).to_pylist()
+    return rows
+
+
 def _date(day: int) -> str:
     year, month, day_of_month = civil(day)
     return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day_of_month:02d}{'' if year > 0 else ' BC'}"

@@ -10,12 +10,14 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.avro import AvroWriter
 from epochline.arrow.json_objects import JsonWriter
 from epochline.arrow.postgres_text import as_text
 from epochline.arrow.types import column_type
 from epochline.columns import ColumnType
 from epochline.layout import DELETED
-from epochline.parsing import Json
+from epochline.parsing import Avro, Json
+from epochline.registry import registry
 from epochline.topic import KafkaTopic, Outbox
 
 
@@ -126,6 +128,8 @@ def _deleted(rows: pa.RecordBatch) -> pa.Array | None:
 def _value_encoder(topic: KafkaTopic, kinds: Mapping[str, ColumnType]) -> ValueEncoder:
     if isinstance(topic.value, Json):
         return _JsonValues(topic.value, kinds)
+    if isinstance(topic.value, Avro):
+        return AvroWriter(topic.value, kinds, topic.topic, registry(topic.value.registry))
     return _ColumnValues(topic.value.column)
 
 

@@ -10,13 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.calendar import outside_years
 from epochline.arrow.jsontext import read_json, write_json
 from epochline.arrow.postgres_text import as_text, numeric_text
 from epochline.columns import INTEGERS, ColumnType
 
-_YEAR_1, _YEAR_10000 = -719_162, 2_932_897
-"""Days from 1970-01-01 to the first of January of these years, between which ISO 8601 has a spelling."""
-_DAY = 86_400_000_000
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
@@ -45,26 +43,21 @@ class JsonWriter:
         pieces: list[Any] = []
         for at, (name, kind) in enumerate(self._columns.items()):
             column = rows.column(name)
-            found, reason = _impossible(column, kind)
+            found, reason = _impossible(column)
             for row in found:
                 problems.setdefault(row, f"{name}: {reason}")
             pieces += [f"{',' if at else '{'}{_quoted(name)}:", pc.fill_null(_member(column, kind), "null")]
         return pc.binary_join_element_wise(*pieces, "}", ""), problems
 
 
-def _impossible(column: pa.Array, kind: ColumnType) -> tuple[list[int], str]:
+def _impossible(column: pa.Array) -> tuple[list[int], str]:
     """Rows whose value has no spelling, and why."""
     if pa.types.is_floating(column.type):
-        bad, reason = pc.invert(pc.is_finite(column)), "NaN and Infinity are no numbers of JSON"
-    elif kind.name == "date" or kind.name.startswith("timestamp"):
-        days = column.cast(pa.int32()) if kind.name == "date" else column.cast(pa.int64())
-        unit = 1 if kind.name == "date" else _DAY
-        bad = pc.or_(pc.less(days, _YEAR_1 * unit), pc.greater_equal(days, _YEAR_10000 * unit))
-        reason = "ISO 8601 has no years but 1 to 9999"
-    else:
-        return [], ""
-    rows: list[int] = pc.indices_nonzero(pc.fill_null(bad, False)).to_pylist()
-    return rows, reason
+        bad = pc.fill_null(pc.invert(pc.is_finite(column)), False)
+        return pc.indices_nonzero(bad).to_pylist(), "NaN and Infinity are no numbers of JSON"
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return outside_years(column), "ISO 8601 has no years but 1 to 9999"
+    return [], ""
 
 
 def _member(column: pa.Array, kind: ColumnType) -> pa.Array:

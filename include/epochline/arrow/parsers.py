@@ -7,6 +7,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.avro import AvroReader
 from epochline.arrow.casting import cast_column
 from epochline.arrow.contract import ERROR, BatchFunction, call, require_columns
 from epochline.arrow.json_values import JsonReader
@@ -14,8 +15,9 @@ from epochline.arrow.types import column_type
 from epochline.columns import ColumnType, parse_type
 from epochline.declared import load_function
 from epochline.errors import DeclarationError
-from epochline.parsing import Bytes, Json, Regex, Text
+from epochline.parsing import Avro, Bytes, Json, Regex, Text
 from epochline.pipeline import Pipeline
+from epochline.registry import registry
 
 _TEXT = parse_type("text")
 
@@ -34,6 +36,8 @@ def build_parser(pipeline: Pipeline) -> BatchFunction:
         return _checked(pipeline, parse, load_function(parse))
     if isinstance(parse, Json):
         return _JsonParser(parse)
+    if isinstance(parse, Avro):
+        return _AvroParser(parse)
     if isinstance(parse, Regex):
         return _RegexParser(parse)
     if isinstance(parse, Text):
@@ -71,6 +75,17 @@ def _cast(
         problems = cast.problems | problems
         cast_columns.append(cast.array)
     return cast_columns, problems
+
+
+class _AvroParser:
+    def __init__(self, parse: Avro) -> None:
+        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
+        self._reader = AvroReader(self._kinds, registry(parse.registry))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns, problems = self._reader.read(batch.column("value"), batch.column("key"))
+        columns, problems = _cast(columns, self._kinds, problems)
+        return _parsed(list(self._kinds), columns, problems)
 
 
 class _BytesParser:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.casting import cast_column, null_rows, shown
-from epochline.arrow.contract import BatchFunction, call, require_columns
+from epochline.arrow.contract import BatchContractError, BatchFunction, call, require_columns
 from epochline.arrow.reasons import without_values
 from epochline.arrow.types import column_types, record_schema
 from epochline.declared import load_function
@@ -49,7 +49,8 @@ class SinkRows:
         """The staging rows of parsed rows.
 
         Args:
-            rows: the record's columns (cast), whatever else the parse gave, lineage and `TOMBSTONE`.
+            rows: the record's columns (cast), whatever else the parse gave, lineage and `TOMBSTONE`. A true
+                ``_deleted`` deletes the row's key from an upsert target, whatever is declared for tombstones.
 
         Returns:
             The staging rows; per row of ``rows`` that cannot be one, the reason; and which rows of ``rows`` they
@@ -64,18 +65,18 @@ class SinkRows:
         require_columns(what, chosen, self._targets)
         tombstones = rows.column(TOMBSTONE)
         on_tombstone = self._sink.on_tombstone if tombstones.true_count else None
+        deleted = self._deleted(rows, on_tombstone)
         columns: dict[str, pa.Array] = {}
         for name in self._targets:
             column = chosen.column(name)
-            if on_tombstone == "delete" and name not in self._sink.key:
-                column = pc.if_else(tombstones, pa.scalar(None, column.type), column)
+            if deleted is not None and name not in self._sink.key:
+                column = pc.if_else(deleted, pa.scalar(None, column.type), column)
             columns[name] = self._cast(name, column, problems)
-        self._own_columns(rows, columns, problems)
+        self._own_columns(rows, columns, deleted)
         if on_tombstone == "quarantine":
             for row in pc.indices_nonzero(tombstones).to_pylist():
                 problems[row] = f"{self._sink}: the record has no value, and tombstones are quarantined"
         ignored = tombstones if on_tombstone == "ignore" else None
-        deleted = tombstones if on_tombstone == "delete" else None
         self._refuse_nulls(columns, problems, deleted)
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if ignored is None:
@@ -95,12 +96,25 @@ class SinkRows:
             array = cast.array
         return _no_null_measure(self._sink, name, array)
 
-    def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], problems: dict[int, str]) -> None:
+    def _deleted(self, rows: pa.RecordBatch, on_tombstone: str | None) -> pa.Array | None:
+        """Which rows delete their key; None where none does, or the sink knows no deletions."""
+        if self._sink.mode != "upsert":
+            return None
+        deleted = rows.column(TOMBSTONE) if on_tombstone == "delete" else None
+        if DELETED in rows.schema.names:
+            said = rows.column(DELETED)
+            if not (pa.types.is_boolean(said.type) or pa.types.is_null(said.type)):
+                raise BatchContractError(f"the parse gave {DELETED} of type {said.type}; it must be boolean")
+            said = pc.fill_null(said.cast(pa.bool_()), False)
+            deleted = said if deleted is None else pc.or_(deleted, said)
+        return deleted if deleted is not None and deleted.true_count else None
+
+    def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], deleted: pa.Array | None) -> None:
         for name in self._kinds:
             if name in STAGED_LINEAGE:
                 columns[name] = rows.column(name)
             elif name == DELETED:
-                columns[name] = rows.column(TOMBSTONE)
+                columns[name] = pa.repeat(False, rows.num_rows) if deleted is None else deleted
             elif name in self._orders:
                 columns[name] = rows.column(self._orders[name])
 

@@ -43,11 +43,12 @@ def audit(
     use; 3: no difference, but something could not be judged.
     """
     from epochline.audit import audit as run
-    from epochline.cli.connections import kafka_settings, postgres_dsn
+    from epochline.cli.connections import kafka_settings, postgres_dsn, registries_of
     from epochline.cli.database import ask, session
     from epochline.cli.ledger import connection_of
     from epochline.kafka.records import RecordReader
     from epochline.pipeline import Pipeline
+    from epochline.registry import Registries
 
     first, last = _bounds(epochs)
     dsn = postgres_dsn(connection_of(pipeline))
@@ -55,8 +56,9 @@ def audit(
         known = ask(opened, "newest_stored_declaration", pipeline=pipeline)
     if not known:
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
-    source = Pipeline.from_stored(known[0]["body"]).source
-    reader = RecordReader(kafka_settings(source.connection))
+    declared = Pipeline.from_stored(known[0]["body"])
+    Registries(registries_of(declared)).install()
+    reader = RecordReader(kafka_settings(declared.source.connection))
     with _told(as_json) as told:
         summary = run(dsn, reader, pipeline, told, first=first, last=last)
     told.summary(pipeline, summary)

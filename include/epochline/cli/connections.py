@@ -18,6 +18,8 @@ from epochline.brokers import broker_settings
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
 from epochline.pipeline import Pipeline
+from epochline.registry import registry_connections
+from epochline.registry import registry_settings as checked_registry
 
 if TYPE_CHECKING:
     from epochline.local.stack import Stack
@@ -141,6 +143,37 @@ def kafka_settings(connection_id: str = KAFKA) -> dict[str, str]:
         login=connection.login,
         password=connection.password,
     )
+
+
+def registry_settings(connection_id: str) -> dict[str, str]:
+    """How a schema registry is reached. Never print it.
+
+    Raises:
+        ConfigurationError: there is no such connection, or it names no registry.
+    """
+    connection = named(connection_id)
+    if connection is None:
+        raise ConfigurationError(
+            f"schema registry {connection_id!r} is not known here: set {variable(connection_id)} as Airflow has it."
+        )
+    return checked_registry(
+        variable(connection_id),
+        host=connection.host,
+        port=connection.port,
+        scheme=connection.schema,
+        login=connection.login,
+        password=connection.password,
+        extra=connection.extra,
+    )
+
+
+def registries_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
+    """How the schema registries that the pipeline's formats name are reached, by connection id. Never print it.
+
+    Raises:
+        ConfigurationError: a connection names no registry, or there is none.
+    """
+    return {one: registry_settings(one) for one in registry_connections(pipeline)}
 
 
 def spark_master(connection_id: str) -> str:

@@ -190,6 +190,7 @@ class Execution:
         credentials = JobCredentials(
             dsn=self._writer_dsn(ticket),
             kafka=connections.kafka_settings(self._pipeline.source.connection),
+            registries=connections.registries_of(self._pipeline),
         )
         log = _spark_log()
         spark = self._session(log)

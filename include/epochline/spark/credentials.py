@@ -29,13 +29,16 @@ class JobCredentials:
 
     dsn: str = field(repr=False)
     kafka: Mapping[str, str] = field(repr=False)
+    registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Of schemas, by connection id: ``url``, perhaps ``login`` and ``password``."""
 
 
 def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
     """Read the credentials file that the environment names.
 
     The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; ``kafka`` holds
-    what a connection's extra may hold, see `epochline.brokers`. With ``"delete_after_reading": true`` the file is
+    what a connection's extra may hold, see `epochline.brokers`. A pipeline with Avro needs ``"registries": {"connection
+    id": {"url": "http://…", "login": "…", "password": "…"}}`` too. With ``"delete_after_reading": true`` the file is
     deleted: it was written for this one job.
 
     Raises:
@@ -82,7 +85,22 @@ def _checked(name: str, content: Any) -> JobCredentials:
             f'{name}: "postgres" needs a "dsn" that libpq understands: postgresql://user:pw@host:port/db'
         )
     given = {str(key): str(value) for key, value in kafka.items()} if isinstance(kafka, dict) else {}
-    return JobCredentials(dsn=dsn, kafka=broker_settings(f'{name}: "kafka"', given))
+    return JobCredentials(
+        dsn=dsn,
+        kafka=broker_settings(f'{name}: "kafka"', given),
+        registries=_registries(name, sections.get("registries", {})),
+    )
+
+
+def _registries(name: str, section: Any) -> dict[str, dict[str, str]]:
+    known = section if isinstance(section, dict) else {"": section}
+    for settings in known.values():
+        texts = isinstance(settings, dict) and all(isinstance(value, str) for value in settings.values())
+        if not texts or not settings.get("url") or not set(settings) <= {"url", "login", "password"}:
+            raise ConfigurationError(
+                f'{name}: "registries" needs, by connection id, a "url" and perhaps "login" and "password"'
+            )
+    return known
 
 
 def _is_dsn(dsn: str) -> bool:

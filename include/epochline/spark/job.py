@@ -14,6 +14,7 @@ from epochline.errors import EpochError, EpochFencedError, EpochlineError, Ledge
 from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job, record_error, standing
+from epochline.registry import Registries
 from epochline.spark.claims import read_claims
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
@@ -80,10 +81,13 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
         records = read_claims(spark, plan.ticket, credentials.dsn)
     else:
         records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
+    registries = Registries(credentials.registries)
     if plan.pipeline.is_transformed:
-        return stage_transformed(records, plan, credentials.dsn)
+        return stage_transformed(records, plan, credentials.dsn, registries)
     declared = plan.pipeline
-    flow = OnePass(pipeline=declared, tables=plan.ticket.written, functions=ship_functions(declared))
+    flow = OnePass(
+        pipeline=declared, tables=plan.ticket.written, functions=ship_functions(declared), registries=registries
+    )
     stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=declared.beside))
     return Made()
 

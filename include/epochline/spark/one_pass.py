@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from epochline.ledger.parts import message_of
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
+from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
 
 MAX_KEYS = 100_000
@@ -28,10 +29,12 @@ class OnePass:
     pipeline: Pipeline
     tables: tuple[StagedTable, ...]
     functions: ShippedFunctions
+    registries: Registries = field(default=Registries(), repr=False)
 
     def make(self) -> OnePassFlow:
         """A flow for one Spark partition."""
         self.functions.install()
+        self.registries.install()
         return OnePassFlow(self.pipeline, self.tables)
 
 

@@ -35,6 +35,7 @@ from epochline.ledger.parts import PARSE, Part, counts_of, message_of
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
+from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
@@ -53,6 +54,7 @@ class ParseTask:
     ticket: StagingTicket
     functions: ShippedFunctions
     dsn: str = field(repr=False)
+    registries: Registries = field(default=Registries(), repr=False)
     parse_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,6 +66,7 @@ class ParseTask:
             InputCutError: the executor broke off before the last record; nothing was left in the ledger.
         """
         self.functions.install()
+        self.registries.install()
         flow = BatchFlow(self.pipeline, self.ticket.tables)
         schema = frame_schema(self.pipeline)
         counts: dict[tuple[str, int], PartitionCounts] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from epochline.errors import DeclarationError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
 from epochline.pipeline import Pipeline
+from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.one_pass import flushed, partial_sums
 from epochline.spark.parsed import quoted
@@ -35,10 +36,12 @@ class SinkRows:
     sink: PostgresTable
     tables: tuple[StagedTable, ...]
     functions: ShippedFunctions
+    registries: Registries = field(default=Registries(), repr=False)
 
     def make(self) -> SinkFlow:
         """A flow for one Spark partition."""
         self.functions.install()
+        self.registries.install()
         return SinkFlow(self.pipeline, self.sink, self.tables)
 
 

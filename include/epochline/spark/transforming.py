@@ -17,6 +17,7 @@ from epochline.event_time import TimeStanding
 from epochline.ledger.parts import counts_of
 from epochline.names import QUARANTINE
 from epochline.offsets import add_up
+from epochline.registry import Registries
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.open_windows import WindowReader, read_windows
 from epochline.spark.parsed import (
@@ -52,7 +53,7 @@ class Made:
     too_late: int | None = None
 
 
-def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
+def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
     """Parse the records once, make the rows of every table from them, and stage those.
 
     Raises:
@@ -65,7 +66,7 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
         load_function(reference)
         pickle_by_value(reference.partition(":")[0])
     functions = ship_functions(pipeline)
-    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=functions, dsn=dsn)
+    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=functions, dsn=dsn, registries=registries)
     with _kept() as keep:
         frame = keep(parse(records, task))
         first = FirstWrite(tables=(ticket.table(QUARANTINE),))
@@ -76,7 +77,7 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str) -> Made:
             frames, made = _by_transform(frame, plan, dsn, keep), Made()
         for sink in pipeline.written:
             staged = ticket.table(sink.table)
-            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,), functions=functions)
+            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,), functions=functions, registries=registries)
             rows = staged_frame(sink, staged, frames[sink.table])
             stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, beside=pipeline.beside))
     return made

@@ -1,0 +1,86 @@
+"""Debezium's change events of a table ``orders``, as JSON with and without the converter's schema."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+_COLUMNS = {
+    "id": pa.int64(),
+    "customer": pa.string(),
+    "amount": pa.string(),
+    "status": pa.string(),
+    "placed_at": pa.string(),
+    "source_time": pa.int64(),
+    "source_position": pa.int64(),
+    "_deleted": pa.bool_(),
+    "_skip": pa.bool_(),
+    "_error": pa.string(),
+}
+_UPSERTS = ("c", "r", "u")
+"""Created, read by a snapshot, updated; a ``d`` is a deletion, and a table's truncation is not followed."""
+
+
+def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Each change event as the row that it leaves, or as a deletion of its key.
+
+    The tombstone after a deletion is skipped: it has no position in the source's log, and the deletion was told.
+    """
+    rows = [_row(key, value) for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)]
+    columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in _COLUMNS.items()]
+    return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS))
+
+
+def _row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    if value is None:
+        return {"_skip": True}
+    try:
+        return _change(_payload(value), key)
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        return {"_error": f"is no change of an order ({type(error).__name__})"}
+
+
+def _change(event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
+    operation = event["op"]
+    if operation == "d":
+        row: dict[str, Any] = {"id": _integer((event.get("before") or _payload(key or b""))["id"]), "_deleted": True}
+    elif operation in _UPSERTS:
+        after = event["after"]
+        amount = after["amount"]
+        row = {name: _text(after[name]) for name in ("customer", "status", "placed_at")}
+        row |= {"id": _integer(after["id"]), "amount": None if amount is None else str(Decimal(amount))}
+    else:
+        return {"_error": "is of an operation that is neither c, r, u nor d"}
+    return row | _position(event["source"])
+
+
+def _position(source: dict[str, Any]) -> dict[str, int]:
+    """PostgreSQL's log has one number for a change, which grows for each key; MySQL's begins anew with each file."""
+    if source.get("lsn") is not None:
+        return {"source_time": 0, "source_position": _integer(source["lsn"])}
+    return {"source_time": _integer(source["ts_ms"]), "source_position": _integer(source["pos"])}
+
+
+def _payload(document: bytes) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(document, parse_float=Decimal)
+    if "payload" in read and "schema" in read:
+        read = read["payload"]
+    return read
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise ValueError("no integer of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    value.encode()  # half a surrogate pair is no text
+    return value

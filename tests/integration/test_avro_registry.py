@@ -1,0 +1,342 @@
+"""Avro with a real schema registry: what is written, what is read, and what becomes of records that cannot be read."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+
+from epochline import Avro, KafkaSource, Pipeline, PostgresTable
+from epochline.arrow.casting import cast_column
+from epochline.arrow.formats import TopicEncoder
+from epochline.arrow.parsers import build_parser
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.types import column_type
+from epochline.coordinator import abort
+from epochline.errors import BadRecordError, ConfigurationError, SinkError, SourceUnavailableError
+from epochline.registry import Registries, with_header
+from epochline.testing import FakeKafka
+from epochline.topic import KafkaTopic
+from tests.integration.in_process import InProcess
+from tests.integration.registry import SchemaRegistry
+
+REGISTRY = "epochline_registry"
+_numbers = itertools.count(1)
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+    return port
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SchemaRegistry]:
+    one = SchemaRegistry(free_port(), Path(tempfile.mkdtemp(prefix="epochline-registry-")))
+    try:
+        one.start()
+        yield one
+    finally:
+        one.stop()
+
+
+@pytest.fixture(scope="module")
+def client(server: SchemaRegistry) -> SchemaRegistryClient:
+    return SchemaRegistryClient({"url": server.url})
+
+
+@pytest.fixture(autouse=True)
+def known(server: SchemaRegistry) -> None:
+    Registries({REGISTRY: {"url": server.url}}).install()
+
+
+def subject() -> str:
+    return f"s{next(_numbers)}-value"
+
+
+def record(*fields: tuple[str, Any], name: str = "r") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+def registered(client: SchemaRegistryClient, schema: Any, **more: Any) -> int:
+    return client.register_schema(subject(), Schema(json.dumps(schema), "AVRO", **more))
+
+
+def written(schema_id: int, schema: Any, value: Any) -> bytes:
+    body = BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), value)
+    return with_header(schema_id, body.getvalue())
+
+
+def batch(*values: bytes | None, keys: list[bytes | None] | None = None) -> pa.RecordBatch:
+    n = len(values)
+    columns = [["t"] * n, [0] * n, range(n), [0] * n, [0] * n, keys or [None] * n, values, [None] * n]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(one, kind.type) for one, kind in zip(columns, SOURCE_SCHEMA, strict=True)], schema=SOURCE_SCHEMA
+    )
+
+
+def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[str | None]]:
+    pipeline = Pipeline(
+        name="p", source=KafkaSource(topics="t"), parse=Avro(columns=columns), sinks=(PostgresTable(table="t"),)
+    )
+    rows = build_parser(pipeline)(source)
+    return rows.select(list(columns)).to_pylist(), rows.column("_error").to_pylist()
+
+
+def encoder(value: Avro, **declared: Any) -> TopicEncoder:
+    return TopicEncoder(KafkaTopic(topic=f"out{next(_numbers)}", value=value, **declared).outbox("p"))
+
+
+def rows(columns: dict[str, str], *given: dict[str, Any]) -> pa.RecordBatch:
+    cast = {
+        name: cast_column(name, pa.array([row.get(name) for row in given]), column_type(kind))
+        for name, kind in columns.items()
+    }
+    assert not any(one.problems for one in cast.values())
+    return pa.record_batch({name: one.array for name, one in cast.items()})
+
+
+EVERY = {
+    "ok": "boolean", "small": "smallint", "i": "integer", "big": "bigint", "r": "real", "d": "double precision",
+    "t": "text", "v": "varchar(10)", "b": "bytea", "n": "numeric", "p": "numeric(20,3)", "day": "date",
+    "clock": "time", "at": "timestamptz", "local": "timestamp", "doc": "jsonb", "ref": "uuid", "ip": "inet",
+}  # fmt: skip
+FULL = {
+    "ok": True, "small": -(2**15), "i": 2**31 - 1, "big": -(2**63), "r": 0.5, "d": float("nan"), "t": "ü\n", "v": "",
+    "b": b"\0\xff", "n": "123456789012345678901234567890.10", "p": Decimal("-12345678901234567.891"),
+    "day": date(1, 1, 1), "clock": time(23, 59, 59, 999999), "at": datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
+    "local": datetime(1900, 1, 1, tzinfo=UTC).replace(tzinfo=None), "doc": '{"a":[1.50,null]}', "ref": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+    "ip": "10.0.0.1/8",
+}  # fmt: skip
+
+
+def test_a_row_that_is_written_is_read_back_as_the_same_row() -> None:
+    given = rows(EVERY, FULL, {})
+
+    out, problems = encoder(Avro(columns=EVERY)).encode(given)
+    back, errors = read(EVERY, batch(*out.column("value").to_pylist()))
+
+    assert problems == {}
+    assert errors == [None, None]
+    assert repr(back) == repr(given.to_pylist())  # NaN is equal to nothing
+
+
+def test_a_schema_is_registered_once_under_the_topic_or_the_declared_subject(client: SchemaRegistryClient) -> None:
+    named = subject()
+    derived, declared = encoder(Avro(columns={"a": "text"})), encoder(Avro(columns={"a": "text"}, subject=named))
+    before = set(client.get_subjects())
+
+    for one in (derived, declared, derived):
+        one.encode(rows({"a": "text"}, {"a": "x"}))
+
+    (own,) = set(client.get_subjects()) - before - {named}
+    assert own.startswith("out")
+    assert own.endswith("-value")
+    assert [client.get_versions(one) for one in (named, own)] == [[1], [1]]
+
+
+def test_a_row_that_a_declared_schema_cannot_hold_is_its_own_problem() -> None:
+    schema = record(("a", "string"), ("n", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}))
+    columns = {"a": "text", "n": "numeric(10,2)"}
+
+    out, problems = encoder(Avro(columns=columns, schema_=schema), key="a").encode(
+        rows(
+            columns, {"a": "x", "n": Decimal("1.50")}, {"a": None, "n": Decimal("1")}, {"a": "y", "n": Decimal("1.25")}
+        )
+    )
+
+    assert list(problems) == [1, 2]
+    assert out.column("key").to_pylist() == [b"x", None, None]
+    assert read(columns, batch(out.column("value")[0].as_py()))[0] == [{"a": "x", "n": Decimal("1.50")}]
+
+
+def test_a_year_that_avro_cannot_be_given_is_its_rows_problem() -> None:
+    given = pa.record_batch({"day": pa.array([0, 3_000_000, None], pa.int32()).cast(pa.date32())})
+
+    out, problems = encoder(Avro(columns={"day": "date"})).encode(given)
+
+    assert list(problems) == [1]
+    assert [value is None for value in out.column("value").to_pylist()] == [False, True, False]
+
+
+def test_a_tombstone_is_no_avro_record() -> None:
+    given = rows({"a": "text"}, {"a": "x"}).append_column("_deleted", pa.array([True]))
+
+    out, problems = encoder(Avro(columns={"a": "text"}), key="a").encode(given)
+
+    assert (out.column("key").to_pylist(), out.column("value").to_pylist(), problems) == ([b"x"], [None], {})
+
+
+def test_a_schema_that_the_registry_refuses_is_an_error_that_no_repeat_mends(client: SchemaRegistryClient) -> None:
+    named = subject()
+    client.register_schema(named, Schema(json.dumps(record(("a", "int"))), "AVRO"))
+    client.set_compatibility(named, level="BACKWARD")
+
+    with pytest.raises(SinkError, match=named) as raised:
+        encoder(Avro(columns={"a": "text"}, subject=named)).encode(rows({"a": "text"}, {"a": "x"}))
+
+    assert not raised.value.retryable
+
+
+def test_records_of_several_schemas_are_read_by_the_names_of_their_fields(client: SchemaRegistryClient) -> None:
+    old, new = record(("id", "int"), ("gone", "string")), record(("name", "string"), ("id", "long"), ("more", "int"))
+    first, second = registered(client, old), registered(client, new)
+
+    found, errors = read(
+        {"id": "bigint", "name": "text"},
+        batch(
+            written(first, old, {"id": 1, "gone": "x"}),
+            written(second, new, {"id": 2**40, "name": "n", "more": 1}),
+            written(first, old, {"id": 3, "gone": "x"}),
+        ),
+    )
+
+    assert errors == [None] * 3
+    assert found == [{"id": 1, "name": None}, {"id": 2**40, "name": "n"}, {"id": 3, "name": None}]
+
+
+def test_a_schema_that_refers_to_another_subject_is_read(client: SchemaRegistryClient) -> None:
+    inner = record(("a", "int"), name="inner")
+    inner_subject = subject()
+    client.register_schema(inner_subject, Schema(json.dumps(inner), "AVRO"))
+    outer = record(("one", "inner"), ("x", "string"), name="outer")
+    schema_id = registered(client, outer, references=[SchemaReference("inner", inner_subject, 1)])
+    value = written(schema_id, record(("one", inner), ("x", "string"), name="outer"), {"one": {"a": 5}, "x": "y"})
+
+    assert read({"one": "jsonb", "x": "text"}, batch(value)) == ([{"one": '{"a":5}', "x": "y"}], [None])
+
+
+def test_what_cannot_be_read_is_its_records_error_and_the_others_are_rows(client: SchemaRegistryClient) -> None:
+    schema = record(("id", "long"), ("name", "string"))
+    schema_id = registered(client, schema)
+    primitive = registered(client, "string")
+    other = client.register_schema(
+        subject(), Schema('{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', "JSON")
+    )
+    good = written(schema_id, schema, {"id": 1, "name": "canary"})
+    huge = written(schema_id, schema, {"id": 2**40, "name": "n"})
+
+    cases = [
+        (good, None),
+        (b"", "too short"),
+        (b"\0\0\0", "too short"),
+        (b"\1" + good[1:], "first byte is not 0"),
+        (with_header(999_999, b""), "the registry has no schema 999999"),
+        (with_header(999_999, b"x"), "the registry has no schema 999999"),
+        (good[:-1], f"not Avro of schema {schema_id}"),
+        (good + b"x", "1 bytes are left over"),
+        (with_header(schema_id, b"\x02\x04\xff\xfe"), f"not Avro of schema {schema_id}"),
+        (with_header(schema_id, b"\x02" + b"\xff" * 9 + b"\x01"), f"not Avro of schema {schema_id}"),
+        (written(primitive, "string", "x"), "is not of a record"),
+        (with_header(other, b"{}"), "is JSON, not Avro"),
+        (huge, "does not fit integer"),
+        (good, None),
+    ]
+    found, errors = read({"id": "integer", "name": "text"}, batch(*(value for value, _ in cases)))
+
+    for error, (_, reason) in zip(errors, cases, strict=True):
+        assert (error is None) == (reason is None)
+        assert reason is None or reason in str(error)
+        assert "canary" not in str(error)
+    assert [row for row, error in zip(found, errors, strict=True) if error is None] == [{"id": 1, "name": "canary"}] * 2
+
+
+def test_a_tombstone_takes_its_columns_from_an_avro_key_and_from_no_other(client: SchemaRegistryClient) -> None:
+    schema = record(("id", "long"))
+    key = written(registered(client, schema), schema, {"id": 7})
+
+    found, errors = read({"id": "bigint"}, batch(None, None, None, None, keys=[key, None, b"7", b"\0" * 8]))
+
+    assert errors == [None] * 4
+    assert found == [{"id": 7}, {"id": None}, {"id": None}, {"id": None}]
+
+
+def test_a_schema_that_is_registered_later_is_found_by_the_next_task(client: SchemaRegistryClient) -> None:
+    schema = record(("id", "long"), ("late", "int"))
+    ahead = registered(client, record(("something", "int"))) + 1
+    value = written(ahead, schema, {"id": 1, "late": 2})
+    before = read({"id": "bigint"}, batch(value))[1]
+
+    assert registered(client, schema) == ahead
+
+    assert before == [f"the registry has no schema {ahead}"]
+    assert read({"id": "bigint"}, batch(value)) == ([{"id": 1}], [None])
+
+
+@pytest.fixture(scope="module")
+def dsn(new_database: Callable[[], str]) -> str:
+    return new_database()
+
+
+def world(dsn: str, policy: str, *values: bytes) -> InProcess:
+    name = f"avro{next(_numbers)}"
+    kafka = FakeKafka()
+    kafka.produce(name, 0, len(values))
+    columns = {"id": "bigint", "name": "text"}
+    pipeline = Pipeline(
+        name=name, source=KafkaSource(topics=name), parse=Avro(columns=columns), bad_records=policy,
+        sinks=(PostgresTable(table=f"{name}_t", columns=columns),),
+    )  # fmt: skip
+    source = batch(*values).set_column(0, SOURCE_SCHEMA.field(0), pa.array([name] * len(values), pa.string()))
+    one = InProcess(dsn, pipeline, kafka, lambda planned: [source])
+    one.create()
+    return one
+
+
+def test_an_unknown_schema_is_bad_record_policy_and_no_crash(dsn: str, client: SchemaRegistryClient) -> None:
+    schema = record(("id", "long"), ("name", "string"))
+    good = written(registered(client, schema), schema, {"id": 1, "name": "x"})
+    set_aside = world(dsn, "quarantine", good, with_header(999_999, good[5:]), good[:7])
+    refused = world(dsn, "fail", good, with_header(999_999, good[5:]))
+
+    counts = set_aside.epoch().epoch.counts
+    with pytest.raises(BadRecordError, match="offset 1: the registry has no schema 999999"):
+        refused.epoch()
+
+    assert (counts.read, counts.passed, counts.quarantined) == (3, 1, 2)
+    assert set_aside.sql(f"SELECT id, name FROM {set_aside.pipeline.name}_t") == [(1, "x")]
+
+
+def test_a_registry_that_is_down_fails_the_attempt_retryably_and_spoils_no_record(
+    dsn: str, client: SchemaRegistryClient, server: SchemaRegistry
+) -> None:
+    """A registry without an answer is not the record's fault: no quarantine, and the next attempt gives every row."""
+    schema = record(("id", "long"), ("name", "string"))
+    one = world(dsn, "quarantine", written(registered(client, schema), schema, {"id": 1, "name": "x"}))
+    planned, run = one.planned()
+    ticket = one.begun(planned, run)
+    Registries({REGISTRY: {"url": f"http://127.0.0.1:{free_port()}", "login": "me", "password": "canary"}}).install()
+
+    with pytest.raises(SourceUnavailableError, match=REGISTRY) as raised:
+        one.stage(planned, ticket)
+    abort(one.ledger, one.pipeline.name, 1, run, reason="the registry is down")
+    Registries({REGISTRY: {"url": server.url}}).install()
+    one.epoch()
+
+    assert raised.value.retryable
+    assert "canary" not in str(raised.value)
+    assert one.sql(f"SELECT id, name FROM {one.pipeline.name}_t") == [(1, "x")]
+    assert one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", one.pipeline.name) == [(0,)]
+
+
+def test_an_address_that_is_no_registry_is_an_error_of_the_connection(server: SchemaRegistry) -> None:
+    """Were it taken for an unknown schema, one wrong path would quarantine a whole topic."""
+    Registries({REGISTRY: {"url": server.url.replace("ccompat", "elsewhere")}}).install()
+
+    with pytest.raises(ConfigurationError, match="HTTP 404"):
+        read({"id": "bigint"}, batch(with_header(1, b"")))

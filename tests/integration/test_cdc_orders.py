@@ -1,0 +1,275 @@
+"""Change data capture: at every committed epoch the target is the source table, whatever happens on the way."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from epochline import KafkaSource
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.coordinator import commit, seal
+from epochline.declarations import find
+from epochline.offsets import PlannedRange
+from epochline.testing import FakeKafka
+from tests.integration.in_process import InProcess
+
+PARTITIONS = 3
+DECLARED = find("cdc_orders", Path(__file__).parents[2] / "dags")
+_numbers = itertools.count(1)
+
+Order = tuple[str | None, Decimal | None, str | None, datetime]
+Record = tuple[bytes | None, bytes | None]
+
+
+class KilledError(Exception):
+    """An attempt was killed."""
+
+
+@dataclass
+class Shop:
+    """A source table, and the connector that tells of its changes."""
+
+    rng: random.Random
+    orders: dict[int, Order] = field(default_factory=dict)
+    log: list[tuple[int, int, Order | None, str]] = field(default_factory=list)
+    """Per change: position in the source's log, key, row after it, operation."""
+    lsn: int = 1 << 40
+
+    def change(self) -> list[Record]:
+        """Change one order; the records that the connector sends of it."""
+        key = self.rng.randrange(8)
+        self.lsn += self.rng.randint(1, 400)
+        if key in self.orders and self.rng.random() < 0.4:
+            del self.orders[key]
+            self.log.append((self.lsn, key, None, "d"))
+        else:
+            operation = "u" if key in self.orders else self.rng.choice("cr")
+            self.orders[key] = (
+                self.rng.choice(["ada", 'q"\\', "grün", None]),
+                self.rng.choice([Decimal("0.10"), Decimal("9999999999.99"), None]),
+                self.rng.choice(["new", "paid"]),
+                datetime(2024, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.rng.randrange(10**15)),
+            )
+            self.log.append((self.lsn, key, self.orders[key], operation))
+        return self.told(self.log[-1])
+
+    def told(self, change: tuple[int, int, Order | None, str]) -> list[Record]:
+        lsn, key, row, operation = change
+        key_bytes = self._document({"id": key})
+        before = {"id": key} if self.rng.random() < 0.5 or operation != "d" else None
+        after = None if row is None else {
+            "id": key, "customer": row[0], "amount": None if row[1] is None else str(row[1]), "status": row[2],
+            "placed_at": row[3].isoformat().replace("+00:00", "Z"),
+        }  # fmt: skip
+        event = {"op": operation, "before": before, "after": after, "source": {"lsn": lsn, "ts_ms": 1}, "ts_ms": 2}
+        records: list[Record] = [(key_bytes, self._document(event))]
+        return [*records, (key_bytes, None)] if operation == "d" else records
+
+    def _document(self, content: dict[str, Any]) -> bytes:
+        wrapped = {"schema": {"type": "struct"}, "payload": content}
+        return json.dumps(wrapped if self.rng.random() < 0.5 else content).encode()
+
+
+@dataclass
+class World:
+    """The topic of the connector, and the pipeline of the example."""
+
+    dsn: str
+    records: dict[int, list[Record]] = field(default_factory=lambda: {one: [] for one in range(PARTITIONS)})
+    kafka: FakeKafka = field(default_factory=FakeKafka)
+    killed_after: int | None = None
+    """Batches of an epoch after which its reader dies."""
+
+    def __post_init__(self) -> None:
+        name = f"cdc{next(_numbers)}"
+        for partition in self.records:
+            self.kafka.produce(name, partition, 0)
+        self.table = f"{name}_orders"
+        (sink,) = DECLARED.sinks
+        pipeline = DECLARED.model_copy(
+            update={
+                "name": name,
+                "source": KafkaSource(topics=name),
+                "sinks": (sink.model_copy(update={"table": self.table}),),
+            }
+        )
+        self.one = InProcess(self.dsn, pipeline, self.kafka, self._read)
+        self.one.create()
+
+    def send(self, records: Iterable[Record], partition: int) -> None:
+        for record in records:
+            self.records[partition].append(record)
+            self.kafka.produce(self.one.pipeline.name, partition, 1)
+
+    def _read(self, planned: PlannedRange) -> Iterable[pa.RecordBatch]:
+        offsets = list(range(planned.range.start, planned.range.until))
+        for at in range(0, len(offsets), 3):
+            if self.killed_after is not None:
+                if self.killed_after == 0:
+                    raise KilledError
+                self.killed_after -= 1
+            yield self._batch(planned.tp.topic, planned.tp.partition, offsets[at : at + 3])
+
+    def _batch(self, topic: str, partition: int, offsets: list[int]) -> pa.RecordBatch:
+        chosen = [self.records[partition][offset] for offset in offsets]
+        n = len(chosen)
+        columns = [
+            [topic] * n, [partition] * n, offsets, [datetime(2024, 1, 1, tzinfo=UTC)] * n, [0] * n,
+            [key for key, _ in chosen], [value for _, value in chosen], [None] * n,
+        ]  # fmt: skip
+        arrays = [pa.array(one, kind.type) for one, kind in zip(columns, SOURCE_SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)
+
+    def target(self) -> dict[int, Order]:
+        rows = self.one.sql(f"SELECT id, customer, amount, status, placed_at FROM {self.table}")
+        return {row[0]: (row[1], row[2], row[3], row[4].astimezone(UTC)) for row in rows}
+
+    def epoch_with_a_kill(self, kill: str, batches: int, **options: Any) -> None:
+        """One epoch whose first attempt is killed somewhere, and what follows by itself."""
+        before = self.target()
+        planned, run = self.one.planned(**options)
+        assert planned.epoch is not None
+        ticket = self.one.begun(planned, run)
+        if kill == "while it writes":
+            self.killed_after = batches
+            with pytest.raises(KilledError):
+                self.one.stage(planned, ticket)
+            self.killed_after = None
+            ticket = self.one.begun(planned, run)
+        if kill == "before the seal":
+            self.one.stage(planned, ticket)
+            ticket = self.one.begun(planned, run)
+        self.one.stage(planned, ticket)
+        assert self.target() == before
+        seal(self.one.ledger, ticket, run, invisible_allowed=frozenset())
+        assert self.target() == before
+        for _ in range(2 if kill == "after the commit" else 1):
+            commit(self.one.ledger, self.kafka, self.one.pipeline.name, planned.epoch.epoch_id)
+
+
+KILLS = ("never", "while it writes", "before the seal", "after the commit")
+
+
+@pytest.fixture(scope="module")
+def dsn(new_database: Callable[[], str]) -> str:
+    return new_database()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_target_is_the_source_table_at_every_committed_epoch(dsn: str, seed: int) -> None:
+    """Keys move between partitions, the connector repeats itself, attempts are killed."""
+    rng = random.Random(seed)
+    shop, world = Shop(rng), World(dsn)
+
+    for number in range(6):
+        for _ in range(rng.randint(1, 25)):
+            world.send(shop.change(), rng.randrange(PARTITIONS))
+        if rng.random() < 0.6:
+            # A connector that was restarted tells its last changes again, in their order.
+            elsewhere = rng.randrange(PARTITIONS)
+            for change in shop.log[-rng.randint(1, 10) :]:
+                world.send(shop.told(change), elsewhere)
+        world.epoch_with_a_kill(KILLS[(seed + number) % len(KILLS)], rng.randrange(2))
+
+        assert world.target() == shop.orders
+    assert world.one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", world.one.pipeline.name) == [
+        (0,)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8, 12))
+def test_where_partitions_lag_behind_each_other_the_newest_change_that_was_read_holds(dsn: str, seed: int) -> None:
+    rng = random.Random(seed)
+    shop, world = Shop(rng), World(dsn)
+    changes = {}
+    for _ in range(60):
+        records, partition = shop.change(), rng.randrange(PARTITIONS)
+        changes[partition, len(world.records[partition])] = shop.log[-1]
+        world.send(records, partition)
+
+    while True:
+        heads = dict(
+            world.one.sql(
+                "SELECT partition, max(until_offset) FROM epochline.planned_range r JOIN epochline.epoch e"
+                " USING (pipeline, epoch_id) WHERE pipeline = %s AND e.state = 'COMMITTED' GROUP BY partition",
+                world.one.pipeline.name,
+            )
+        )
+        if heads == {one: len(records) for one, records in world.records.items()}:
+            break
+        read = {place: change for place, change in changes.items() if place[1] < heads.get(place[0], 0)}
+        newest: dict[int, tuple[int, int, Order | None, str]] = {}
+        for change in sorted(read.values(), key=lambda one: one[0]):
+            newest[change[1]] = change
+        assert world.target() == {key: change[2] for key, change in newest.items() if change[2] is not None}
+        world.epoch_with_a_kill(rng.choice(KILLS), 0, record_limit=rng.randint(1, 20))
+
+    assert world.target() == shop.orders
+
+
+def test_a_change_that_is_told_again_changes_no_value_and_brings_no_row_back(dsn: str) -> None:
+    shop, world = Shop(random.Random(1)), World(dsn)
+    row: Order = ("ada", Decimal("1.00"), "new", datetime(2024, 1, 1, tzinfo=UTC))
+    created, deleted, other = (5, 1, row, "c"), (9, 1, None, "d"), (7, 2, row, "c")
+    for change in (created, other, deleted):
+        world.send(shop.told(change), 0)
+    world.one.epoch()
+
+    for change in (other, created, deleted, created):
+        world.send(shop.told(change), 2)
+    world.one.epoch()
+
+    assert world.target() == {2: row}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"op": "t", "source": {"lsn": 1}}, "neither c, r, u nor d"),
+        ({"before": None}, "no change of an order"),
+        ({"op": "c", "after": None, "source": {"lsn": 1}}, "no change of an order"),
+        ({"op": "d", "before": None, "source": {"lsn": 1}}, "no change of an order"),
+        ({"op": "d", "before": {"id": 1}, "source": {}}, "no change of an order"),
+        ({"op": "u", "after": {"id": 1, "customer": "\ud800", "amount": None, "status": None, "placed_at": None}, "source": {"lsn": 1}}, "no change of an order"),
+        ({"op": "u", "after": {"id": 1, "customer": None, "amount": "much", "status": None, "placed_at": None}, "source": {"lsn": 1}}, "no change of an order"),
+        ({"op": "u", "after": {"id": 1, "customer": None, "amount": "1.001", "status": None, "placed_at": None}, "source": {"lsn": 1}}, "amount"),
+        ([], "no change of an order"),
+    ],
+)  # fmt: skip
+def test_what_is_no_change_is_quarantined_and_the_others_count(dsn: str, value: Any, reason: str) -> None:
+    shop, world = Shop(random.Random(2)), World(dsn)
+    good = shop.change()
+
+    world.send([*good, (None, json.dumps(value).encode())], 0)
+    world.one.epoch()
+
+    assert world.target() == shop.orders
+    ((found,),) = world.one.sql("SELECT reason FROM epochline.quarantine WHERE pipeline = %s", world.one.pipeline.name)
+    assert reason in found
+
+
+def test_of_mysql_the_time_and_then_the_position_decide(dsn: str) -> None:
+    world = World(dsn)
+
+    def told(ts_ms: int, pos: int, customer: str) -> Record:
+        after = {"id": 1, "customer": customer, "amount": None, "status": None, "placed_at": None}
+        source = {"file": "binlog.000001", "pos": pos, "ts_ms": ts_ms}
+        return None, json.dumps({"op": "u", "after": after, "source": source}).encode()
+
+    world.send([told(1, 900, "older"), told(2, 40, "new file")], 0)
+    world.send([told(2, 4, "before")], 1)
+    world.one.epoch()
+    world.send([told(1, 901, "older too")], 1)
+    world.one.epoch()
+
+    assert world.one.sql(f"SELECT customer FROM {world.table}") == [("new file",)]
