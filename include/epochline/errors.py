@@ -105,6 +105,12 @@ class SinkUnavailableError(SinkError):
     retryable = True
 
 
+class LookupUnavailableError(EpochlineError):
+    """The store that a parse looks keys up in cannot be reached: trying again helps, and no record is to blame."""
+
+    retryable = True
+
+
 class SinkAheadError(SinkError):
     """A sink shows an epoch that the ledger does not know: the ledger went back in time, as from a backup."""
 

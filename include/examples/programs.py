@@ -1,4 +1,4 @@
-"""The documents' stateful programs, step by step: what is sent, which commands are run, what is in the target then.
+"""The documents' programs, step by step: what is sent, which commands are run, what is in the target then.
 
 `epochline examples run NAME` goes through the steps on the embedded stack; each is a command that anybody can type.
 """
@@ -56,6 +56,8 @@ class Program:
         steps: in order.
         result: what is there in the end.
         files: names of files that must be in the program's folder in the end.
+        sql: file beside this one that makes the tables which the program finds there.
+        service: under which its functions find the database in libpq's service file.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Program:
     steps: tuple[Send | Call | Look, ...]
     result: Look
     files: tuple[str, ...] = field(default=())
+    sql: str | None = None
+    service: str | None = None
 
 
 def _orders(*orders: tuple[int, float, int]) -> Send:
@@ -96,6 +100,8 @@ _NINE_ORDERS = (
     ("8", "zhaoliu", "2018-10-20 22:30", "364.0"),
     ("9", "zhaoliu", "2018-10-20 22:30", "341.0"),
 )
+
+_CITIES = ("beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "chengdu", "tianjin", "chongqing")
 
 _COUNTS = "SELECT word, count FROM t_wordcount ORDER BY word"
 _WINDOWS = (
@@ -219,6 +225,23 @@ _ALL: Sequence[Program] = (
             ("zhangsan", "490.0", "358.5", "131.5", "2"),
             ("lisi", "888.5", "432.5", "127.5", "3"),
             ("zhaoliu", "1518.0", "451.0", "341.0", "4"),
+        ),
+    ),
+    Program(
+        name="city_lookup",
+        shows="Nine ids get the names of their cities, which are looked up in another table, all at a time (E9).",
+        pipeline="city_lookup",
+        topic="city_lookup",
+        sql="city_lookup.sql",
+        service="city_lookup",
+        steps=(
+            Send(*map(str, range(1, 10))),
+            Call("run city_lookup", killed_at="commit.commit"),
+            Call("run city_lookup"),
+        ),
+        result=Look(
+            "SELECT id || '>>>' || city AS line FROM city_of_id ORDER BY id",
+            *((f"{number}>>>{city}",) for number, city in enumerate(_CITIES, 1)),
         ),
     ),
     Program(

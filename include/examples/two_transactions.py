@@ -33,7 +33,7 @@ class Step:
             cursor.execute("CREATE TABLE IF NOT EXISTS example_offset (next_offset bigint NOT NULL)")
             cursor.execute("SELECT max(next_offset) FROM example_offset")
             [(noted,)] = cursor.fetchall()
-        self.values, self._next = _read(bootstrap_servers, topic, noted or 0)
+        self.values, self._next = read(bootstrap_servers, topic, noted or 0)
 
     def write_rows(self) -> None:
         """In the open transaction."""
@@ -56,7 +56,8 @@ class Step:
             os._exit(KILLED)
 
 
-def _read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int]:
+def read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int]:
+    """The committed values from an offset on, and the offset behind them."""
     from kafka import KafkaConsumer, TopicPartition
 
     partition = TopicPartition(topic, 0)

