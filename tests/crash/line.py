@@ -158,8 +158,9 @@ class Line:
 
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """The writer that Spark would pickle and send to its executors."""
-        flow = OnePass(pipeline=self.pipeline, tables=ticket.tables, functions=ship_functions(self.pipeline))
-        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
+        flow = OnePass(pipeline=self.pipeline, tables=ticket.written, functions=ship_functions(self.pipeline))
+        beside = self.pipeline.beside
+        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=beside))
 
     def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket, through: Through = lambda it: it) -> None:
         """What the Spark job does: a part per Kafka partition, manifests, the end mark.

@@ -173,7 +173,12 @@ class SharedTopic(Line):
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         """How many records there have been."""
-        flow = SinkRows(pipeline=self.pipeline, sink=sink, tables=(ticket.table(sink.table),))
+        flow = SinkRows(
+            pipeline=self.pipeline,
+            sink=sink,
+            tables=(ticket.table(sink.table),),
+            functions=ship_functions(self.pipeline),
+        )
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
         key = {"kind": ["all"]}
         if self.pipeline.windows is not None:

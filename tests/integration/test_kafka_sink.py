@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 
 import psutil
+import psycopg2
 import pytest
 from kafka import KafkaAdminClient
 
@@ -155,16 +156,16 @@ def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
     assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
 
 
-def test_a_ledger_set_back_to_a_backup_stops_with_the_reason(world, new_database):
+def test_a_ledger_set_back_to_a_backup_stops_with_the_reason(world, stack):
     """PostgreSQL is yesterday's, Kafka is today's: the marker is of an epoch that this ledger does not know."""
     world.produce("a")
     world.it.epoch()
     world.it.publish()
-    yesterday = _backup(world.it.dsn)
+    _copied(stack, world.it.dsn)
     world.produce("b")
     world.it.epoch()
     world.it.publish()
-    _put_back(world.it.dsn, yesterday)
+    _copied(stack, world.it.dsn, back=True)
     world.produce("c")
 
     with pytest.raises(SinkAheadError, match="epoch 2 .* which the ledger does not know: the ledger went back in time"):
@@ -173,15 +174,15 @@ def test_a_ledger_set_back_to_a_backup_stops_with_the_reason(world, new_database
     assert values(world.seen()) == ["a", "b"]
 
 
-def test_a_ledger_set_back_between_commit_and_publish_stops_too(world):
+def test_a_ledger_set_back_between_commit_and_publish_stops_too(world, stack):
     world.produce("a")
     world.it.epoch()
-    yesterday = _backup(world.it.dsn)
+    _copied(stack, world.it.dsn)
     world.it.publish()
     world.produce("b")
     world.it.epoch()
     world.it.publish()
-    _put_back(world.it.dsn, yesterday)
+    _copied(stack, world.it.dsn, back=True)
 
     with pytest.raises(SinkAheadError, match="went back in time"):
         world.it.publish()
@@ -230,12 +231,12 @@ def test_a_topic_that_is_down_delays_itself_alone_and_loses_nothing(postgres_dsn
     world = new_world(postgres_dsn, kafka_bootstrap, OUT)
     up = world.it.kafka
     down = {"bootstrap.servers": "127.0.0.1:1"}
+    world.it.kafka = down
     for value in ("a", "b"):
-        world.it.kafka = down
         world.produce(value)
         world.it.epoch()
-        with pytest.raises(SinkUnavailableError):
-            world.it.publish()
+    with pytest.raises(SinkUnavailableError):
+        world.it.publish()
     assert world.it.sql("SELECT value FROM lines ORDER BY 1") == [("a",), ("b",)]
     assert world.seen() == []
 
@@ -350,35 +351,13 @@ def _wait_until_stopped(pid: int) -> None:
     raise AssertionError("the process did not stop")
 
 
-def _backup(dsn: str) -> str:
-    """A copy of the database as it is now."""
-    return _copy(dsn, f"{dsn.rpartition('/')[2].partition('?')[0]}", "backup_of")
-
-
-def _put_back(dsn: str, backup: str) -> None:
-    import psycopg2
-
+def _copied(stack, dsn: str, *, back: bool = False) -> None:
+    """A backup of the database as it is now, or, ``back``, the database as its backup was."""
     name = dsn.rpartition("/")[2].partition("?")[0]
-    admin = psycopg2.connect(_other(dsn, "postgres"))
+    source, target = (f"{name}_backup", name) if back else (name, f"{name}_backup")
+    admin = psycopg2.connect(stack.postgres.superuser_dsn)
     admin.autocommit = True
     with admin.cursor() as cursor:
-        cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-        cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{backup}"')
+        cursor.execute(f'DROP DATABASE IF EXISTS "{target}" WITH (FORCE)')
+        cursor.execute(f'CREATE DATABASE "{target}" OWNER epochline TEMPLATE "{source}" STRATEGY FILE_COPY')
     admin.close()
-
-
-def _copy(dsn: str, name: str, prefix: str) -> str:
-    import psycopg2
-
-    admin = psycopg2.connect(_other(dsn, "postgres"))
-    admin.autocommit = True
-    with admin.cursor() as cursor:
-        cursor.execute(f'CREATE DATABASE "{prefix}_{name}" TEMPLATE "{name}"')
-    admin.close()
-    return f"{prefix}_{name}"
-
-
-def _other(dsn: str, database: str) -> str:
-    head, _, tail = dsn.rpartition("/")
-    query = tail.partition("?")
-    return f"{head}/{database}{query[1]}{query[2]}"
