@@ -201,6 +201,10 @@ class Registry:
 
         try:
             yield
+        except UndecodableError:
+            raise
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigurationError(f"{self._name}: what answers at its address is no registry") from None
         except httpx.HTTPError as error:
             raise SourceUnavailableError(f"{self._name} does not answer ({type(error).__name__})") from None
         except SchemaRegistryError as error:

@@ -151,12 +151,12 @@ def test_a_schema_is_registered_once_under_the_topic_or_the_declared_subject(cli
 
 
 def test_a_row_that_a_declared_schema_cannot_hold_is_its_own_problem() -> None:
-    schema = record(("a", "string"), ("n", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}))
+    schema = record(("a", "string"), ("n", {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 2}))
     columns = {"a": "text", "n": "numeric(10,2)"}
 
     out, problems = encoder(Avro(columns=columns, schema_=schema), key="a").encode(
         rows(
-            columns, {"a": "x", "n": Decimal("1.50")}, {"a": None, "n": Decimal("1")}, {"a": "y", "n": Decimal("1.25")}
+            columns, {"a": "x", "n": Decimal("1.50")}, {"a": None, "n": Decimal("1")}, {"a": "y", "n": Decimal("12.50")}
         )
     )
 

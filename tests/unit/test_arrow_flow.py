@@ -239,6 +239,26 @@ def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Ca
     assert done.rows["small"].column("id").to_pylist() == [1, 4]
 
 
+def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(functions: Callable[..., None]) -> None:
+    """A tombstone that is ignored leaves such a row alone, and a table that only takes rows gets it whole."""
+
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {"id": pa.array([1, 2, 3, None]), "name": pa.array(["a", "b", "c", None])}
+        return pa.record_batch(columns | {"_deleted": pa.array([None, True, False, None])})
+
+    functions(parse=parse)
+    record = {"id": "bigint", "name": "text"}
+    upserted = PostgresTable(table="u", mode="upsert", key="id", columns=record, tombstone="ignore")
+    appended = PostgresTable(table="a", columns=record)
+
+    done = flow(upserted, appended, parse="user_code:parse", record=record).process(records(b"", b"", b"", None))
+
+    rows = done.rows["u"].select(["id", "name", "_deleted"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, "a", False), (2, None, True), (3, "c", False)]
+    assert done.rows["a"].column("name").to_pylist() == ["a", "b", "c", None]
+    assert done.quarantine.num_rows == 0
+
+
 def test_a_list_column_multiplies_rows(functions: Callable[..., None]) -> None:
     items = [
         [{"sku": "a", "n": 1}, {"sku": "b", "n": 2}],

@@ -5,6 +5,7 @@ import json
 import pytest
 from psycopg2.extensions import parse_dsn
 
+from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.cli import connections
 from epochline.errors import ConfigurationError
 
@@ -71,6 +72,20 @@ def test_a_connection_that_cannot_be_read_is_named_and_its_password_is_not(monke
 
     assert "hidden-pw" not in str(told.value)
     assert told.value.__cause__ is None
+
+
+def test_a_registry_is_an_http_connection(monkeypatch):
+    held = {"conn_type": "http", "host": "r", "port": 8081, "schema": "https", "login": "me", "password": "pw"}
+    monkeypatch.setenv("AIRFLOW_CONN_THEIRS", json.dumps(held))
+    pipeline = Pipeline(
+        name="p", source=KafkaSource(topics="t"), sinks=PostgresTable(table="t"),
+        parse=Avro(columns={"a": "text"}, registry="theirs"),
+    )  # fmt: skip
+
+    assert connections.registries_of(pipeline) == {"theirs": {"url": "https://r:8081", "login": "me", "password": "pw"}}
+    monkeypatch.delenv("AIRFLOW_CONN_THEIRS")
+    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_THEIRS"):
+        connections.registries_of(pipeline)
 
 
 def test_without_a_connection_and_a_stack_the_error_says_what_to_run():

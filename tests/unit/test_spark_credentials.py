@@ -34,16 +34,36 @@ def test_a_private_file_is_read_and_shows_no_secret(tmp_path):
     assert "hidden" not in repr(credentials)
 
 
+def test_registries_are_read_and_show_no_secret(tmp_path):
+    registry = {"url": "http://h:1", "login": "me", "password": "hidden"}
+    credentials = read_credentials(_file(tmp_path, json.dumps(_GOOD | {"registries": {"one": registry}})))
+
+    assert credentials.registries == {"one": registry}
+    assert "hidden" not in repr(credentials)
+
+
 @pytest.mark.parametrize(
     ("content", "mode", "message"),
     [
+        (json.dumps(_GOOD | {"registries": {"one": {"login": "hidden"}}}), 0o600, "url"),
+        (json.dumps(_GOOD | {"registries": {"one": {"url": "http://h", "hidden": "x"}}}), 0o600, "url"),
+        (json.dumps(_GOOD | {"registries": ["hidden"]}), 0o600, "url"),
         (json.dumps(_GOOD), 0o644, "chmod 600"),
         ("hidden{", 0o600, "not JSON"),
         (json.dumps({"postgres": {"dsn": "hidden"}, "kafka": _GOOD["kafka"]}), 0o600, "dsn"),
         (json.dumps({"postgres": _GOOD["postgres"]}), 0o600, "bootstrap.servers"),
         (json.dumps(["hidden"]), 0o600, "dsn"),
     ],
-    ids=["readable by others", "no JSON", "bad DSN", "no servers", "no object"],
+    ids=[
+        "registry without url",
+        "registry with a stranger",
+        "no registries",
+        "readable by others",
+        "no JSON",
+        "bad DSN",
+        "no servers",
+        "no object",
+    ],
 )
 def test_a_file_that_cannot_be_used_is_refused_without_showing_it(tmp_path, content, mode, message):
     with pytest.raises(ConfigurationError, match=message) as raised:

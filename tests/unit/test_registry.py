@@ -1,0 +1,219 @@
+"""Schema registries: the connection, the answers that are no schema, and declarations of Avro."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from epochline import Avro, KafkaSource, Pipeline, PostgresTable
+from epochline.arrow.avro import derived_schema
+from epochline.arrow.types import column_type
+from epochline.errors import (
+    ConfigurationError,
+    DeclarationError,
+    EpochlineError,
+    SourceAuthenticationError,
+    SourceUnavailableError,
+)
+from epochline.registry import (
+    Registries,
+    Registry,
+    UndecodableError,
+    registry,
+    registry_connections,
+    registry_settings,
+    split_header,
+    with_header,
+)
+
+NOTHING: dict[str, Any] = {"port": None, "scheme": "", "login": "", "password": "", "extra": {}}
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ({"host": "h"}, "http://h"),
+        ({"host": "h", "port": 8081}, "http://h:8081"),
+        ({"host": "h", "port": 8081, "scheme": "https"}, "https://h:8081"),
+        ({"host": "https://h/root/"}, "https://h/root"),
+        ({"host": "https://h/root", "port": 8081}, "https://h:8081/root"),
+        ({"host": "https://h:1", "port": 8081}, "https://h:1"),
+        ({"host": "h", "extra": {"path": "/apis/ccompat/v7/"}}, "http://h/apis/ccompat/v7"),
+    ],
+)
+def test_an_http_connection_names_a_registry(given: dict[str, Any], url: str) -> None:
+    settings = registry_settings("it", **(NOTHING | given))
+
+    assert settings == {"url": url, "login": "", "password": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"host": ""}, "names no registry"),
+        ({"host": "ftp://h"}, "names no registry"),
+        ({"host": "http://me:canary@h"}, "names no registry"),
+        ({"host": "h", "extra": {"timeout": "canary"}}, "timeout is not supported"),
+    ],
+)
+def test_a_connection_that_would_not_do_what_it_says_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        registry_settings("it", **(NOTHING | given))
+
+    assert "canary" not in str(raised.value)
+
+
+def test_settings_reach_another_process_and_are_shown_nowhere() -> None:
+    registries = Registries({"there": {"url": "http://h", "login": "me", "password": "canary"}})
+
+    again: Registries = pickle.loads(pickle.dumps(registries))  # noqa: S301 - our own
+    again.install()
+
+    assert registry("there").settings["password"] == "canary"
+    assert "canary" not in repr(again) + str(registry("there"))
+
+
+def test_what_no_one_told_how_to_reach_is_an_error_that_says_where_to_tell() -> None:
+    with pytest.raises(ConfigurationError, match="'nowhere'.*registries"):
+        registry("nowhere")
+
+
+def test_a_process_that_is_told_again_keeps_what_it_knows() -> None:
+    Registries({"kept": {"url": "http://h"}}).install()
+    first = registry("kept")
+    Registries({"kept": {"url": "http://h"}}).install()
+    same = registry("kept")
+    Registries({"kept": {"url": "http://other"}}).install()
+
+    assert same is first
+    assert registry("kept") is not first
+
+
+Answer = tuple[int, str]
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[Answer], Registry]]:
+    """Something at an address that gives one answer to whatever it is asked."""
+    servers = []
+
+    def make(answer: Answer) -> Registry:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(answer[0])
+                self.end_headers()
+                self.wfile.write(answer[1].encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return Registry("it", {"url": f"http://127.0.0.1:{server.server_port}", "login": "me", "password": "canary"})
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "retryable"),
+    [
+        ((401, "{}"), SourceAuthenticationError, False),
+        ((403, "no"), SourceAuthenticationError, False),
+        ((503, "<html>"), SourceUnavailableError, True),
+        ((429, "{}"), SourceUnavailableError, True),
+        ((404, '{"error_code": 404}'), ConfigurationError, False),
+        ((200, "<html>"), ConfigurationError, False),
+        ((200, "[]"), ConfigurationError, False),
+    ],
+)
+def test_an_answer_that_is_not_about_the_schema_is_never_a_records_error(
+    answering: Callable[[Answer], Registry], answer: Answer, error: type[EpochlineError], retryable: bool
+) -> None:
+    with pytest.raises(error, match="'it'") as raised:
+        answering(answer).schema(1)
+
+    assert raised.value.__class__.retryable is retryable
+    assert "canary" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (404, json.dumps({"error_code": 40403, "message": "Schema not found"})),
+        (200, json.dumps({"schema": "message M {}", "schemaType": "PROTOBUF"})),
+        (200, json.dumps({"schema": "no JSON"})),
+        (200, json.dumps({"schema": '{"type": "unheard of"}'})),
+    ],
+)
+def test_a_schema_that_nobody_can_read_is_the_records_error(
+    answering: Callable[[Answer], Registry], answer: Answer
+) -> None:
+    with pytest.raises(UndecodableError, match="schema 1"):
+        answering(answer).schema(1)
+
+
+def test_the_header_is_a_zero_byte_and_four_of_the_id() -> None:
+    value = with_header(0x01020304, b"body")
+
+    assert value == b"\0\1\2\3\4body"
+    assert split_header(value) == 0x01020304
+
+
+def test_a_derived_schema_can_be_null_everywhere_and_keeps_exact_types() -> None:
+    kinds = {"i": "integer", "n": "numeric", "p": "numeric(9,2)", "at": "timestamptz", "ref": "uuid", "doc": "jsonb"}
+
+    schema = derived_schema({name: column_type(text) for name, text in kinds.items()}, "1-shop.orders")
+
+    assert schema["name"] == "_1_shop_orders"
+    assert {one["name"]: one["type"][1] for one in schema["fields"]} == {
+        "i": "int",
+        "n": "string",
+        "p": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+        "ref": {"type": "string", "logicalType": "uuid"},
+        "doc": "string",
+    }
+    assert all(one["type"][0] == "null" and one["default"] is None for one in schema["fields"])
+
+
+def of(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "r", "fields": list(fields)}
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"columns": {"a-b": "text"}}, "no field named 'a-b'"),
+        ({"columns": {"a": "money"}}, "cannot be carried"),
+        ({"columns": {"a": "text"}, "schema_": {"type": "unheard of"}}, "no Avro schema"),
+        ({"columns": {"a": "text"}, "schema_": {"type": "array", "items": "int"}}, "must be a record"),
+        ({"columns": {"a": "text"}, "schema_": of({"name": "b", "type": "int"})}, "no field a"),
+        (
+            {"columns": {"a": "text"}, "schema_": of({"name": "a", "type": "string"}, {"name": "b", "type": "int"})},
+            "b has no default",
+        ),
+    ],
+)
+def test_avro_that_could_not_work_is_refused_when_it_is_declared(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        Avro(**declared)
+
+
+def test_a_declaration_with_avro_survives_the_ledger_and_names_its_registry() -> None:
+    parse = Avro(columns={"a": "text"}, schema_=of({"name": "a", "type": "string"}), registry="theirs")
+    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parse, sinks=PostgresTable(table="t"))
+
+    again = Pipeline.from_stored(pipeline.stored())
+
+    assert again == pipeline
+    assert registry_connections(again) == ("theirs",)
