@@ -53,3 +53,17 @@ SELECT pipeline, epoch_id, attempt, state, run_id, host, started_at, ended_at, r
 FROM epochline.attempts
 ORDER BY pipeline, epoch_id DESC, attempt DESC
 LIMIT 100;
+
+-- name: what_is_not_shown_yet
+-- Committed epochs that a topic, a folder or another sink does not show yet, the oldest first: what `publish` has to do.
+SELECT pipeline, sink, epoch_id, state, rows, due_at, tried_at, now() - due_at AS waits
+FROM epochline.receipts
+WHERE state <> 'SHOWN'
+ORDER BY pipeline, sink, epoch_id;
+
+-- name: which_sinks_show_an_epoch
+-- Each sink's receipt of the newest epochs: how many rows it got, when, and how long that took.
+SELECT pipeline, epoch_id, sink, state, rows, shown_at, seconds
+FROM epochline.receipts
+ORDER BY pipeline, epoch_id DESC, sink
+LIMIT 100;

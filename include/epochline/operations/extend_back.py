@@ -76,6 +76,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
     def foresee(self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past) -> Preview:
         declared, _ = subject.declaration()
         ordered = [str(sink) for sink in declared.targets if sink.mode not in ("append", "add")]
+        ordered += [str(topic) for topic in declared.topics]
         if ordered:
             return refused(
                 f"{', '.join(ordered)}: only rows of mode append and add do not depend on the order in which epochs are"

@@ -15,7 +15,7 @@ from epochline.coordinator.recover import recover
 from epochline.epoch import Epoch, EpochKind, EpochState, Run
 from epochline.errors import ActionRefusedError, PlanChangedError
 from epochline.operations.action import Order, Preview, Subject, known, record
-from epochline.operations.restorable import not_declared
+from epochline.operations.restorable import not_declared, shown_for_good
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.ports import TableDifference, Transaction
@@ -98,6 +98,9 @@ def _obstacle(tx: Transaction, declared: Pipeline, replayed: Epoch, view: Source
         return f"{replayed} is of kind {replayed.kind} and has no range to read again."
     if declared.states:
         return f"{declared.name} keeps state, and what {replayed} found in it is not kept."
+    for_good = shown_for_good(declared)
+    if for_good is not None:
+        return for_good
     for sink in declared.targets:
         if sink.mode != "append" or sink.carried_lineage.keys() < {"_offset", "_epoch"} or sink.aggregated:
             return (

@@ -53,9 +53,19 @@ def origins_since(tx: Transaction, found: Savepoint, row: PipelineRow) -> list[t
     return [(head.tp, head.origin) for head in heads if head.tp not in saved]
 
 
+def shown_for_good(declared: Pipeline) -> str | None:
+    """Why epochs cannot be taken back, where a sink shows them that takes nothing back."""
+    if not declared.following:
+        return None
+    return (
+        f"{', '.join(map(str, declared.following))} takes back nothing of what it was given. Let a pipeline under"
+        " another name, with sinks of its own, read the range again."
+    )
+
+
 def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> str | None:
     """Tables that epochs wrote rows to and that are declared no more: their rows would stay."""
-    known = {QUARANTINE, *(sink.table for sink in declared.targets), *(state.table for state in declared.states)}
+    known = {QUARANTINE, *(rows.table for rows in declared.written)}
     written = tx.savepoints.rows_sealed(declared.name, epochs)
     left = sorted(table for table, rows in written.items() if rows and table not in known)
     if not left:
@@ -84,6 +94,9 @@ def _obstacles(
     yield from _declared_otherwise(tx, declared, found, new=undone is None)
     tx.targets.inspect(declared)
     wrote = with_rows(tx, declared.name, undone or ())
+    for_good = shown_for_good(declared)
+    if wrote and for_good is not None:
+        yield for_good
     for sink in declared.targets:
         reason = tx.targets.cannot_undo(declared, sink, wrote) if wrote else None
         if reason is not None:

@@ -109,7 +109,8 @@ def missing(tx: Transaction, pipeline: str, name: str) -> str:
 def _obstacles(tx: Transaction, subject: Subject) -> list[str]:
     """Why a later restore would be refused, as far as that can be known now: the sinks keep no before-images."""
     declared, _ = subject.declaration()
-    return [
+    kept = [f"{sink} takes back nothing of what it was given" for sink in declared.following]
+    return kept + [
         f"{sink} has mode {sink.mode} and keeps no before_images"
         for sink in declared.targets
         if sink.mode in ("upsert", "add") and not sink.before_images
