@@ -180,11 +180,10 @@ def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], t
 # Zombies.
 
 
-@pytest.mark.fault("F22")
 def test_a_zombie_that_wakes_before_its_commit_is_fenced_and_shows_nothing(
     settings: dict[str, str], kafka_bootstrap: str, topic: str
 ) -> None:
-    """P13: its records are seen by no read_committed consumer, and it is told why."""
+    """P13, F22: its records are seen by no read_committed consumer, and it is told why."""
     with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 10, "topic.commit:stop") as zombie:
         _, status = os.waitpid(zombie.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), zombie.communicate()
