@@ -22,6 +22,7 @@ from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.local.stack import Stack
 from epochline.topic import CONTROL_TOPIC, KafkaTopic
 from tests.integration.kafka_topics import (
     delete_topic,
@@ -128,6 +129,34 @@ def test_a_sender_killed_after_its_commit_is_known_by_its_marker(
     assert len(values(settings, topic)) == 10
 
 
+def test_a_commit_that_is_not_answered_is_said_to_be_open_and_settled_by_the_marker(
+    settings: dict[str, str], stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-5: the broker stands still at the commit. Afterwards the marker is there if the records are."""
+    pid = stack.kafka.pid
+    assert pid is not None
+
+    def stopping(name: str) -> None:
+        if name == "topic.commit":
+            os.kill(pid, signal.SIGSTOP)
+
+    with TransactionalSender(settings, f"tx-{topic}", timedelta(seconds=2)) as sender:
+        sender.fence()
+        with monkeypatch.context() as patched:
+            patched.setattr(sending, "failpoint", stopping)
+            try:
+                with pytest.raises(SinkUnavailableError, match="outcome is not known; the marker settles it"):
+                    sender.send(topic, records(10), marker_key(topic), marker(1).body())
+            finally:
+                os.kill(pid, signal.SIGCONT)
+
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        if marked(settings, topic) != marker(1):
+            sender.send(topic, records(10), marker_key(topic), marker(1).body())
+    assert values(settings, topic) == [record.value for record in records(10)]
+
+
 def test_a_transaction_of_no_records_moves_the_marker(settings: dict[str, str], topic: str) -> None:
     sent(settings, topic, 3, epoch=1)
 
@@ -151,11 +180,10 @@ def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], t
 # Zombies.
 
 
-@pytest.mark.fault("F22")
 def test_a_zombie_that_wakes_before_its_commit_is_fenced_and_shows_nothing(
     settings: dict[str, str], kafka_bootstrap: str, topic: str
 ) -> None:
-    """P13: its records are seen by no read_committed consumer, and it is told why."""
+    """P13, F22: its records are seen by no read_committed consumer, and it is told why."""
     with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 10, "topic.commit:stop") as zombie:
         _, status = os.waitpid(zombie.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), zombie.communicate()
@@ -437,8 +465,9 @@ def test_a_secured_cluster_is_checked_sent_to_and_read_by_one_connection(
     ids=["password", "authority"],
 )
 def test_a_refused_login_is_said_at_once_and_not_tried_again(
-    secure_kafka: SecureKafka, changes: dict[str, str]
+    secure_kafka: SecureKafka, changes: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(preflight, "_PATIENCE_MS", 2_000)
     if "ssl.ca.location" in changes:
         changes = {"ssl.ca.location": secure_kafka.certificates.path(changes["ssl.ca.location"])}
     connection = secure(secure_kafka, **changes)

@@ -45,7 +45,7 @@ class Seen:
     repeated_keys: int
     """Records whose key another one before them has."""
     examples: Sequence[tuple[str, str]]
-    """Some repeated keys: where the key stands first, and where again."""
+    """Some repeated keys: two places, ``topic-partition@offset``, where each stands."""
 
     @property
     def total(self) -> int:
@@ -259,11 +259,12 @@ class _Level:
         digests = np.asarray(self._keys, dtype=np.uint64)
         order = np.argsort(digests, kind="stable")
         again = np.flatnonzero(digests[order][1:] == digests[order][:-1])
-        examples = [(self._place(int(order[at])), self._place(int(order[at + 1]))) for at in again[:_EXAMPLES]]
-        return len(again), examples
+        pairs = [sorted(map(self._place, order[at : at + 2])) for at in again[:_EXAMPLES]]
+        first_and_again = [[f"{self._topic}-{partition}@{offset}" for partition, offset in pair] for pair in pairs]
+        return len(again), [(first, second) for first, second in first_and_again]
 
-    def _place(self, index: int) -> str:
-        return f"{self._topic}-{self._where['partition'][index]}@{self._where['offset'][index]}"
+    def _place(self, index: int) -> tuple[int, int]:
+        return self._where["partition"][index], self._where["offset"][index]
 
 
 def _hidden(committed: _Level, every: _Level) -> dict[int, Hidden]:
