@@ -139,7 +139,7 @@ def plan(
     full = full_sinks(ledger, pipeline)
     if full:
         return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
-    looked = look_at_sinks(ledger, pipeline)
+    looked = look_at_sinks(ledger, pipeline, settings.restart)
     pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
     wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
     for _ in range(_TRIES):

@@ -16,6 +16,7 @@ from typing import cast
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.pipeline import Pipeline
 from epochline.ports import DueReceipt, Ledger
+from epochline.restart import WITHOUT_END, RestartStrategy
 from epochline.sink import Preflighted
 
 log = logging.getLogger(__name__)
@@ -104,8 +105,11 @@ def _raise_first(failures: Sequence[SinkError]) -> None:
         raise error
 
 
-def look_at_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:
+def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) -> list[str]:
     """Ask every topic whether it would take an epoch; what a run should say of those that are down.
+
+    A transaction lives within one try of publish: one that the broker ends while the strategy waits for the next try
+    (X3) is sent again by that, so a time-out below what the strategy may take loses nothing, and is only said.
 
     Raises:
         SinkAheadError: one shows an epoch that the ledger does not know.
@@ -113,7 +117,14 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:
     """
     notes = []
     sinks = ledger.sinks(pipeline) if pipeline.topics else {}
+    waits = restart.delay if restart.retries >= WITHOUT_END else restart.retries * restart.delay
     for topic in pipeline.topics:
+        if topic.semantics == "exactly_once" and topic.transaction_timeout < waits:
+            notes.append(
+                f"{topic.name}: transaction_timeout is {topic.transaction_timeout.total_seconds():.0f} s, the restart"
+                f" strategy may wait {waits.total_seconds():.0f} s: a transaction that a failure leaves open is aborted"
+                " by the broker meanwhile, and the next try sends its epoch again"
+            )
         sink = cast("Preflighted", sinks[topic.name])
         try:
             sink.preflight(pipeline.name)
