@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from epochline.columns import LINEAGE
-from epochline.declared import Declared, check_columns, check_reference, reading_back
+from epochline.declared import Declared, check_columns, check_reference, in_order, reading_back
 from epochline.table import PostgresTable
 
 
@@ -32,6 +32,8 @@ class Beside(Declared):
     select: str | None = None
     aggregated: bool = False
     max_unpublished_epochs: int = Field(default=100, ge=1)
+
+    _ordered = field_validator("columns", mode="before")(in_order)
 
     @field_validator("columns")
     @classmethod

@@ -60,6 +60,11 @@ def check_identifier(name: str) -> str:
     return name
 
 
+def in_order(columns: Any) -> Any:
+    """Columns as pairs, as the ledger keeps them where their order matters, back to what a user writes."""
+    return dict(columns) if isinstance(columns, list | tuple) else columns
+
+
 def check_columns(columns: dict[str, str]) -> dict[str, str]:
     """Columns with their types in canonical spelling; ``ValueError`` for a name or type that cannot be used."""
     checked = {}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from epochline.columns import parse_type
-from epochline.declared import Declared
+from epochline.declared import Declared, in_order
 
 
 class Bytes(Declared):
@@ -44,6 +44,8 @@ class Json(Declared):
 
     kind: Literal["json"] = "json"
     columns: dict[str, str] = Field(min_length=1)
+
+    _ordered = field_validator("columns", mode="before")(in_order)
 
     @field_validator("columns")
     @classmethod
@@ -111,6 +113,8 @@ class Avro(Declared):
     subject: str | None = Field(default=None, min_length=1)
     schema_: dict[str, Any] | None = None
     registry: str = "epochline_registry"
+
+    _ordered = field_validator("columns", mode="before")(in_order)
 
     @field_validator("columns")
     @classmethod

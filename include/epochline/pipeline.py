@@ -354,6 +354,10 @@ class Pipeline(Declared):
             # Left out where it says nothing, as in declarations that are in ledgers already.
             if "before_images" in table and not table["before_images"]:
                 del table["before_images"]
+            # What a reader of files or of JSON text sees has the declared order, which objects lose in the ledger.
+            for held in (table, table.get("value", {})):
+                if "table" not in table and held.get("columns"):
+                    held["columns"] = list(held["columns"].items())
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod

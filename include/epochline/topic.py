@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from epochline.columns import LINEAGE, parse_type
-from epochline.declared import Declared, check_columns, check_reference
+from epochline.declared import Declared, check_columns, check_reference, in_order
 from epochline.names import OUTBOX, outbox_table
 from epochline.parsing import ValueFormat
 from epochline.restart import Duration
@@ -79,6 +79,8 @@ class KafkaTopic(Declared):
     @classmethod
     def _one_name_may_stand_alone(cls, names: Any) -> Any:
         return (names,) if isinstance(names, str) else names
+
+    _ordered = field_validator("columns", mode="before")(in_order)
 
     @field_validator("columns")
     @classmethod

@@ -18,12 +18,13 @@ from psycopg2 import sql
 from pyspark.sql import SparkSession
 
 from access_log_maker import lines
-from epochline.coordinator import LEASE, Plan, begin, commit, plan, seal
+from epochline.coordinator import LEASE, Plan, begin, commit, plan, publish, seal
 from epochline.epoch import Epoch, Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket, staged_tables
 from epochline.ledger.postgres import PostgresLedger
 from epochline.operations import ACTIONS, Done, Order, Subject
+from epochline.outlets import sinks_by
 from epochline.pipeline import Pipeline
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
@@ -159,7 +160,7 @@ class Runs:
     def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
         self.spark, self.database, self.bootstrap = spark, database, bootstrap
         self.pipeline, self.name = pipeline, pipeline.name
-        self.ledger = PostgresLedger(database.dsn)
+        self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
         self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
         with self.ledger.transaction() as tx:
             tx.targets.create(self.pipeline)
@@ -185,6 +186,9 @@ class Runs:
 
     def epoch(self) -> Epoch:
         return self.committed(*self.planned())
+
+    def publish(self) -> list[tuple[int, str]]:
+        return [(one.epoch_id, one.sink) for one in publish(self.ledger, self.name)]
 
     def act(self, what: str, *, pipeline: Pipeline | None = None, **told: Any) -> Done:
         """Have an operator do something, to this pipeline or to another one."""
