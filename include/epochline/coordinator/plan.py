@@ -268,6 +268,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         tx.targets.inspect(pipeline)
         check_states(tx, pipeline)
         idle = closes_windows(tx, pipeline)
+    full = full_sinks(ledger, pipeline)
     asked = ask(source, pipeline, row, heads)
     view = asked.view
     origins = tuple(origins_of(pipeline, heads, view, asked.startup))
@@ -285,7 +286,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         ranges=ranges,
         idle=idle and not ranges and not held_back,
         backlog={head.tp: max(0, ends[head.tp] - head.next_offset) for head in watched},
-        notes=held_back,
+        notes=(*held_back, *full),
     )
 
 

@@ -22,6 +22,7 @@ from epochline.sinks.followed import follow
 from epochline.sinks.prepare import prepare
 from epochline.state import StateTable
 from epochline.table import PostgresTable
+from epochline.topic import Outbox
 from epochline.windowed import END
 
 
@@ -100,6 +101,10 @@ class PostgresTargets:
                     # Windows that close are found by their end, however many are open.
                     index = sql.SQL("CREATE INDEX ON {} ({})")
                     execute_sql(self._connection, index.format(sql.Identifier(schema, table), sql.Identifier(END)))
+                if isinstance(sink, Outbox):
+                    # An epoch's rows are found, and deleted once they are sent, however many epochs wait.
+                    index = sql.SQL("CREATE INDEX ON {} (_epoch)")
+                    execute_sql(self._connection, index.format(sql.Identifier(schema, table)))
                 made.append(sink.table)
             if remembers_deleted(sink) and find_target(self._connection, sink.table) is not None:
                 made += self._create_deleted_keys(pipeline, sink)
