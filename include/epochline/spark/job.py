@@ -35,6 +35,8 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
 
+_SHUFFLE = "spark.sql.shuffle.partitions"
+
 _SETTINGS = {
     # Timestamps travel as UTC, whatever the machine's zone.
     "spark.sql.session.timeZone": "UTC",
@@ -75,6 +77,10 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     if not plan.ranges and plan.kind not in (EpochKind.REQUEUE, EpochKind.IDLE):
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
+    if spark.sparkContext.getConf().get(_SHUFFLE) is None:
+        # Each part is a transaction; Spark's own 200 are for data that an epoch seldom has.
+        cores = spark.sparkContext.defaultParallelism
+        chosen[_SHUFFLE] = plan.pipeline.spark_conf.get(_SHUFFLE, str(2 * cores))
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
     if plan.kind is EpochKind.REQUEUE:
