@@ -7,7 +7,8 @@ from epochline.beside import Files, OwnSink
 from epochline.declarations import epoch_dag
 from epochline.event_time import EventTime
 from epochline.parsing import Avro, Bytes, Json, Regex, Text
-from epochline.pipeline import KafkaSource, Pipeline
+from epochline.pipeline import Pipeline
+from epochline.reading import KafkaSource
 from epochline.restart import Endless, FailureRate, FixedDelay, NoRestart
 from epochline.settings import Settings
 from epochline.startup import FromGroup, FromOffsets, FromTimestamp

@@ -16,8 +16,9 @@ from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
-from epochline.pipeline import KafkaSource, Pipeline
+from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
+from epochline.reading import KafkaSource
 from epochline.savepoint import Savepoint
 from epochline.sink import Committable, Sink, WrittenPart
 from epochline.state import StateStanding

@@ -23,7 +23,7 @@ from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket, staged_beside, staged_tables
 from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
-from epochline.pipeline import KafkaSource, Pipeline
+from epochline.pipeline import Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
     PAUSE_AFTER_FAILURES,
@@ -51,6 +51,7 @@ from epochline.ports import (
     Times,
     ToldReceipt,
 )
+from epochline.reading import KafkaSource
 from epochline.sink import Committable, Sink, SinkAttempt, WrittenPart
 from epochline.state import StateDigest, StateStanding
 from epochline.table import PostgresTable

@@ -17,9 +17,9 @@ import pytest
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.offsets import Head, TopicPartition
-from epochline.pipeline import KafkaSource
 from epochline.planning import SourceView
 from epochline.ports import MirroredOffset
+from epochline.reading import KafkaSource
 from tests.crash.line import Line
 from tests.crash.one_step import SharedTopic
 from tests.crash.servers import Server, wait_for

@@ -20,7 +20,8 @@ from epochline.arrow.source import ColumnMismatchError
 from epochline.errors import BadRecordError
 from epochline.layout import staged_tables
 from epochline.parsing import Json, Text
-from epochline.pipeline import KafkaSource, Pipeline
+from epochline.pipeline import Pipeline
+from epochline.reading import KafkaSource
 from epochline.table import PostgresTable
 
 ONE_TWO = pa.array([1, 2])

@@ -16,7 +16,8 @@ from epochline.arrow.formats import TopicEncoder
 from epochline.arrow.parsers import build_parser
 from epochline.arrow.types import column_type, record_schema
 from epochline.parsing import Bytes, Json, Text
-from epochline.pipeline import KafkaSource, Pipeline
+from epochline.pipeline import Pipeline
+from epochline.reading import KafkaSource
 from epochline.table import PostgresTable
 from epochline.topic import KafkaTopic
 

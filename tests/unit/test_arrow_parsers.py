@@ -17,7 +17,8 @@ from epochline.arrow.parsers import build_parser
 from epochline.arrow.reasons import printable
 from epochline.errors import DeclarationError
 from epochline.parsing import Bytes, Json, Regex
-from epochline.pipeline import KafkaSource, Pipeline
+from epochline.pipeline import Pipeline
+from epochline.reading import KafkaSource
 from epochline.table import PostgresTable
 
 COLUMNS = {

@@ -24,9 +24,9 @@ from epochline.kafka.refusals import told_refusals
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.offsets import Head, TopicPartition
-from epochline.pipeline import KafkaSource
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import MirroredOffset
+from epochline.reading import KafkaSource
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -139,7 +139,7 @@ class FedLogs:
 
     def _ends(self) -> dict[int, int]:
         from epochline.kafka.source import KafkaOffsets
-        from epochline.pipeline import KafkaSource
+        from epochline.reading import KafkaSource
 
         # By a pattern: a topic that is not there yet has no partitions, which is no error.
         view = KafkaOffsets({"bootstrap.servers": self._bootstrap}).look(KafkaSource(pattern=self._topic))
