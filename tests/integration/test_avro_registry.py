@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -45,8 +43,8 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[SchemaRegistry]:
-    one = SchemaRegistry(free_port(), Path(tempfile.mkdtemp(prefix="epochline-registry-")))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
+    one = SchemaRegistry(free_port(), tmp_path_factory.mktemp("registry"))
     try:
         one.start()
         yield one

@@ -1,4 +1,4 @@
-"""Columns as PostgreSQL's cast to ``text`` writes them, in UTC."""
+"""Columns as PostgreSQL shows them, in UTC; booleans as ``true`` and ``false``."""
 
 from __future__ import annotations
 
