@@ -377,13 +377,20 @@ def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
 
 
 def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
-    """X17: functions come anew with every task; what earlier ones opened does not add up."""
-    asking = in_postgres(postgres, postgres.backend)
-    assert next(asking.each([1])).value in postgres.sessions
+    """X17: functions come anew with every task; what earlier ones opened does not add up, whoever still knows of it."""
+    opened: list[Any] = []
+
+    def connect() -> Any:
+        opened.append(postgres.connect())
+        return opened[-1]
+
+    asking = Lookup(postgres.city, connect=connect, close=lambda one: one.close(), concurrency=1, timeout=LONG)
+    assert [one.value for one in asking.each(["1"])] == ["beijing"]
+    assert [bool(one.closed) for one in opened] == [False]
 
     del asking
 
-    wait_until(lambda: not postgres.sessions)
+    assert [bool(one.closed) for one in opened] == [True]
 
 
 def test_who_waits_longer_for_a_connection_than_the_pool_allows_has_failed(store: Redis) -> None:
