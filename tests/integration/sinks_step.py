@@ -23,7 +23,7 @@ def main() -> None:
     it = Watched(
         dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
     )  # fmt: skip
-    it.run_prefix = f"process-{os.getpid()}"
+    it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"
     print(getattr(it, os.environ["STEP"])())
 
 

@@ -122,7 +122,7 @@ class World:
     def in_a_process(self, step: str, **environment: str) -> subprocess.Popen[str]:
         """One step of a use case, ``publish`` or ``epoch``, in a process of its own."""
         given = {
-            **os.environ, "PYTHONPATH": f"{PROJECT / 'include'}:{PROJECT}:{PROJECT / 'tests' / 'functions'}",
+            **os.environ, "PYTHONPATH": ":".join(map(str, (PROJECT / "include", PROJECT / "spark_jobs", PROJECT, PROJECT / "tests" / "functions"))),
             "STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(),
             "BOOTSTRAP": self.bootstrap, **self.environment, **environment,
         }  # fmt: skip
@@ -131,9 +131,15 @@ class World:
             cwd=PROJECT, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def killed_at(self, failpoint: str, step: str = "publish") -> None:
+    def done(self, step: str, **environment: str) -> None:
+        """A process does the step to its end."""
+        process = self.in_a_process(step, **environment)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, f"{out}\n{err}"
+
+    def killed_at(self, failpoint: str, step: str = "publish", **environment: str) -> None:
         """A process does the step and dies there as by SIGKILL."""
-        process = self.in_a_process(step, EPOCHLINE_FAILPOINT=f"{failpoint}:exit")
+        process = self.in_a_process(step, EPOCHLINE_FAILPOINT=f"{failpoint}:exit", **environment)
         out, err = process.communicate(timeout=120)
         assert process.returncode == 137, f"{failpoint}: {process.returncode}\n{out}\n{err}"
 

@@ -1,0 +1,51 @@
+"""Change data capture under kill -9: at every committed epoch the target is the source table (E6's order, F1)."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC
+
+from confluent_kafka import Producer
+
+from epochline import KafkaSource
+from tests.integration.sinks_world import World, in_process, new_topics
+from tests.integration.test_cdc_orders import DECLARED, Order, Shop
+
+KILLS = (
+    "begin.committed", "write.copy", "write.commit", "write.committed", "manifest.committed", "end.committed",
+    "seal.commit.2", "seal.committed.2", "tables.targets.apply", "commit.commit", "commit.committed",
+)  # fmt: skip
+PARTITIONS = 3
+
+
+def test_the_target_is_the_source_table_after_every_epoch_wherever_it_was_killed(postgres_dsn, kafka_bootstrap):
+    """A process dies at each step in turn; keys move between partitions; the connector repeats its last records."""
+    (topic,) = new_topics(kafka_bootstrap, partitions=PARTITIONS, names=("cdc",))
+    pipeline = DECLARED.model_copy(
+        update={"name": topic, "source": KafkaSource(topics=topic), "writer_connection": None}
+    )  # fmt: skip
+    it = in_process(postgres_dsn, kafka_bootstrap, pipeline)
+    it.create()
+    world = World(it=it, bootstrap=kafka_bootstrap, source=topic)
+    shop = Shop(random.Random(7))
+    for number, kill in enumerate(KILLS):
+        sent = [shop.change() for _ in range(12)]
+        _send(kafka_bootstrap, topic, [*sent, *sent[-2:]], shop.rng)  # at least once, as Debezium promises
+        world.killed_at(kill, "epoch", RUN=f"run-{number}")
+        world.done("epoch", RUN=f"run-{number}")
+
+        assert _target(world) == shop.orders, kill
+
+
+def _send(bootstrap: str, topic: str, changes: list[list[tuple[bytes | None, bytes | None]]], rng) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for records in changes:
+        partition = rng.randrange(PARTITIONS)  # as after a change of the topic's partitions: not by the key
+        for key, value in records:
+            producer.produce(topic, key=key, value=value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def _target(world: World) -> dict[int, Order]:
+    rows = world.it.sql("SELECT id, customer, amount, status, placed_at FROM orders")
+    return {row[0]: (row[1], row[2], row[3], row[4].astimezone(UTC)) for row in rows}
