@@ -14,10 +14,14 @@ from kafka import KafkaAdminClient
 
 from epochline import Json, KafkaTopic, Text
 from epochline.coordinator import PlanOutcome, publish, seal
-from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.epoch import Run
+from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.operations import Subject
+from epochline.operations.replay import plan_replay
 from epochline.outlets import sinks_by
 from epochline.topic import CONTROL_TOPIC
 from tests.integration.sinks_world import new_world, seen, values
+from tests.integration.test_ledger_constraints import queries
 
 OUT = KafkaTopic(topic="out", value=Text())
 
@@ -361,3 +365,34 @@ def _copied(stack, dsn: str, *, back: bool = False) -> None:
         cursor.execute(f'DROP DATABASE IF EXISTS "{target}" WITH (FORCE)')
         cursor.execute(f'CREATE DATABASE "{target}" OWNER epochline TEMPLATE "{source}" STRATEGY FILE_COPY')
     admin.close()
+
+
+def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world):
+    """U7: the queries of docs/queries.sql, before and after a publish."""
+    world.produce("a", "b")
+    world.it.epoch()
+    name = world.it.pipeline.topics[0].name
+    waiting, shown = (
+        queries()[one].rstrip().rstrip(";") for one in ("what_is_not_shown_yet", "which_sinks_show_an_epoch")
+    )
+    asked = f"SELECT sink, epoch_id, state, rows FROM ({waiting}) w"
+    assert world.it.sql(asked) == [(name, 1, "DUE", 2)]
+
+    world.it.publish()
+
+    assert world.it.sql(asked) == []
+    assert world.it.sql(f"SELECT sink, state, rows FROM ({shown}) s") == [(name, "SHOWN", 2), ("lines", "SHOWN", 2)]
+    with pytest.raises(psycopg2.errors.IntegrityConstraintViolation, match="receipt is written once"):
+        world.it.sql("UPDATE epochline.receipt SET shown_at = now()")
+
+
+def test_what_a_topic_was_given_is_not_taken_back(world):
+    """No replay, and no way back past an epoch that it holds."""
+    world.produce("a")
+    world.it.epoch()
+    subject = Subject(
+        name=world.it.pipeline.name, ledger=world.it.ledger, declared=world.it.pipeline, source=world.it.source
+    )  # fmt: skip
+
+    with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
+        plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))

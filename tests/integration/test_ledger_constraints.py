@@ -381,6 +381,8 @@ def test_every_query_of_the_docs_says_what_it_answers() -> None:
         "which_epoch_wrote_this_row",
         "what_was_quarantined",
         "attempts_and_fenced_writes",
+        "what_is_not_shown_yet",
+        "which_sinks_show_an_epoch",
     }
 
 
