@@ -102,20 +102,35 @@ class Round(Generic[K, V, C]):
         self._waited_for = 0
         self._threads = 0
 
-    def answers(self, keys: Iterable[K]) -> Generator[Answer[K, V], None, None]:
-        """Each key's answer as they come; keys are taken as there is room for them.
+    def answers(self, keys: Iterable[K], *, ordered: bool) -> Generator[Answer[K, V], None, None]:
+        """Each key's answer, in the keys' order or as they come.
+
+        Never are more keys taken than look-ups may be made at once; an answer that has to wait for an earlier one is
+        counted among them.
 
         Raises:
             LookupUnavailableError: no connection could be opened.
         """
         numbered = enumerate(keys)
+        held: dict[int, Answer[K, V]] = {}
+        position = 0
         try:
             while True:
-                while self._waited_for < self._terms.concurrency and (following := next(numbered, None)) is not None:
+                while (
+                    self._waited_for + len(held) < self._terms.concurrency
+                    and (following := next(numbered, None)) is not None
+                ):
                     self._ask(*following)
                 if not self._waited_for:
                     return
-                yield self._told(self._next_settled())
+                answer = self._told(self._next_settled())
+                if not ordered:
+                    yield answer
+                    continue
+                held[answer.position] = answer
+                while position in held:
+                    yield held.pop(position)
+                    position += 1
         finally:
             self._end()
 

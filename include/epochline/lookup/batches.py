@@ -41,7 +41,7 @@ def over_batches(
         left_out = {*reasons, *skipped}
         rows = [row for row, one in enumerate(keys) if one is not None and row not in left_out]
         values: list[V | None] = [None] * len(keys)
-        for answer in lookup.each(keys[row] for row in rows):
+        for answer in lookup.as_they_come(keys[row] for row in rows):
             row = rows[answer.position]
             values[row] = answer.value
             if (reason := _reason(what, lookup, answer)) is not None:

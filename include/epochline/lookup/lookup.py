@@ -39,7 +39,7 @@ class Lookup(Generic[K, V, C]):
         concurrency: how many look-ups are waited for at once.
         timeout: of each look-up, from the moment it is begun, and the wait for a connection included.
         pool: how many connections there may be. With fewer than ``concurrency`` some look-ups wait for one.
-        ordered: answers come in the keys' order; otherwise as they come.
+        ordered: `each` gives answers in the keys' order; otherwise as they come.
         on_timeout: called once for each key whose look-up timed out, by who waits for the answers; what it gives other
             than None stands for the value.
         cancel: ends what a connection is busy with, called from another thread after a time-out: psycopg2's
@@ -93,20 +93,21 @@ class Lookup(Generic[K, V, C]):
         return self._terms.timeout
 
     def each(self, keys: Iterable[K]) -> Iterator[Answer[K, V]]:
-        """One answer for each key, in the keys' order if so declared; keys are taken as there is room for them.
+        """One answer for each key, in the keys' order or as they come, as declared.
+
+        No more keys are taken than look-ups may be made at once; where order is kept, one that takes its time holds
+        those behind it up, until its deadline.
 
         Raises:
             LookupUnavailableError: no connection could be opened; a repeat helps when the store is back. An
                 `EpochlineError` that ``connect`` raises is raised as it is.
         """
-        with closing(Round(self._terms, self._pool).answers(keys)) as answers:
-            if not self._ordered:
-                yield from answers
-                return
-            held: dict[int, Answer[K, V]] = {}
-            position = 0
-            for answer in answers:
-                held[answer.position] = answer
-                while position in held:
-                    yield held.pop(position)
-                    position += 1
+        yield from self._answers(keys, ordered=self._ordered)
+
+    def as_they_come(self, keys: Iterable[K]) -> Iterator[Answer[K, V]]:
+        """As `each` without order, whatever is declared: for who puts answers in their places by `Answer.position`."""
+        yield from self._answers(keys, ordered=False)
+
+    def _answers(self, keys: Iterable[K], *, ordered: bool) -> Iterator[Answer[K, V]]:
+        with closing(Round(self._terms, self._pool).answers(keys, ordered=ordered)) as answers:
+            yield from answers
