@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from epochline import Files, KafkaTopic, OwnSink, Text
 from epochline.coordinator import abort, commit, seal
 from epochline.epoch import AbortOutcome
 from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
-from tests.integration.sink_kinds import BRIEF, COLUMNS, Folder
+from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, Folder
 from tests.integration.sinks_world import World, new_world, values
 
 RECORDING = "own:recording"
@@ -199,6 +200,29 @@ def test_no_sink_shows_an_epoch_before_the_slowest_is_sealed(four: Four) -> None
     it.publish()
 
     assert four.seen() == everywhere("a", "b")
+
+
+def test_the_queries_of_the_page_say_what_is_to_be_shown_and_give_each_epoch_once(four: Four) -> None:
+    """P7: receipts as docs/sinks.md asks for them."""
+    it = four.world.it
+    topic, files = it.pipeline.topics[0].name, f"files:{four.folder / 'files'}"
+    asked = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names = {"'visits'": f"'{it.pipeline.name}'", "kafka:visits": topic, "files:/data/visits": files}
+    for name, ours in names.items():
+        asked = [query.replace(name, ours) for query in asked]
+    waiting, rate, take = asked
+    four.epoch("a", "b")
+
+    assert [row[:4] for row in it.sql(waiting)] == [(sink, "DUE", 1, 1) for sink in (files, topic, RECORDING)]
+    assert it.sql(take) == [(None,)]
+
+    it.publish()
+
+    assert it.sql(waiting) == []
+    ((epoch_id, rows, _, per_second),) = it.sql(rate)
+    assert (epoch_id, rows) == (1, 2)
+    assert per_second > 0
+    assert [it.sql(take), it.sql(take)] == [[(1,)], [(None,)]]
 
 
 # One that is down.
