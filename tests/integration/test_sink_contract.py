@@ -261,7 +261,7 @@ def test_an_attempt_that_took_anothers_place_is_seen_alone(line: Line) -> None:
 
 STEPS = (
     "begin.attempts.begin", "begin.committed", "write.connect", "write.part", "write.commit", "write.committed",
-    "manifest.committed", "seal.commit.2", "seal.committed.2", "commit.commit", "commit.committed",
+    "manifest.committed", "seal.commit", "seal.committed", "commit.commit", "commit.committed",
 )  # fmt: skip
 STEPS_THAT_FOLLOW = (
     "begin.sink.begin", "seal.sink.seal", "publish.sink.commit", "publish.receipts.shown", "publish.commit.3",

@@ -126,7 +126,7 @@ def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
 
 CRASHES = {
     "write.part": ["begin 1 1", "write 1 1", "recover_and_abort 1 1"],
-    "seal.committed.2": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "notify_complete 1 1"],
+    "seal.committed": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "notify_complete 1 1"],
     "publish.receipts.shown@3": [
         "begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "recover_and_commit 1 1", "notify_complete 1 1",
     ],
@@ -237,7 +237,7 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
         produced += (lines := [f"{number}-{at}" for at in range(3)])
         four.world.produce(*lines)
         if number == 2:
-            four.world.killed_at("seal.committed.2", "shown")
+            four.world.killed_at("seal.committed", "shown")
             four.recover()
         else:
             four.world.it.epoch()
