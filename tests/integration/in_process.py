@@ -80,7 +80,9 @@ class InProcess:
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=self.pipeline.beside))
         before = dict(sys.modules)
         try:
-            message = writer.write(batch for one in planned.ranges for batch in self.read(one))
+            # A consumer that a failed write leaves open would not let its process end.
+            with closing(batch for one in planned.ranges for batch in self.read(one)) as batches:
+                message = writer.write(batches)
         finally:
             # The writer puts shipped functions in the place of their modules; here that place is the test's own.
             sys.modules.update({name: before[name] for name in before if sys.modules.get(name) is not before[name]})

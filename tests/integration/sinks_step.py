@@ -18,9 +18,9 @@ class Watched(InProcess):
         return watched(super().ledger)
 
 
-def main() -> None:
+def main(kind: type[Watched] = Watched) -> None:
     plain = in_process(os.environ["DSN"], os.environ["BOOTSTRAP"], Pipeline.from_stored(os.environ["PIPELINE"]))
-    it = Watched(
+    it = kind(
         dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
     )  # fmt: skip
     it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"

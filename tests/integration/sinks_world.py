@@ -104,6 +104,8 @@ class World:
     source: str
     topics: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    program: str = "tests.integration.sinks_step"
+    """What takes a step in a process of its own."""
 
     def produce(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
         produce(self.bootstrap, self.source, values, keys=keys)
@@ -127,7 +129,7 @@ class World:
             "BOOTSTRAP": self.bootstrap, **self.environment, **environment,
         }  # fmt: skip
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.sinks_step"],
+            [sys.executable, "-m", self.program],
             cwd=PROJECT, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

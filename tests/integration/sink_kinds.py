@@ -1,0 +1,213 @@
+"""Every kind of sink, as the contract suite needs it: how it is declared, and what a reader of it sees.
+
+Also a program, as `sinks_step` is: its steps are whole runs, whose lease is over soon after they were killed.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import fsspec
+import psycopg2
+import pyarrow.dataset
+from psycopg2 import sql
+
+from epochline import Files, KafkaTopic, OwnSink, PostgresTable, Text
+from epochline.coordinator import Plan, abort, begin, seal
+from epochline.epoch import AbortOutcome, Run
+from epochline.following import committed_files
+from epochline.layout import StagingTicket
+from tests.integration import sinks_step
+from tests.integration.sinks_world import World, values
+
+PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
+BRIEF = timedelta(seconds=1)
+"""The lease of runs that are killed: whoever comes next waits for its end."""
+
+COLUMNS = {"value": "text"}
+
+
+class Kind(Protocol):
+    """One kind of sink beside one pipeline."""
+
+    follows: bool
+    """Whether it shows an epoch after its commit."""
+
+    def declare(self) -> Any:
+        """The sink, as a declaration names it."""
+
+    def read(self, world: World) -> list[str | None]:
+        """What a reader sees, sorted."""
+
+    def left(self, world: World) -> int:
+        """How much of it lies there that no reader sees."""
+
+    def spoil(self, world: World, ticket: StagingTicket) -> None:
+        """Take away some of what an attempt wrote and was counted."""
+
+
+class Table:
+    follows = False
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+
+    def declare(self) -> PostgresTable:
+        key = ("value",) if self._mode == "upsert" else ()
+        return PostgresTable(table="lines", columns=COLUMNS, mode=self._mode, key=key)
+
+    def read(self, world: World) -> list[str | None]:
+        return [value for (value,) in world.it.sql("SELECT value FROM lines ORDER BY value")]
+
+    def left(self, world: World) -> int:
+        return int(world.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'")[0][0])
+
+    def spoil(self, world: World, ticket: StagingTicket) -> None:
+        _delete_staged(world, ticket.table("lines").table)
+
+
+class Topic:
+    follows = True
+
+    def declare(self) -> KafkaTopic:
+        return KafkaTopic(topic="out", value=Text())
+
+    def read(self, world: World) -> list[str | None]:
+        return values(world.seen())
+
+    def left(self, world: World) -> int:
+        return world.outbox()
+
+    def spoil(self, world: World, ticket: StagingTicket) -> None:
+        (box,) = world.it.pipeline.outboxes
+        _delete_staged(world, ticket.table(box.table).table)
+
+
+class Folder:
+    follows = True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def declare(self) -> Files:
+        return Files(path=self._path, columns=COLUMNS)
+
+    def read(self, world: World) -> list[str | None]:
+        found: list[str | None] = []
+        for epoch in committed_files(self._path):
+            paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
+            if paths:
+                store, _ = fsspec.url_to_fs(self._path)
+                table = pyarrow.dataset.dataset(paths, format="parquet", filesystem=store).to_table()
+                found += table.column("value").to_pylist()
+        return sorted(found, key=str)
+
+    def left(self, world: World) -> int:
+        return len(self._files() - {file for epoch in committed_files(self._path) for file in epoch.files})
+
+    def spoil(self, world: World, ticket: StagingTicket) -> None:
+        store, _ = fsspec.url_to_fs(self._path)
+        shown = {file for epoch in committed_files(self._path) for file in epoch.files}
+        for file in self._files() - shown:
+            store.rm_file(fsspec.url_to_fs(file)[1])
+
+    def _files(self) -> set[str]:
+        store, path = fsspec.url_to_fs(self._path)
+        prefix = self._path.removesuffix(path)
+        store.invalidate_cache()
+        return {prefix + file for file in store.find(path) if file.endswith(".parquet")}
+
+
+class Sqlite:
+    """The own sink of the page."""
+
+    follows = True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def declare(self) -> OwnSink:
+        return OwnSink(sink="sqlite_sink:SqliteSink", options={"path": self._path}, columns=COLUMNS)
+
+    def read(self, world: World) -> list[str | None]:
+        return [value for (value,) in self._sql("SELECT value FROM line ORDER BY value")]
+
+    def left(self, world: World) -> int:
+        staged = "SELECT count(*) FROM staged UNION ALL SELECT count(*) FROM attempt"
+        return sum(rows for (rows,) in self._sql(staged))
+
+    def spoil(self, world: World, ticket: StagingTicket) -> None:
+        self._sql(f"DELETE FROM staged WHERE token = '{ticket.sink_attempt.token}'")
+
+    def _sql(self, statement: str) -> list[tuple[Any, ...]]:
+        if not Path(self._path).exists():
+            return []
+        with closing(sqlite3.connect(self._path)) as database, database:
+            return database.execute(statement).fetchall()
+
+
+IN_PROCESSES = ("append", "upsert", "topic", "files", "own")
+"""Kinds whose sink is the same for two processes."""
+
+ALL = (*IN_PROCESSES, "memory")
+FOLLOWING = ("topic", "files", "own", "memory")
+
+
+def kind_of(name: str, folder: Path) -> Kind:
+    match name:
+        case "append" | "upsert":
+            return Table(name)
+        case "topic":
+            return Topic()
+        case "files":
+            return Folder(str(folder / "files"))
+        case "memory":
+            return Folder(f"memory://{uuid.uuid4().hex}/lines")
+        case _:
+            return Sqlite(str(folder / "lines.db"))
+
+
+def write_sink_of_the_page(folder: Path) -> None:
+    """The page's sink as the file that the page says it is, so that it can be imported from the folder."""
+    (code,) = re.findall(r"^`spark_jobs/sqlite_sink.py`:\n\n```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    (folder / "sqlite_sink.py").write_text(code)
+
+
+def _delete_staged(world: World, table: str) -> None:
+    with closing(psycopg2.connect(world.it.dsn)) as session, session, session.cursor() as cursor:
+        cursor.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
+
+
+class Runs(sinks_step.Watched):
+    """Whole runs, in a process of their own."""
+
+    def begun(self, planned: Plan, run: Run) -> StagingTicket:
+        assert planned.epoch is not None
+        ticket = begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=BRIEF)
+        assert ticket is not None
+        return ticket
+
+    def shown(self) -> Sequence[object]:
+        """A run that goes well."""
+        return [self.epoch(lease=BRIEF), *self.publish()]
+
+    def sealed_and_aborted(self) -> AbortOutcome:
+        """A run whose sealed epoch an operator aborts."""
+        planned, run = self.planned(lease=BRIEF)
+        assert planned.epoch is not None
+        ticket = self.begun(planned, run)
+        self.stage(planned, ticket)
+        seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
+        name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
+        return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
+
+
+if __name__ == "__main__":
+    sinks_step.main(Runs)

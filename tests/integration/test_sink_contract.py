@@ -1,0 +1,363 @@
+"""One suite for every kind of sink: what its readers see, whatever fails, is killed, stopped or done twice (P4, P8).
+
+The own sink is the one of docs/sinks.md, so that what the page shows is what is tested.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+
+import pytest
+
+from epochline.coordinator import Plan, PlanOutcome, abort, commit, seal
+from epochline.epoch import AbortOutcome, CommitOutcome, Run
+from epochline.errors import SealRefusedError
+from epochline.layout import StagingTicket
+from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, Kind, kind_of, write_sink_of_the_page
+from tests.integration.sinks_world import PROJECT, World, new_world
+
+every_kind = pytest.mark.parametrize("line", ALL, indirect=True)
+every_kind_that_follows = pytest.mark.parametrize("line", FOLLOWING, indirect=True)
+every_kind_in_processes = pytest.mark.parametrize("line", IN_PROCESSES, indirect=True)
+
+
+@dataclass
+class Line:
+    """A pipeline with one sink, and what was produced for it."""
+
+    world: World
+    kind: Kind
+    beside: bool
+    produced: list[str] = field(default_factory=list)
+
+    def produce(self) -> list[str]:
+        """An epoch's worth of lines, in both partitions; what a reader saw before."""
+        before = sorted(self.produced)
+        lines = [f"{len(self.produced) + at:05}" for at in range(7)]
+        self.world.produce(*lines)
+        self.produced += lines
+        return before
+
+    def read(self) -> list[str | None]:
+        return self.kind.read(self.world)
+
+    def staged(self) -> tuple[Plan, Run, StagingTicket]:
+        planned, run = self.world.it.planned()
+        ticket = self.world.it.begun(planned, run)
+        self.world.it.stage(planned, ticket)
+        return planned, run, ticket
+
+    def sealed(self) -> tuple[Plan, Run, StagingTicket]:
+        planned, run, ticket = self.staged()
+        seal(self.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+        return planned, run, ticket
+
+    def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
+        it = self.world.it
+        assert planned.epoch is not None
+        epoch_id = planned.epoch.epoch_id
+        return abort(it.ledger, it.pipeline.name, epoch_id, run, reason="the test says so", by_operator=True)
+
+    def next_run(self) -> None:
+        """Whatever the ones before left: recover, read what there is, publish."""
+        it = self.world.it
+        planned, run = it.asked_to_plan(lease=BRIEF)
+        if planned.outcome is PlanOutcome.PLANNED:
+            ticket = it.begun(planned, run)
+            it.stage(planned, ticket)
+            seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+            assert planned.epoch is not None
+            commit(it.ledger, it.source, it.pipeline.name, planned.epoch.epoch_id)
+        it.publish()
+
+    def assert_settled(self, step: str = "") -> None:
+        """Each line is seen once, nothing else lies anywhere, and the ledger says so (P7)."""
+        it = self.world.it
+        assert self.read() == sorted(self.produced), step
+        assert self.kind.left(self.world) == 0, step
+        assert it.publish() == [], step
+        committed = it.sql("SELECT epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY 1")
+        assert [(epoch, state) for epoch, _, state in self.world.receipts()] == [
+            (epoch, "SHOWN") for (epoch,) in committed
+        ], step
+
+
+@pytest.fixture
+def line(request, postgres_dsn, kafka_bootstrap, tmp_path, monkeypatch) -> Line:
+    write_sink_of_the_page(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sqlite_sink", raising=False)
+    kind = kind_of(request.param, tmp_path)
+    world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
+    world.program = "tests.integration.sink_kinds"
+    paths = (PROJECT / "include", PROJECT, PROJECT / "tests" / "functions", tmp_path)
+    world.environment = {"PYTHONPATH": ":".join(map(str, paths))}
+    return Line(world=world, kind=kind, beside=bool(world.it.pipeline.beside))
+
+
+# Success and failure.
+
+
+@every_kind
+def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> None:
+    """P4, P9: begun, written and sealed it is seen by nobody."""
+    for _ in range(2):
+        before = line.produce()
+        it = line.world.it
+        planned, run = it.planned()
+        ticket = it.begun(planned, run)
+        assert line.read() == before
+        it.stage(planned, ticket)
+        assert line.read() == before
+        seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+        assert line.read() == before
+        assert planned.epoch is not None
+
+        commit(it.ledger, it.source, it.pipeline.name, planned.epoch.epoch_id)
+
+        assert line.read() == (before if line.kind.follows else sorted(line.produced))
+
+        it.publish()
+
+        line.assert_settled()
+
+
+@every_kind
+def test_what_fails_before_its_seal_is_seen_by_nobody_and_comes_with_the_next_epoch(line: Line) -> None:
+    """P8: an abort before the commit leaves the sink as it was."""
+    line.produce()
+    line.next_run()
+    before = line.produce()
+    planned, run, _ = line.staged()
+
+    assert line.aborted(planned, run) is AbortOutcome.ABORTED
+
+    assert line.read() == before
+    assert line.kind.left(line.world) == 0
+    line.next_run()
+    line.assert_settled()
+
+
+@every_kind
+def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> None:
+    """INV-9: what could not be committed is never pre-committed."""
+    line.produce()
+    line.next_run()
+    before = line.produce()
+    planned, run, ticket = line.staged()
+    line.kind.spoil(line.world, ticket)
+
+    with pytest.raises(SealRefusedError):
+        seal(line.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+
+    assert line.world.it.publish() == []
+    assert line.read() == before
+    line.aborted(planned, run)
+    line.next_run()
+    line.assert_settled()
+
+
+@every_kind
+def test_what_is_sealed_is_shown_although_its_run_failed(line: Line) -> None:
+    """INV-6: the next run finishes it before it reads anything."""
+    before = line.produce()
+    line.sealed()
+    assert line.read() == before
+
+    line.next_run()
+
+    line.assert_settled()
+
+
+# Twice.
+
+
+@every_kind
+def test_shown_twice_is_shown_once(line: Line) -> None:
+    """P5, INV-5: by the use case, and by each method of the sink; also when a later epoch is there."""
+    it, name = line.world.it, line.world.it.pipeline.name
+    line.produce()
+    epoch_id = it.epoch().epoch.epoch_id
+    with it.ledger.transaction() as tx:
+        due = tx.receipts.due(name)
+    assert len(due) == int(line.kind.follows)
+    it.publish()
+
+    for _ in range(2):
+        again = commit(it.ledger, it.source, name, epoch_id)
+        assert again.outcome is CommitOutcome.ALREADY_COMMITTED
+        for receipt in due:
+            sink = it.ledger.sinks(it.pipeline)[receipt.sink]
+            sink.commit(receipt.committable)
+            sink.recover_and_commit(receipt.committable)
+            sink.notify_complete(receipt.committable)
+        line.assert_settled()
+        line.produce()
+        line.next_run()
+
+
+@every_kind
+@pytest.mark.parametrize("step", ["begun", "written", "sealed"])
+def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
+    """P4, P15, INV-7: by the use case, and by each method of the sink."""
+    line.produce()
+    line.next_run()
+    before = line.produce()
+    it = line.world.it
+    if step == "begun":
+        planned, run = it.planned()
+        ticket = it.begun(planned, run)
+    else:
+        planned, run, ticket = line.staged() if step == "written" else line.sealed()
+
+    assert line.aborted(planned, run) is AbortOutcome.ABORTED
+    assert line.aborted(planned, run) is AbortOutcome.ALREADY_ABORTED
+    for sink in it.ledger.sinks(it.pipeline).values():
+        for discard in (sink.abort, sink.abort, sink.recover_and_abort, sink.recover_and_abort):
+            discard(ticket.sink_attempt)
+
+    assert line.read() == before
+    assert line.kind.left(line.world) == 0
+    line.next_run()
+    line.assert_settled()
+
+
+@every_kind
+def test_an_abort_that_comes_too_late_takes_nothing_back(line: Line) -> None:
+    """INV-7, P15."""
+    line.produce()
+    planned, run, ticket = line.sealed()
+    line.next_run()
+
+    assert line.aborted(planned, run) is AbortOutcome.ALREADY_COMMITTED
+    it = line.world.it
+    for sink in it.ledger.sinks(it.pipeline).values():
+        sink.abort(ticket.sink_attempt)
+        sink.recover_and_abort(ticket.sink_attempt)
+
+    line.assert_settled()
+
+
+@every_kind
+def test_an_attempt_that_took_anothers_place_is_seen_alone(line: Line) -> None:
+    """INV-4: two attempts of one epoch were written whole, one was sealed."""
+    line.produce()
+    it = line.world.it
+    planned, run, _ = line.staged()
+    ticket = it.begun(planned, run)
+    it.stage(planned, ticket)
+    seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+
+    line.next_run()
+
+    line.assert_settled()
+
+
+# Killed, exit code 137, in a process of its own.
+
+STEPS = (
+    "begin.attempts.begin", "begin.committed", "write.connect", "write.part", "write.commit", "write.committed",
+    "manifest.committed", "seal.commit", "seal.committed", "commit.commit", "commit.committed",
+)  # fmt: skip
+STEPS_THAT_FOLLOW = (
+    "begin.sink.begin", "seal.sink.seal", "publish.sink.commit", "publish.receipts.shown", "publish.commit.3",
+    "publish.committed.3", "publish.sink.notify_complete",
+)  # fmt: skip
+
+
+@every_kind_in_processes
+def test_an_epoch_of_a_run_killed_at_any_step_is_seen_once_after_the_next_run(line: Line) -> None:
+    """P4, P11, Q5: begin, write, seal, commit and publish; in between a reader sees all of it or nothing."""
+    for step in STEPS + (STEPS_THAT_FOLLOW if line.kind.follows else ()):
+        before = line.produce()
+
+        line.world.killed_at(step, "shown")
+
+        assert line.read() in (before, sorted(line.produced)), step
+        line.next_run()
+        line.assert_settled(step)
+
+
+@pytest.mark.parametrize("line", [kind for kind in IN_PROCESSES if kind in FOLLOWING], indirect=True)
+def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(line: Line) -> None:
+    """INV-5: recover_and_commit, again and again."""
+    for step in ("publish.sink.commit", "publish.receipts.shown"):
+        before = line.produce()
+        line.world.killed_at(step, "shown")
+        for again in ("publish.sink.recover_and_commit", "publish.receipts.shown", "publish.commit.3"):
+            line.world.killed_at(again)
+            assert line.read() in (before, sorted(line.produced)), again
+
+        line.next_run()
+
+        line.assert_settled(step)
+
+
+@every_kind_in_processes
+def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through(line: Line) -> None:
+    """I6, INV-7: what was sealed and not yet aborted is committed; what was aborted is read again."""
+    steps = ["abort.commit", "abort.committed", "discard.attempts.drop_staging", "discard.commit.2"]
+    for step in steps + (["discard.sink.recover_and_abort"] if line.beside else []):
+        before = line.produce()
+
+        line.world.killed_at(step, "sealed_and_aborted")
+
+        assert line.read() == before, step
+        line.next_run()
+        line.assert_settled(step)
+
+
+# Stopped by SIGSTOP, and woken when others are done.
+
+
+@every_kind_in_processes
+def test_a_zombie_woken_before_its_commit_changes_nothing(line: Line) -> None:
+    """P13, F22: others have shown its epoch and a later one."""
+    line.produce()
+    place = "publish.sink.commit" if line.kind.follows else "commit.transaction"
+    zombie = _stopped_at(line, place)
+    line.next_run()
+    line.produce()
+    line.next_run()
+    line.assert_settled()
+
+    said = _woken(zombie)
+
+    assert zombie.returncode == 0, said
+    line.assert_settled()
+
+
+@every_kind_in_processes
+@pytest.mark.parametrize("place", ["write.connect", "write.part"], ids=["before its rows", "before its part counts"])
+def test_a_zombie_woken_before_its_write_adds_nothing(line: Line, place: str) -> None:
+    """Trap 1, P13, INV-4: its attempt was fenced, and the same range was read by another run."""
+    line.produce()
+    zombie = _stopped_at(line, place)
+    line.next_run()
+    line.assert_settled()
+
+    said = _woken(zombie)
+
+    assert zombie.returncode == 1, said
+    assert "was fenced" in said or "was sealed or aborted" in said or "Somebody removed it" in said
+    line.assert_settled()
+    line.produce()
+    line.next_run()
+    line.assert_settled()
+
+
+def _stopped_at(line: Line, failpoint: str) -> subprocess.Popen[str]:
+    zombie = line.world.in_a_process("shown", EPOCHLINE_FAILPOINT=f"{failpoint}:stop")
+    _, status = os.waitpid(zombie.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), zombie.communicate()
+    return zombie
+
+
+def _woken(zombie: subprocess.Popen[str]) -> str:
+    os.kill(zombie.pid, signal.SIGCONT)
+    out, err = zombie.communicate(timeout=60)
+    return out + err

@@ -1,0 +1,337 @@
+"""Several sinks in one epoch: in which order their methods are called, when each shows it, and one that is down.
+
+A sink that writes down its calls stands beside a table, a topic and files (C3, C6, E6, P4, P7).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from epochline import Files, KafkaTopic, OwnSink, Text
+from epochline.coordinator import abort, commit, seal
+from epochline.epoch import AbortOutcome
+from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
+from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, Folder
+from tests.integration.sinks_world import World, new_world, values
+
+RECORDING = "own:recording"
+
+
+@dataclass
+class Four:
+    """A pipeline to a table, a topic, files and the sink that writes down its calls."""
+
+    world: World
+    folder: Path
+
+    @property
+    def recording(self) -> Path:
+        return self.folder / "recording"
+
+    def calls(self) -> list[str]:
+        """Method, epoch and attempt of each call so far."""
+        log = self.recording / "log"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def switch(self, name: str, *, on: bool = True) -> None:
+        (self.recording / name).touch() if on else (self.recording / name).unlink()
+
+    def recorded(self) -> list[str]:
+        shown = sorted((self.recording / "shown").glob("*"))
+        return [value for epoch in shown for value in json.loads(epoch.read_text())]
+
+    def seen(self) -> dict[str, list[str | None]]:
+        """By sink, what a reader of it sees."""
+        return {
+            "table": [value for (value,) in self.world.it.sql("SELECT value FROM lines ORDER BY value")],
+            "topic": values(self.world.seen()),
+            "files": Folder(str(self.folder / "files")).read(self.world),
+            "recording": sorted(self.recorded()),
+        }
+
+    def epoch(self, *lines: str) -> None:
+        self.world.produce(*lines)
+        self.world.it.epoch()
+
+    def recover(self) -> None:
+        """What the next run does first, where there is nothing new to read."""
+        self.world.it.asked_to_plan(lease=BRIEF)
+
+
+@pytest.fixture
+def four(postgres_dsn, kafka_bootstrap, tmp_path) -> Four:
+    (tmp_path / "recording").mkdir()
+    files = Files(path=str(tmp_path / "files"), columns=COLUMNS)
+    topic = KafkaTopic(topic="out", value=Text())
+    world = new_world(postgres_dsn, kafka_bootstrap, topic, files, _recording(tmp_path / "recording"))
+    world.program = "tests.integration.sink_kinds"
+    return Four(world=world, folder=tmp_path)
+
+
+def _recording(folder: Path) -> OwnSink:
+    options = {"folder": str(folder)}
+    return OwnSink(sink="recording_sink:RecordingSink", options=options, label=folder.name, columns=COLUMNS)
+
+
+def everywhere(*lines: str) -> dict[str, list[str]]:
+    return {sink: sorted(lines) for sink in ("table", "topic", "files", "recording")}
+
+
+# The order of the calls.
+
+
+def test_the_steps_of_an_epoch_come_in_their_order(four: Four) -> None:
+    """C6, P4: begin, write, seal, commit; complete once every sink shows it."""
+    four.epoch("a", "b")
+    assert four.calls() == ["begin 1 1", "write 1 1", "seal 1 1"]
+
+    four.world.it.publish()
+    four.epoch("c")
+    four.world.it.publish()
+
+    steps = ("begin", "write", "seal", "commit", "notify_complete")
+    assert four.calls() == [f"{step} {epoch} 1" for epoch in (1, 2) for step in steps]
+    assert four.seen() == everywhere("a", "b", "c")
+
+
+def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
+    """C6, P4, C3: what was begun is discarded; neither commit nor complete is called, and no sink shows anything."""
+    four.switch("broken.seal")
+    four.world.produce("a", "b")
+    planned, run = four.world.it.planned()
+    ticket = four.world.it.begun(planned, run)
+    four.world.it.stage(planned, ticket)
+    with pytest.raises(SealRefusedError, match="refuses seal"):
+        seal(four.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+    it = four.world.it
+    abort(it.ledger, it.pipeline.name, 1, run, reason="its seal failed")
+
+    assert it.publish() == []
+
+    assert four.seen() == everywhere()
+    assert it.sql("SELECT DISTINCT next_offset FROM epochline.heads") == [(0,)]
+    assert four.calls() == ["begin 1 1", "write 1 1", "seal 1 1", "recover_and_abort 1 1"]
+    four.switch("broken.seal", on=False)
+    it.epoch()
+    it.publish()
+    assert four.seen() == everywhere("a", "b")
+
+
+CRASHES = {
+    "write.part": ["begin 1 1", "write 1 1", "recover_and_abort 1 1"],
+    "seal.committed": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "notify_complete 1 1"],
+    "publish.receipts.shown@3": [
+        "begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "recover_and_commit 1 1", "notify_complete 1 1",
+    ],
+    "publish.sink.notify_complete": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("failpoint", CRASHES)
+def test_after_a_crash_the_next_run_calls_what_is_missing(four: Four, failpoint: str) -> None:
+    """P4: before the seal it discards, after it it commits; whether a commit was done, it does not know."""
+    four.world.produce("a", "b")
+    four.world.killed_at(failpoint, "shown")
+
+    four.recover()
+    four.world.it.publish()
+
+    assert [call for call in four.calls() if call.endswith(" 1 1")] == CRASHES[failpoint]
+
+
+# When it is visible.
+
+
+def test_an_epoch_has_one_record_of_each_sink_and_source_and_state_have_none(four: Four) -> None:
+    """P7: sealed, committed and shown, each of the sinks for itself."""
+    it = four.world.it
+    topic, files = it.pipeline.topics[0], four.folder / "files"
+    four.world.produce("a", "b")
+    planned, run = it.planned()
+    ticket = it.begun(planned, run)
+    it.stage(planned, ticket)
+    seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+
+    sealed = it.sql("SELECT sink FROM epochline.manifest WHERE sink <> '_quarantine' ORDER BY 1")
+    assert sealed == sorted([(it.pipeline.outboxes[0].table,), (f"files:{files}",), ("lines",), (RECORDING,)])
+    assert four.world.receipts() == []
+
+    commit(it.ledger, it.source, it.pipeline.name, 1)
+
+    due = {topic.name: "DUE", f"files:{files}": "DUE", "lines": "SHOWN", RECORDING: "DUE"}
+    assert {sink: state for _, sink, state in four.world.receipts()} == due
+
+    it.publish()
+
+    assert {sink: state for _, sink, state in four.world.receipts()} == dict.fromkeys(due, "SHOWN")
+
+
+def test_no_sink_shows_an_epoch_before_the_slowest_is_sealed(four: Four) -> None:
+    """C3: the others were sealed long ago."""
+    it = four.world.it
+    four.switch("gate")
+    four.world.produce("a", "b")
+    planned, run = it.planned()
+    ticket = it.begun(planned, run)
+    it.stage(planned, ticket)
+    with (four.recording / "gate").open() as gate, ThreadPoolExecutor() as threads:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        sealing = threads.submit(seal, it.ledger, ticket, run, invisible_allowed=frozenset())
+        try:
+            _until(lambda: "seal 1 1" in four.calls())
+            with pytest.raises(EpochStateError, match="is not sealed; there is nothing to commit"):
+                commit(it.ledger, it.source, it.pipeline.name, 1)
+            assert it.publish() == []
+            assert four.seen() == everywhere()
+            assert not sealing.done()
+        finally:
+            fcntl.flock(gate, fcntl.LOCK_UN)
+        sealing.result(timeout=30)
+    assert four.seen() == everywhere()
+
+    commit(it.ledger, it.source, it.pipeline.name, 1)
+    it.publish()
+
+    assert four.seen() == everywhere("a", "b")
+
+
+def test_the_queries_of_the_page_say_what_is_to_be_shown_and_give_each_epoch_once(four: Four) -> None:
+    """P7: receipts as docs/sinks.md asks for them."""
+    it = four.world.it
+    topic, files = it.pipeline.topics[0].name, f"files:{four.folder / 'files'}"
+    asked = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names = {"'visits'": f"'{it.pipeline.name}'", "kafka:visits": topic, "files:/data/visits": files}
+    for name, ours in names.items():
+        asked = [query.replace(name, ours) for query in asked]
+    waiting, rate, take = asked
+    four.epoch("a", "b")
+
+    assert [row[:4] for row in it.sql(waiting)] == [(sink, "DUE", 1, 1) for sink in (files, topic, RECORDING)]
+    assert it.sql(take) == [(None,)]
+
+    it.publish()
+
+    assert it.sql(waiting) == []
+    ((epoch_id, rows, _, per_second),) = it.sql(rate)
+    assert (epoch_id, rows) == (1, 2)
+    assert per_second > 0
+    assert [it.sql(take), it.sql(take)] == [[(1,)], [(None,)]]
+
+
+# One that is down.
+
+
+def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing(four: Four) -> None:
+    """E6: the others show each epoch at once, a killed run is recovered all the same, and then all come in order."""
+    four.switch("down.commit")
+    four.switch("down.recover_and_commit")
+    produced: list[str] = []
+    for number in range(1, 5):
+        produced += (lines := [f"{number}-{at}" for at in range(3)])
+        four.world.produce(*lines)
+        if number == 2:
+            four.world.killed_at("seal.committed", "shown")
+            four.recover()
+        else:
+            four.world.it.epoch()
+        with pytest.raises(SinkUnavailableError, match="is down for"):
+            four.world.it.publish()
+        assert four.seen() == everywhere(*produced) | {"recording": []}
+    waiting = [epoch for epoch, sink, state in four.world.receipts() if state != "SHOWN"]
+    assert waiting == [1, 2, 3, 4]
+    before = len(four.calls())
+
+    four.switch("down.commit", on=False)
+    four.switch("down.recover_and_commit", on=False)
+    four.world.it.publish()
+
+    assert four.recorded() == produced
+    shown = [call for call in four.calls()[before:] if "commit" in call]
+    assert shown == ["recover_and_commit 1 1", "commit 2 1", "commit 3 1", "commit 4 1"]
+    assert four.seen() == everywhere(*produced)
+
+
+def test_a_sink_that_refuses_for_good_is_said_before_one_that_is_down(postgres_dsn, kafka_bootstrap, tmp_path) -> None:
+    """What no repeat mends is what a person has to see; the table shows the epoch all the same."""
+    for name in ("down", "broken"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.commit").touch()
+    world = new_world(postgres_dsn, kafka_bootstrap, _recording(tmp_path / "down"), _recording(tmp_path / "broken"))
+    world.produce("a")
+    world.it.epoch()
+
+    with pytest.raises(SinkError, match="refuses commit") as said:
+        world.it.publish()
+
+    assert not said.value.retryable
+    assert {(sink, state) for _, sink, state in world.receipts()} == {
+        ("lines", "SHOWN"), ("own:down", "OPEN"), ("own:broken", "OPEN"),
+    }  # fmt: skip
+    assert world.it.sql("SELECT value FROM lines") == [("a",)]
+
+
+def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four) -> None:
+    it = four.world.it
+    four.switch("down.begin")
+    four.switch("down.recover_and_abort")
+    four.world.produce("a", "b")
+    planned, run = it.planned()
+    for _ in range(2):
+        with pytest.raises(SinkUnavailableError, match="is down for begin"):
+            it.begun(planned, run)
+    assert four.seen() == everywhere()
+
+    four.switch("down.begin", on=False)
+    four.switch("down.recover_and_abort", on=False)
+    ticket = it.begun(planned, run)
+    it.stage(planned, ticket)
+    seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+    commit(it.ledger, it.source, it.pipeline.name, 1)
+    it.publish()
+
+    assert ticket.attempt == 3
+    assert four.seen() == everywhere("a", "b")
+
+
+def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(four: Four) -> None:
+    """INV-7: the abort is done, staging is kept as a reminder, and nobody waits for the sink."""
+    it = four.world.it
+    four.switch("down.recover_and_abort")
+    four.world.produce("a", "b")
+    planned, run = it.planned()
+    it.stage(planned, it.begun(planned, run))
+
+    assert abort(it.ledger, it.pipeline.name, 1, run, reason="the test says so") is AbortOutcome.ABORTED
+
+    assert _staging_tables(four) > 0
+    it.epoch()
+    it.publish()
+    assert four.seen() == everywhere("a", "b")
+    assert _staging_tables(four) > 0
+    four.switch("down.recover_and_abort", on=False)
+
+    four.recover()
+
+    assert _staging_tables(four) == 0
+    assert four.calls()[-1] == "recover_and_abort 1 1"
+    assert four.seen() == everywhere("a", "b")
+
+
+def _staging_tables(four: Four) -> int:
+    return int(four.world.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'")[0][0])
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
