@@ -13,6 +13,7 @@ WORLDS = (
         # What touches one run alone is met in the world of one run, the janitor in a world with leases that end.
         faults=_ANY - {"straggler", "janitor comes", "staging lost"},
         most_faults=1,
+        takes_long=True,
         sometimes=frozenset(
             {
                 "plan notes: committed epoch",
