@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, defaultdict
@@ -13,6 +14,11 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from tests.soak.pipelines import PARTITIONS, key_of
 
 _END_SECONDS = 60.0
+
+# A broker that is killed now and then is what the soak is about: not a line each time.
+_lines = logging.getLogger("soak.librdkafka")
+_lines.addHandler(logging.NullHandler())
+_lines.propagate = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,7 @@ class _Reader(threading.Thread):
             {
                 "bootstrap.servers": self.bootstrap, "group.id": "soak", "isolation.level": self.isolation,
                 "enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error",
+                "logger": _lines,
             }
         )  # fmt: skip
         try:
@@ -118,18 +125,22 @@ class TopicWatch:
     def compare(self, topic: str, log: Iterable[tuple[int, int, str]]) -> Published:
         """Hold what the read_committed consumer saw against the records of the log: partition, offset, value."""
         produced = [value for _, _, value in sorted(log)]
-        came = self._committed.values[topic]
-        wanted, seen = Counter(produced), Counter(came)
-        more = seen - wanted
-        return Published(
-            topic=topic,
-            records=len(produced),
-            missing=(wanted - seen).total(),
-            duplicates=sum(times for value, times in more.items() if value in wanted),
-            strangers=sum(1 for value in more if value not in wanted),
-            disordered=_disordered(came, produced),
-            hidden=len(self._every.values[topic]) - len(came),
-        )
+        return verdict(topic, self._committed.values[topic], self._every.values[topic], produced)
+
+
+def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Sequence[str]) -> Published:
+    """Hold values that came, and all that uncommitted readers saw, against those that were produced, in order."""
+    wanted, seen = Counter(produced), Counter(came)
+    more = seen - wanted
+    return Published(
+        topic=topic,
+        records=len(produced),
+        missing=(wanted - seen).total(),
+        duplicates=sum(times for value, times in more.items() if value in wanted),
+        strangers=sum(1 for value in more if value not in wanted),
+        disordered=_disordered(came, produced),
+        hidden=len(every) - len(came),
+    )
 
 
 def _disordered(came: Iterable[str], produced: Iterable[str]) -> int:
