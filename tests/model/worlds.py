@@ -185,6 +185,15 @@ WORLDS = (
         sometimes=frozenset({"publish: done", "publish: SinkUnavailableError", "a publisher finds a marker"}),
     ),
     World(
+        name="two runs that publish an epoch each, and a lost answer",
+        topic=True,
+        records=(2, 0),
+        limit=1,
+        faults=frozenset({"answer lost"}),
+        takes_long=True,
+        sometimes=frozenset({"publish: done", "publish: SinkUnavailableError", "a publisher finds a marker"}),
+    ),
+    World(
         name="one run that publishes, and a ledger set back",
         topic=True,
         backup=True,
