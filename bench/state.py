@@ -7,10 +7,7 @@ touch the same number of keys, one pipeline after another, so that what slows th
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import random
-import re
 import statistics
 import sys
 import tempfile
@@ -24,6 +21,7 @@ from typing import Any
 
 import psycopg2
 
+from bench.report import machine, write_section
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
 from epochline.epoch import Run
@@ -41,7 +39,6 @@ HELD = (10_000, 1_000_000, 10_000_000)
 ROUNDS = 7
 STEPS = ("stage", "seal", "commit", "whole epoch")
 _COLUMNS = {"key": "bigint", "seen": "bigint"}
-_BEGIN, _END = "<!-- bench.state begins -->", "<!-- bench.state ends -->"
 
 TRANSFORM = """
 from pyspark.sql import functions as F
@@ -175,7 +172,7 @@ def rendered(held: Sequence[Held], rounds: int) -> str:
     first = held[0]
     lines = [
         f"Each epoch touches {TOUCHED:,} keys; medians of {rounds} rounds, each of which ran one epoch of every size.",
-        f"Measured by `python -m bench.state` on {_machine()}.",
+        f"Measured by `python -m bench.state` on {machine()}.",
         "",
         "| keys held | " + " | ".join(f"{step}, ratio to {first.keys:,} keys" for step in STEPS) + " | whole epoch |",
         "|---:|" + "---:|" * (len(STEPS) + 1),
@@ -185,15 +182,6 @@ def rendered(held: Sequence[Held], rounds: int) -> str:
         whole = statistics.median(one.times["whole epoch"])
         lines.append(f"| {one.keys:,} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + f" | {whole:.2f} s |")
     return "\n".join(lines)
-
-
-def _machine() -> str:
-    model = "an unknown processor"
-    if Path("/proc/cpuinfo").exists():
-        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        model = found[1] if found else model
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
 
 
 def main() -> None:
@@ -206,9 +194,7 @@ def main() -> None:
     table = rendered(measured(given.held, given.rounds), given.rounds)
     print(table)
     if given.report is not None:
-        page = given.report.read_text()
-        before, after = page.partition(_BEGIN)[0], page.partition(_END)[2]
-        given.report.write_text(f"{before}{_BEGIN}\n{table}\n{_END}{after}")
+        write_section(given.report, "bench.state", table)
 
 
 if __name__ == "__main__":

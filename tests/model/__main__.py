@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.crash.reliability import commit_of_tree
-from tests.model.guards import MUTANTS, Mutant
+from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
 from tests.model.protocol import FAULTS, World
 from tests.model.search import Found, search, search_without
 from tests.model.worlds import WORLDS
@@ -25,7 +25,7 @@ def main() -> int:
     for world in WORLDS:
         worlds.append(search(world))
         print(worlds[-1], flush=True)
-    for mutant in MUTANTS:
+    for mutant in (*MUTANTS, *TOPIC_MUTANTS):
         mutants.append((mutant, search_without(mutant, unconstrained=mutant.unconstrained)))
         found = mutants[-1][1].counterexample
         print(f"without {mutant}: {'nobody noticed' if found is None else found[-1]}", flush=True)
@@ -50,6 +50,11 @@ def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:
         " table and planning code; in every state the invariants of [the guarantee](guarantee.md) are checked, and from"
         " every state later runs must be able to commit everything without a human (I7).",
         "",
+        "In worlds with a topic every run publishes, through the product's own sink and sender, to a model of Kafka's"
+        " transactions: producer epochs that fence, commits whose answer is lost, and what a read_committed consumer"
+        " sees. It must see each committed epoch whole, in order, at most once, and in the end exactly once; a receipt"
+        " must not say more than that.",
+        "",
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit_of_tree()}, {os.cpu_count()} cores, Python"
         f" {platform.python_version()}: {sum(one.states for one in worlds)} states, no invariant broken.",
         "",
@@ -72,7 +77,8 @@ def page(worlds: list[Found], mutants: list[tuple[Mutant, Found]]) -> str:
         "## Without a guard",
         "",
         "Each guard is taken away from the product's own text, one at a time. The model must find the shortest way to a"
-        " broken invariant; a test on PostgreSQL (`tests/model/test_guards_on_postgres.py`) must fail without it, too.",
+        " broken invariant; a test on real servers (`tests/model/test_guards_on_postgres.py`,"
+        " `tests/integration/test_topic_guards.py`) must fail without it, too.",
     ]
     for mutant, found in mutants:
         lines += ["", f"### {mutant.name[0].upper()}{mutant.name[1:]}", ""]

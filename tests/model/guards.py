@@ -6,13 +6,13 @@ from ``queries.sql``, ``parts.py`` or a migration makes the model fail without t
 
 from __future__ import annotations
 
-import ast
 import importlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from operator import attrgetter
 from types import CodeType, FunctionType
 
 from sqlalchemy import text
@@ -36,6 +36,8 @@ class Guards:
     """The range of an attempt is what the plan wrote, not what the log holds now (INV-3)."""
     origin_is_written: bool
     """The first plan writes where a partition begins (S9)."""
+    due_in_order: bool
+    """What is due is published in the order of its epochs (P12)."""
     chain_constrained: bool
     """The table itself refuses ranges that start or end twice, or start where none ended (INV-1)."""
 
@@ -59,6 +61,7 @@ def guards() -> Guards:
             )
         ),
         origin_is_written="VALUES" in statement("write_origin"),
+        due_in_order="ORDER BY r.epoch_id, r.sink" in statement("due_receipts"),
         chain_constrained=all(f"CONSTRAINT {one}" in schema for one in constraints),
     )
 
@@ -72,7 +75,8 @@ def statement(name: str) -> str:
 class Mutant:
     """One guard less: ``old`` in the product's text becomes ``new``.
 
-    ``where`` is a statement of ``queries.sql``, a constant of ``epochline.ledger.parts``, or ``module:function``.
+    ``where`` is a statement of ``queries.sql``, a constant of ``epochline.ledger.parts``, ``module:function`` or
+    ``module:Class.method``.
     """
 
     name: str
@@ -136,18 +140,24 @@ def _other_code(where: str, mutated: object) -> Iterator[None]:
     module_name, function_name = where.split(":")
     module = importlib.import_module(module_name)
     source = files(module_name.rpartition(".")[0]).joinpath(module_name.rpartition(".")[2] + ".py").read_text()
-    function = getattr(module, function_name)
+    function = attrgetter(function_name)(module)
     assert isinstance(function, FunctionType)
     assert callable(mutated)
     compiled = compile(mutated(source), str(module.__file__), "exec", dont_inherit=True)
-    assert any(isinstance(node, ast.FunctionDef) and node.name == function_name for node in ast.parse(source).body)
-    code = next(one for one in compiled.co_consts if isinstance(one, CodeType) and one.co_name == function_name)
+    code = next(one for one in _codes_in(compiled) if one.co_qualname == function_name)
     kept = function.__code__
     function.__code__ = code
     try:
         yield
     finally:
         function.__code__ = kept
+
+
+def _codes_in(outer: CodeType) -> Iterator[CodeType]:
+    for one in outer.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes_in(one)
 
 
 MUTANTS = (
@@ -222,3 +232,69 @@ MUTANTS = (
     ),
 )
 """What the model and PostgreSQL must both find out. The last one was a defect that the model found."""
+
+TOPIC_MUTANTS = (
+    Mutant(
+        name="nobody is fenced",
+        where="epochline.outlets.topic:TopicSink._publish",
+        old="            sender.fence()\n",
+        new="",
+        world="one run that publishes, and a retry",
+        breaks="INV-5",
+    ),
+    Mutant(
+        name="the marker is asked before the fence",
+        where="epochline.outlets.topic:TopicSink._publish",
+        old="            sender.fence()\n            if self._is_there(committable):\n",
+        new="            there = self._is_there(committable)\n            sender.fence()\n            if there:\n",
+        world="one run that publishes, and a retry",
+        breaks="INV-5",
+    ),
+    Mutant(
+        name="the marker is not asked",
+        where="epochline.outlets.topic:TopicSink._publish",
+        old="if self._is_there(committable):",
+        new="if False:",
+        world="one run that publishes, and a retry",
+        breaks="INV-5",
+    ),
+    Mutant(
+        name="the marker is committed in a transaction of its own",
+        where="epochline.kafka.sending:TransactionalSender.send",
+        old='            failpoint("topic.marker")\n',
+        new=(
+            "            queue.settle()\n            self._producer.commit_transaction(1.0)\n"
+            "            self._producer.begin_transaction()\n"
+        ),
+        world="one run that publishes, and a retry",
+        breaks="INV-5",
+    ),
+    Mutant(
+        name="the receipt is written before the commit",
+        where="epochline.coordinator.publish:_show",
+        old="    begun = time.monotonic()\n",
+        new=(
+            "    with ledger.transaction() as tx:\n        tx.receipts.shown(receipt, 0.0, None)\n"
+            "    begun = time.monotonic()\n"
+        ),
+        world="one run that publishes, and a retry",
+        breaks="I7",
+    ),
+    Mutant(
+        name="a newer epoch is published before an older one",
+        where="due_receipts",
+        old="ORDER BY r.epoch_id, r.sink",
+        new="ORDER BY r.epoch_id DESC, r.sink",
+        world="two runs that publish an epoch each",
+        breaks="has a receipt that it is shown, and is not in the topic",
+    ),
+    Mutant(
+        name="a marker that the ledger does not know is accepted",
+        where="epochline.outlets.topic:TopicSink._known_marker",
+        old="            if not known:\n",
+        new="            if False:\n",
+        world="one run that publishes, and a ledger set back",
+        breaks="INV-5",
+    ),
+)
+"""What the model must find out about publishing."""

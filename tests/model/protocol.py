@@ -14,26 +14,30 @@ lease expires
 operator aborts, janitor comes
     processes of their own; the janitor waits for nobody: a lease that has ended is stale to it at once.
 answer lost
-    a transaction was committed and its process was told otherwise; or it was not, and cannot know.
+    a transaction, of the ledger or of Kafka, was committed and its process was told otherwise; or it was not, and
+    cannot know.
 straggler
     an executor that was given up writes a part again, under another number.
 staging lost
     the sealed tables are gone (trap 21).
 head moved
     somebody else appends to the chain (an operator declares a loss).
+
+A world with a topic publishes after each commit (`tests.model.topic`). A process that stops anywhere and never goes on
+is one that was killed, so that crashes need no fault.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.coordinator import abort, begin, commit, plan, seal
+from epochline.coordinator import abort, begin, commit, plan, publish, seal
 from epochline.coordinator.plan import Plan, PlanOutcome
 from epochline.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
 from epochline.errors import (
@@ -46,6 +50,8 @@ from epochline.errors import (
     LockTimeoutError,
     PlanChangedError,
     SealRefusedError,
+    SinkAheadError,
+    SinkUnavailableError,
     StagingLostError,
 )
 from epochline.operations.janitor import Tidied, tidy
@@ -54,6 +60,7 @@ from tests.model.guards import Guards
 from tests.model.invariants import check_change, check_reads, check_rows
 from tests.model.replay import Session, Stand, Step, take_step
 from tests.model.tables import LONG_AGO, STATE, GuardedTransaction, Surroundings, Violation, clone, freeze, heads_of
+from tests.model.topic import OUT, Broker, KafkaWithTopic, check_published, check_topic
 
 NAME = "p"
 TOPIC = "t"
@@ -75,6 +82,7 @@ TOLERATED: dict[type[EpochlineError], tuple[str, ...]] = {
     SealRefusedError: ("straggler",),
     StagingLostError: ("staging lost",),
     HeadMovedError: ("head moved",),
+    SinkUnavailableError: (),
 }
 """How a task may fail, and which faults must be possible for it. Any other error stops a pipeline without a reason."""
 
@@ -98,6 +106,10 @@ class World:
     runs: int = 2
     state: bool = False
     """Whether the pipeline keeps keyed state."""
+    topic: bool = False
+    """Whether the pipeline publishes to a topic."""
+    backup: bool = False
+    """Whether the ledger is set back, from every state on, to every earlier one (P11)."""
     after_its_end: bool = False
     """Whether a run is cleared and torn down only when its tasks have ended; else whatever they do."""
     recovers: bool = True
@@ -141,6 +153,8 @@ class State(NamedTuple):
     jobs: tuple[Job, ...]
     faults: int
     produced: int
+    backup: int | None = None
+    """The tables as they were when a backup was taken."""
 
 
 _JANITOR = Run(dag_id="janitor", run_id="janitor", host="h")
@@ -185,7 +199,8 @@ class Protocol:
     def __post_init__(self) -> None:
         source = KafkaSource(topics=TOPIC, startup=self.world.startup)
         sink = PostgresTable(table="target", columns={"value": "text"})
-        self.pipeline = Pipeline(name=NAME, source=source, parse=Text(), sinks=[sink])
+        sinks = [sink, OUT] if self.world.topic else [sink]
+        self.pipeline = Pipeline(name=NAME, source=source, parse=Text(), sinks=sinks)
         if self.world.state:
             state = StateTable(table=STATE, key="value", columns={"value": "text"})
             self.pipeline = self.pipeline.model_copy(update={"state": (state,)})
@@ -235,7 +250,7 @@ class Protocol:
 
     def first(self) -> State:
         """Nothing was planned; both runs are about to."""
-        ledger, kafka = FakeLedger(), FakeKafka()
+        ledger, kafka = FakeLedger(), KafkaWithTopic()
         with ledger.transaction() as tx:
             tx.targets.create(self.pipeline)
             tx.epochs.lock_pipeline(NAME)
@@ -257,6 +272,8 @@ class Protocol:
             return lambda s: self._pre_commit(s, _run(facts[0]), facts[1])
         if what == "commit":
             return lambda s: commit(s, s, NAME, facts[1])
+        if what == "publish":
+            return lambda s: publish(s, NAME)
         if what == "abort":
             return lambda s: abort(s, NAME, facts[1], _run(facts[0]), reason="teardown")
         if what == "operator":
@@ -296,6 +313,8 @@ class Protocol:
             kafka = clone(self.kafka(state.kafka))
             kafka.produce(TOPIC, 0, 1)
             yield "a record is produced", state._replace(kafka=self._number_kafka(kafka), produced=state.produced - 1)
+        if self.world.backup and state.backup is None:
+            yield "a backup is taken", state._replace(backup=state.rows)
 
     def _held(self, state: State) -> frozenset[tuple[Any, Any]]:
         """Which process holds which lock, and which job a staging table, as (lock, holder)."""
@@ -332,6 +351,7 @@ class Protocol:
             job_ended=job_ended,
         )  # fmt: skip
         step = take_step(self._use_case(process.kind), session)
+        self.met |= session.met
         if step is None or (answer != "ok" and not step.committed):
             return None
         if step.wrote:
@@ -406,12 +426,17 @@ class Protocol:
         if run.task == "plan":
             planned: Plan = step.value
             if planned.epoch is None:
-                return run._replace(process=None, ended="skipped")
+                return self._published(at, run) if self.world.topic else run._replace(process=None, ended="skipped")
             epoch = planned.epoch.epoch_id
             return run._replace(task="pre_commit", epoch=epoch, process=self.start("pre_commit", at, epoch))
         if run.task == "pre_commit":
             return run._replace(task="commit", process=self.start("commit", at, run.epoch))
-        return run._replace(process=None, ended="success" if run.task == "commit" else "aborted")
+        if run.task == "commit" and self.world.topic:
+            return self._published(at, run)
+        return run._replace(process=None, ended="aborted" if run.task == "abort" else "success")
+
+    def _published(self, at: int, run: RunOf) -> RunOf:
+        return run._replace(task="publish", process=self.start("publish", at, run.epoch))
 
     def _of_operator(self, state: State, held: Any) -> Iterator[tuple[Any, State]]:
         assert state.operator is not None
@@ -543,6 +568,43 @@ class Protocol:
             if len(heads_of(step.rows, NAME)) < len(self.world.records):
                 raise Violation("S9: a plan ended and the origin of a partition is not on record")
 
+    # What is checked in every state.
+
+    def check(self, state: State) -> None:
+        """Hold a state against what must be true of ledger and topic together, and of what comes after it.
+
+        Raises:
+            Violation: something does not hold.
+        """
+        if self.world.topic:
+            check_topic(self.rows(state.rows), self._broker(state.kafka))
+        if self.world.recovers:
+            self.check_recovery(state)
+        if state.backup is not None:
+            self.check_set_back(state)
+
+    def _broker(self, kafka: int) -> Broker:
+        known = self.kafka(kafka)
+        assert isinstance(known, KafkaWithTopic)
+        return known.broker
+
+    def check_set_back(self, state: State) -> None:
+        """When the ledger is the backup and the topic is today's, later runs stop, or the topic is still exact (P11).
+
+        The consumer group, which would tell, is gone: it is for monitors.
+
+        Raises:
+            Violation: they go on, and the topic is not exact.
+        """
+        rows, kafka = clone(self.rows(state.backup or 0)), clone(self.kafka(state.kafka))
+        kafka.groups.clear()
+        try:
+            rows, kafka = self._later_runs(rows, kafka, itertools.count(), era="restored-")
+        except SinkAheadError:
+            self.met.add("a ledger set back is refused")
+            return
+        check_published(rows, kafka.broker)
+
     # From every state on, one more run commits everything that is there (I7).
 
     def check_recovery(self, state: State) -> None:
@@ -554,13 +616,13 @@ class Protocol:
         rows, kafka = clone(self.rows(state.rows)), self.kafka(state.kafka)
         for key in rows.leases:
             rows.leases[key] = LONG_AGO
-        for number in itertools.count(len(state.runs)):
-            planned, rows, kafka = self._to_the_end(rows, kafka, "plan", number)
-            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
-                break
-            _, rows, kafka = self._to_the_end(rows, kafka, "pre_commit", number, planned.epoch.epoch_id)
-            _, rows, kafka = self._to_the_end(rows, kafka, "commit", number, planned.epoch.epoch_id)
+        try:
+            rows, kafka = self._later_runs(rows, kafka, itertools.count(len(state.runs)))
+        except SinkAheadError as error:
+            raise Violation(f"I7: all are dead, and a later run stops: {error}") from None
         check_rows(rows)
+        if isinstance(kafka, KafkaWithTopic) and self.world.topic:
+            check_published(rows, kafka.broker)
         heads = heads_of(rows, NAME)
         for head in heads:
             end = kafka.views[TOPIC, head.tp.partition].last_stable
@@ -569,11 +631,34 @@ class Protocol:
         if len(heads) != len(self.world.records):
             raise Violation("I7: all are dead, and a later run leaves a partition without its origin")
 
-    def _to_the_end(self, rows: Any, kafka: FakeKafka, *kind: Any) -> tuple[Any, Any, FakeKafka]:
-        """A use case at once and undisturbed: what it gave, the tables, Kafka."""
-        session = Session(Stand(), rows, kafka, self.guards, whole_job=lambda now, at: self._whole_job(now, kafka, at))
+    def _later_runs(self, rows: Any, kafka: Any, numbers: Iterable[int], era: str = "") -> tuple[Any, Any]:
+        """Runs one after the other until there is nothing to read; each publishes what is due, as the last does."""
+        for number in numbers:
+            planned, rows, kafka = self._to_the_end(rows, kafka, era, "plan", number)
+            if planned.epoch is not None:
+                epoch_id = planned.epoch.epoch_id
+                _, rows, kafka = self._to_the_end(rows, kafka, era, "pre_commit", number, epoch_id)
+                _, rows, kafka = self._to_the_end(rows, kafka, era, "commit", number, epoch_id)
+            if self.world.topic:
+                _, rows, kafka = self._to_the_end(rows, kafka, era, "publish", number)
+            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
+                break
+        return rows, kafka
+
+    def _to_the_end(self, rows: Any, kafka: FakeKafka, era: str, *kind: Any) -> tuple[Any, Any, FakeKafka]:
+        """A use case at once and undisturbed: what it gave, the tables, Kafka.
+
+        Raises:
+            SinkAheadError: the topic holds what the ledger does not know.
+            Violation: it fails otherwise.
+        """
+        session = Session(
+            Stand(), rows, kafka, self.guards, whole_job=lambda now, at: self._whole_job(now, kafka, at), era=era
+        )
         step = take_step(self._use_case(kind), session)
         assert step is not None
+        if isinstance(step.error, SinkAheadError):
+            raise step.error
         if step.error is not None:
             raise Violation(f"I7: all are dead, and a later run's {kind[0]} fails: {step.error}")
         return step.value, step.rows, step.kafka

@@ -12,17 +12,20 @@ is a step of its own, and meanwhile the transaction holds its locks and its writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.errors import EpochlineError, LedgerUnavailableError
 from epochline.layout import StagingTicket
+from epochline.pipeline import Pipeline
 from epochline.ports import Transaction
+from epochline.sink import Sink
 from epochline.testing import FakeKafka
 from tests.model.guards import Guards
 from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze
+from tests.model.topic import topic_sinks
 
 READS = frozenset(
     [
@@ -51,6 +54,10 @@ READS = frozenset(
         "stale",
         "pipelines",
         "unexplained",
+        "parts",
+        "due",
+        "completed",
+        "unpublished",
     ]
 )
 """Methods of a transaction that write nothing; any other is taken for one that does."""
@@ -135,6 +142,8 @@ class Session:
     resumed: bool = False
     whole_job: Callable[[Any, int], Any] | None = None
     """Does a Spark job to its end, given tables and attempt. With it the process runs to its end in one step."""
+    era: str = ""
+    met: set[str] = field(default_factory=set)
 
     def point(self) -> None:
         """What follows happens in the world: the first does so now, the next in a later step."""
@@ -200,6 +209,34 @@ class Session:
 
         return call
 
+    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
+        """The product's own, on the model's servers."""
+        return topic_sinks(self, pipeline)
+
+    def read(self, reads: Callable[[Any, Any], Any]) -> Any:
+        """What tables and Kafka say now, read by a sink."""
+        again = self._again
+        if again is None:
+            self.point()
+            again = Told((reads(self.rows, self.kafka),))
+        self.told.append(again)
+        return again.answers[0]
+
+    def request(self, does: Callable[[Any], Any], *, can_be_lost: bool) -> tuple[Any, str]:
+        """Change Kafka: what it answers, and whether the answer came."""
+        again = self._again
+        if again is None:
+            self.point()
+            end, answer = "ok", None
+            if can_be_lost:
+                end, self.answer, self.committed = self.answer, "ok", True
+            if end != "never":
+                self.kafka = clone(self.kafka)
+                answer = does(self.kafka)
+            again = Told((answer,), end)
+        self.told.append(again)
+        return again.answers[0], again.end
+
     def job(self, ticket: StagingTicket) -> bool:
         """Start the attempt's Spark job and wait for it; whether it ended well."""
         if self.whole_job is not None:
@@ -240,7 +277,7 @@ class _LiveTransaction:
 
     def __init__(self, session: Session, told: tuple[Any, ...], moved_in_it: bool) -> None:
         tables = frozenset(one[1] for one in session.held if one[0] == "staging")
-        around = Surroundings(session.kafka, tables, session.guards)
+        around = Surroundings(session.kafka, tables, session.guards, session.era)
         self.inner = GuardedTransaction(session.rows, around)
         self.answers: list[Any] = []
         self.locks: set[Any] = set()

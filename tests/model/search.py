@@ -12,6 +12,7 @@ from typing import Any
 from tests.model.guards import Guards, Mutant, guards
 from tests.model.protocol import Protocol, State, World
 from tests.model.tables import Violation
+from tests.model.topic import in_the_model
 from tests.model.worlds import WORLDS
 
 
@@ -42,7 +43,8 @@ def search(world: World, in_force: Guards | None = None) -> Found:
     kept, planning._TRIES = planning._TRIES, world.tries
     logging.disable(logging.CRITICAL)
     try:
-        return _search(world, in_force or guards())
+        with in_the_model():
+            return _search(world, in_force or guards())
     finally:
         planning._TRIES = kept
         logging.disable(logging.NOTSET)
@@ -67,14 +69,14 @@ def _search(world: World, in_force: Guards) -> Found:
     protocol = Protocol(world, in_force)
     first = protocol.first()
     came_from: dict[State, tuple[State, Any] | None] = {first: None}
-    recovered: set[tuple[int, int]] = set()
+    checked: set[tuple[int, int, int | None]] = set()
     queue, transitions, broken, at = deque([first]), 0, None, first
     try:
         while queue:
             at = queue.popleft()
-            if world.recovers and (at.rows, at.kafka) not in recovered:
-                recovered.add((at.rows, at.kafka))
-                protocol.check_recovery(at)
+            if (at.rows, at.kafka, at.backup) not in checked:
+                checked.add((at.rows, at.kafka, at.backup))
+                protocol.check(at)
             for label, state in protocol.next(at):
                 transitions += 1
                 if state not in came_from:

@@ -6,6 +6,7 @@ of the product guards is asked from the statement's text, so that a mutant of th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,8 @@ from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
-from epochline.ports import Manifest, PartSum, PipelineRow
+from epochline.ports import DueReceipt, Manifest, PartSum, PipelineRow
+from epochline.sink import Committable, WrittenPart
 from epochline.table import PostgresTable
 from epochline.testing import FakeKafka, FakeTransaction
 from tests.model.guards import Guards
@@ -30,7 +32,7 @@ WRITE_ID = "w"
 STATE = "state"
 """The state table: each row says which epoch's state an epoch went on from, and which epoch that was."""
 
-_HOLDS_A_LIST = (SourceView,)
+_HOLDS_MORE = (SourceView, Manifest, Committable, WrittenPart, DueReceipt)
 _PLAIN = (str, int, bool, type(None), PipelineRow, Epoch, Attempt, PlannedRange, PartSum)
 _UNCHANGING = frozenset({*_PLAIN, tuple, datetime, Pipeline, Manifest})
 
@@ -42,7 +44,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 @cache
 def _frozen(kind: type) -> bool:
-    return kind not in _HOLDS_A_LIST and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return kind not in _HOLDS_MORE and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
 def clone(value: Any) -> Any:
@@ -64,7 +66,7 @@ def clone(value: Any) -> Any:
 def freeze(value: Any) -> Any:
     """A hashable value that is equal for equal contents."""
     kind = type(value)
-    if kind is dict:
+    if kind in (dict, Counter):
         return tuple((key, freeze(one)) for key, one in value.items())
     if kind in (list, tuple):
         return tuple(freeze(one) for one in value)
@@ -99,6 +101,8 @@ class Surroundings:
     open_tables: frozenset[int]
     """Attempts into whose staging a writer has copied rows in a transaction that is still open."""
     guards: Guards
+    era: str = ""
+    """Of the tokens that are made: what a ledger forgot when it was set back, it never gives again."""
 
 
 class GuardedTransaction(FakeTransaction):
@@ -143,7 +147,7 @@ class GuardedTransaction(FakeTransaction):
     ) -> StagingTicket:
         ticket = super().begin(epoch, run, pipeline, targets)
         row = self.rows.attempts[ticket.attempt_id]
-        row.attempt = replace(row.attempt, token=f"token-{ticket.attempt_id}")
+        row.attempt = replace(row.attempt, token=f"token-{self._around.era}{ticket.attempt_id}")
         return self.ticket(row.attempt, pipeline, targets)
 
     def end_sessions(self, attempt: Attempt) -> int:
@@ -163,6 +167,17 @@ class GuardedTransaction(FakeTransaction):
             [*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)]
         )
         return len(rows)
+
+    def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
+        rows = self.rows.targets[table]
+        self.rows.targets[table] = [row for row in rows if row[2] not in epochs]
+        return len(rows) - len(self.rows.targets[table])
+
+    # Receipts.
+
+    def due(self, pipeline: str) -> Sequence[DueReceipt]:
+        due = super().due(pipeline)
+        return due if self._around.guards.due_in_order else due[::-1]
 
     # What a writer does, guarded as the statements of `epochline.ledger.parts` are.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.guards import MUTANTS, Mutant
+from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
 from tests.model.search import search, search_without
 from tests.model.worlds import WORLDS, World
 
@@ -14,7 +14,7 @@ from tests.model.worlds import WORLDS, World
     [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.takes_long else []) for one in WORLDS],
 )
 def test_no_state_within_the_bounds_breaks_an_invariant(world: World, record_property, capsys) -> None:
-    """INV-1 to INV-8, S9, I7: over every interleaving of the product's own use cases, and every fault of the world."""
+    """INV-1 to INV-8, S9, I7, P11 to P13: over every interleaving of the product's own use cases, and every fault of the world."""
     found = search(world)
 
     with capsys.disabled():
@@ -24,7 +24,7 @@ def test_no_state_within_the_bounds_breaks_an_invariant(world: World, record_pro
     assert found.met >= world.sometimes, f"never met: {sorted(world.sometimes - found.met)}"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *TOPIC_MUTANTS], ids=str)
 def test_the_model_finds_out_when_a_guard_is_missing(mutant: Mutant, record_property) -> None:
     """The shortest way from the first state to the broken invariant, over the product's text without the guard."""
     found = search_without(mutant, unconstrained=mutant.unconstrained)

@@ -13,6 +13,7 @@ WORLDS = (
         # What touches one run alone is met in the world of one run, the janitor in a world with leases that end.
         faults=_ANY - {"straggler", "janitor comes", "staging lost"},
         most_faults=1,
+        takes_long=True,
         sometimes=frozenset(
             {
                 "plan notes: committed epoch",
@@ -150,5 +151,55 @@ WORLDS = (
         faults=frozenset({"head moved"}),
         recovers=False,
         sometimes=frozenset({"commit: HeadMovedError"}),
+    ),
+    World(
+        name="one run that publishes, and a retry",
+        topic=True,
+        runs=1,
+        faults=frozenset({"retry", "answer lost"}),
+        sometimes=frozenset(
+            {
+                "publish: done",
+                "publish: SinkUnavailableError",
+                "publish: LedgerUnavailableError",
+                "a publisher finds a marker",
+            }
+        ),
+    ),
+    World(
+        name="one run that publishes, and two faults",
+        topic=True,
+        runs=1,
+        records=(1, 0),
+        faults=frozenset({"retry", "clear", "answer lost"}),
+        most_faults=2,
+        takes_long=True,
+        sometimes=frozenset({"publish: done", "publish: SinkUnavailableError", "a publisher finds a marker"}),
+    ),
+    World(
+        name="two runs that publish an epoch each",
+        topic=True,
+        records=(2, 0),
+        limit=1,
+        most_faults=0,
+        sometimes=frozenset({"publish: done", "publish: SinkUnavailableError", "a publisher finds a marker"}),
+    ),
+    World(
+        name="two runs that publish an epoch each, and a lost answer",
+        topic=True,
+        records=(2, 0),
+        limit=1,
+        faults=frozenset({"answer lost"}),
+        takes_long=True,
+        sometimes=frozenset({"publish: done", "publish: SinkUnavailableError", "a publisher finds a marker"}),
+    ),
+    World(
+        name="one run that publishes, and a ledger set back",
+        topic=True,
+        backup=True,
+        runs=1,
+        records=(1, 0),
+        most_faults=0,
+        sometimes=frozenset({"publish: done", "a ledger set back is refused"}),
     ),
 )

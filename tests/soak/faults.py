@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-PHASES = ("plan", "begin", "stage", "seal", "commit")
+PHASES = ("plan", "begin", "stage", "seal", "commit", "publish")
 """Phases of an epoch in which a plain task can be caught."""
 
 SERVERS = ("postgres restarted", "broker killed", "broker stopped")

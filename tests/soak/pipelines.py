@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Text
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 
 PLAIN = ("soak_one", "soak_two")
 SCHEDULED = "soak_airflow"
 PARTITIONS = 3
 
 
+def topic_of(name: str) -> str:
+    """The topic that a pipeline publishes to."""
+    return f"{name}_out"
+
+
+def key_of(value: str) -> str:
+    """The key of a record: by its number, so that each key is of one partition alone, and its numbers rise."""
+    return str(int(value.rpartition(" ")[2]) % (4 * PARTITIONS))
+
+
+def keyed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Each line with its key, as `key_of` has it."""
+    lines = batch.column("value")
+    numbers = pc.cast(pc.replace_substring_regex(lines, ".* ", ""), pa.int64())
+    ring = pa.scalar(4 * PARTITIONS, pa.int64())
+    keys = pc.subtract(numbers, pc.multiply(pc.divide(numbers, ring), ring))
+    return pa.RecordBatch.from_arrays([lines, pc.cast(keys, pa.string())], names=["value", "key"])
+
+
 def declared(name: str, schedule: timedelta | None = None) -> Pipeline:
-    """Two tables, so that a snapshot can catch one without the other."""
+    """Two tables, so that a snapshot can catch one without the other, and a topic that follows them."""
     return Pipeline(
         name=name,
         # Under Airflow an epoch takes half a minute whatever its size, and takes all there is.
@@ -21,6 +43,10 @@ def declared(name: str, schedule: timedelta | None = None) -> Pipeline:
         sinks=[
             PostgresTable(table=name, columns={"value": "text"}),
             PostgresTable(table=f"{name}_again", columns={"value": "text"}),
+            KafkaTopic(
+                topic=topic_of(name), value=Text(), key="key", columns={"key": "text"},
+                select="tests.soak.pipelines:keyed",
+            ),
         ],
         schedule=schedule,
-    )
+    )  # fmt: skip

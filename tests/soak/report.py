@@ -20,6 +20,7 @@ def enough(result: Result) -> list[str]:
     short = result.seconds < 600
     missed = list(dict.fromkeys(result.wrong))
     missed += [f"{one.table} is not exact" for one in result.tables if not one.exact]
+    missed += [f"{one.topic} is not exact" for one in result.topics if not one.exact]
     if result.drained_after is None:
         missed.append("not everything was committed, and what was left over gone, within 180 s of the last fault")
         missed += [f"left over: {one}" for one in result.left]
@@ -60,6 +61,17 @@ def table(result: Result) -> str:
     lines += [
         f"| {one.table} | {one.records} | {one.duplicates} | {one.missing} | {one.strangers} |" for one in result.tables
     ]
+    lines += [
+        "",
+        "| topic | records in the log | duplicates | missing | never produced | keys out of order |"
+        " seen by read_uncommitted alone |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {one.topic} | {one.records} | {one.duplicates} | {one.missing} | {one.strangers} | {one.disordered} |"
+        f" {one.hidden} |"
+        for one in result.topics
+    ]
     drained = "never" if result.drained_after is None else f"{result.drained_after:.1f} s after the last fault"
     lines += [
         "",
@@ -67,8 +79,8 @@ def table(result: Result) -> str:
         " is that of the last fault before it."
         f" {sum(result.epochs.values())} epochs were committed, {result.aborted} aborts and {result.fenced} fenced"
         f" attempts of {result.attempts} were survived.",
-        f"{result.snapshots} snapshots were read meanwhile, {len(result.wrong)} of them wrong. All was committed, and no"
-        f" staging, session or epoch left over, {drained}, without anybody's help.",
+        f"{result.snapshots} snapshots were read meanwhile, {len(result.wrong)} of them wrong. All was committed and published, and"
+        f" no staging, session or epoch left over, {drained}, without anybody's help.",
     ]
     return "\n".join(lines)
 
@@ -91,9 +103,10 @@ def page(result: Result, commit: str) -> str:
             " place), because a soak wants more epochs than Spark can start in ten minutes on this machine."
             " Airflow's processes are started again when they end, as systemd or Compose would: its scheduler gives up"
             " when it cannot reach its database.",
-            "A reader held both tables, parts and manifests of every pipeline against the ledger in one snapshot, all the time;"
-            " at the end"
-            " every record of the log was looked for in every table.",
+            "A reader held both tables, outbox, parts and manifests of every pipeline against the ledger in one snapshot, all"
+            " the time; a read_committed and a read_uncommitted consumer were attached to the topics that the pipelines"
+            " publish to. At the end"
+            " every record of the log was looked for in every table, and in what the read_committed consumer had seen.",
             "",
             table(result),
             "",

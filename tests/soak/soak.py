@@ -25,10 +25,11 @@ from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
 from tests.soak.faults import Fault, schedule
 from tests.soak.nemesis import Hit, Nemesis
-from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared
+from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of
 from tests.soak.report import DRAIN_SECONDS
 from tests.soak.tasks import Servers
-from tests.soak.watch import Exactness, Watch, compare, left_over
+from tests.soak.topics import Published, TopicWatch
+from tests.soak.watch import Exactness, Watch, compare, left_over, log_of
 from tests.soak.worker import Seat, work
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -48,6 +49,7 @@ class Result:
     drained_after: float | None
     left: list[str] = field(default_factory=list)
     tables: list[Exactness] = field(default_factory=list)
+    topics: list[Published] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     aborted: int = 0
@@ -89,6 +91,8 @@ class Soak:
             self._supervisor.start()
         watch = Watch(self._stack.postgres.dsn(), self._pipelines)
         watch.start()
+        topics = TopicWatch(self._stack.kafka.bootstrap_servers, [topic_of(name) for name in self._pipelines])
+        topics.start()
         planned = schedule(self._seed, self._seconds, airflow=self._with_airflow)
         hits = self._break(Nemesis(self._stack, seats, self._call if self._with_airflow else None), planned)
         self._producing.set()
@@ -96,11 +100,13 @@ class Soak:
         drained = self._drain()
         self._stopping.value = 1
         watch.stop()
+        topics.stop()
         result = Result(
             seed=self._seed, seconds=self._seconds, airflow=self._with_airflow, planned=planned, hits=hits,
-            wrong=watch.wrong, snapshots=watch.snapshots, drained_after=drained, left=self._left,
+            wrong=[*watch.wrong, *topics.wrong], snapshots=watch.snapshots, drained_after=drained, left=self._left,
         )  # fmt: skip
         self._count(result)
+        self._compare(topics, result)
         return result
 
     def down(self) -> None:
@@ -116,8 +122,9 @@ class Soak:
 
     def _prepare(self) -> None:
         admin = KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers)
-        admin.create_topics({name: {"num_partitions": PARTITIONS, "replication_factor": 1} for name in self._pipelines})
-        admin.wait_for_topics(self._pipelines)
+        topics = [*self._pipelines, *map(topic_of, self._pipelines)]
+        admin.create_topics({name: {"num_partitions": PARTITIONS, "replication_factor": 1} for name in topics})
+        admin.wait_for_topics(topics)
         admin.close()
         with PostgresLedger(self._stack.postgres.dsn()).transaction() as tx:
             for name in self._pipelines:
@@ -155,14 +162,16 @@ class Soak:
             time.sleep(1)
 
     def _produce(self) -> None:
-        producer, number = None, 0
+        producer, turn = None, 0
         while not self._producing.wait(0.2):
+            turn += 1
             try:
                 if producer is None:
                     producer = KafkaProducer(bootstrap_servers=self._stack.kafka.bootstrap_servers, acks="all")
-                for name in self._pipelines:
+                for at, name in enumerate(self._pipelines):
                     for partition in range(PARTITIONS):
-                        number += 1
+                        # Also where a turn broke off, the number says which partition it went to, as `key_of` needs.
+                        number = (turn * len(self._pipelines) + at) * PARTITIONS + partition
                         producer.send(name, value=f"{name} {number}".encode(), partition=partition)
             except (KafkaError, OSError):
                 continue  # The log itself says what was produced.
@@ -191,7 +200,7 @@ class Soak:
         return hits
 
     def _drain(self) -> float | None:
-        """Seconds until all that was produced is committed and nothing is left over, without anybody's help; or None."""
+        """Seconds until all that was produced is committed and shown, and nothing is left over, without help; or None."""
         begun = time.monotonic()
         while time.monotonic() - begun < DRAIN_SECONDS:
             if all(self._lag(name) == 0 for name in self._pipelines):
@@ -241,6 +250,11 @@ class Soak:
         for name in self._pipelines:
             for kind, after in _recoveries([hit for hit in result.hits if hit.hurts(name)], commits[name], name):
                 result.recovery.setdefault(kind, []).append(after)
+
+    def _compare(self, topics: TopicWatch, result: Result) -> None:
+        for name in self._pipelines:
+            log = log_of(self._stack.kafka.bootstrap_servers, name, PARTITIONS)
+            result.topics.append(topics.compare(topic_of(name), log))
 
     def _look(self, question: Callable[[Any], list[str]]) -> list[str]:
         connection = psycopg2.connect(self._stack.postgres.dsn())

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 
-from epochline.coordinator import PlanOutcome, abort, begin, commit, plan, seal
+from epochline.coordinator import PlanOutcome, abort, begin, commit, plan, publish, seal
 from epochline.epoch import Interval, Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job
 from epochline.ledger.postgres import PostgresLedger
+from epochline.outlets import sinks_by
 from epochline.pipeline import Pipeline
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
@@ -44,8 +45,9 @@ class Tasks:
     def __init__(self, pipeline: Pipeline, run_id: str, servers: Servers, enter: Callable[[str], None]) -> None:
         self._pipeline, self._servers, self._enter = pipeline, servers, enter
         self._run = Run(dag_id=pipeline.name, run_id=run_id, host="soak")
-        self._ledger = PostgresLedger(servers.dsn, lock_timeout=5)
-        self._source = KafkaOffsets({"bootstrap.servers": servers.bootstrap})
+        kafka = {"bootstrap.servers": servers.bootstrap}
+        self._ledger = PostgresLedger(servers.dsn, lock_timeout=5, outlets=sinks_by(lambda _: kafka))
+        self._source = KafkaOffsets(kafka)
 
     def plan(self, interval: Interval | None) -> int | None:
         """The id of the run's epoch, None where there is nothing to read."""
@@ -78,6 +80,11 @@ class Tasks:
         """Commit, or show the receipt."""
         self._enter("commit")
         commit(self._ledger, self._source, self._pipeline.name, epoch_id)
+
+    def publish(self) -> None:
+        """Show in the topic what is committed, whoever committed it."""
+        self._enter("publish")
+        publish(self._ledger, self._pipeline.name)
 
     def abort(self, epoch_id: int) -> None:
         """The teardown."""

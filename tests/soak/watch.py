@@ -16,6 +16,7 @@ from psycopg2 import sql
 
 from epochline.names import QUARANTINE
 from epochline.offsets import chain_breaks
+from tests.soak.pipelines import declared, topic_of
 
 _COUNTS = """
 SELECT e.epoch_id, e.records_read, e.records_passed + e.records_skipped + e.records_quarantined, e.rows_written,
@@ -24,6 +25,8 @@ SELECT e.epoch_id, e.records_read, e.records_passed + e.records_skipped + e.reco
        (SELECT sum(r.records_read) FROM epochline.planned_range r
         WHERE r.pipeline = e.pipeline AND r.epoch_id = e.epoch_id),
        (SELECT count(*) FROM {table} WHERE _epoch = e.epoch_id) + (SELECT count(*) FROM {again} WHERE _epoch = e.epoch_id)
+       + (SELECT sum(rows) FROM epochline.receipt r
+          WHERE r.pipeline = e.pipeline AND r.epoch_id = e.epoch_id AND r.sink = {topic})
 FROM epochline.epoch e JOIN epochline.attempt a USING (pipeline, epoch_id, attempt)
 WHERE e.pipeline = {pipeline} AND e.state = 'COMMITTED' AND e.epoch_id > {after} ORDER BY e.epoch_id
 """
@@ -36,7 +39,7 @@ _LINKS = "SELECT partition, start_offset, until_offset FROM epochline.committed_
 
 
 def look(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
-    """What is wrong in one snapshot: chain, counts, one unfinished epoch, both tables and the ledger at one moment.
+    """What is wrong in one snapshot: chain, counts, one unfinished epoch, tables, outbox and ledger at one moment.
 
     Args:
         cursor: in a REPEATABLE READ transaction.
@@ -65,6 +68,7 @@ def look(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
         rows, records = cursor.fetchone()
         if rows != committed or records != committed:
             wrong.append(f"{table}: {rows} rows of {records} records, but {committed} offsets are committed")
+    wrong += _due(cursor, pipeline)
     cursor.execute(
         "SELECT count(*) FROM epochline.epoch WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')",
         (pipeline,),
@@ -80,6 +84,7 @@ def _counts(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
         sql.SQL(_COUNTS).format(
             quarantine=sql.Literal(QUARANTINE), pipeline=sql.Literal(pipeline), after=sql.Literal(counted),
             table=sql.Identifier(pipeline), again=sql.Identifier(f"{pipeline}_again"),
+            topic=sql.Literal(f"kafka:{topic_of(pipeline)}"),
         )
     )  # fmt: skip
     wrong = []
@@ -92,11 +97,35 @@ def _counts(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
     return wrong, counted
 
 
+def _due(cursor: Any, pipeline: str) -> list[str]:
+    """The outbox holds the rows of the epochs whose receipt is open, and no others; newer ones are shown later."""
+    (outbox,) = declared(pipeline).outboxes
+    cursor.execute(
+        "SELECT epoch_id, rows, shown_at IS NOT NULL FROM epochline.receipt WHERE pipeline = %s AND sink = %s"
+        " ORDER BY epoch_id",
+        (pipeline, outbox.topic.name),
+    )
+    receipts = cursor.fetchall()
+    cursor.execute(
+        sql.SQL("SELECT _epoch, count(*) FROM {} GROUP BY 1").format(sql.Identifier(*outbox.table.split(".")))
+    )
+    waiting, due = dict(cursor.fetchall()), {epoch_id: rows for epoch_id, rows, shown in receipts if not shown and rows}
+    wrong = [] if waiting == due else [f"{pipeline}: {waiting} rows by epoch are in the outbox, due are {due}"]
+    shown = [one for _, _, one in receipts]
+    if shown != sorted(shown, reverse=True):
+        wrong.append(f"{pipeline}: the topic shows an epoch and not the one before it")
+    return wrong
+
+
 def left_over(cursor: Any) -> list[str]:
     """I6, once nothing is to be read any more: staging, prepared transactions, unfinished epochs, open transactions."""
     found = []
     for what, question in (
         ("staging table", "SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'"),
+        (
+            "epoch that a topic does not show",
+            "SELECT pipeline || ' ' || epoch_id FROM epochline.receipt WHERE shown_at IS NULL",
+        ),
         ("staging in the ledger", "SELECT table_name FROM epochline.staging WHERE dropped_at IS NULL"),
         ("prepared transaction", "SELECT gid FROM pg_prepared_xacts"),
         (
@@ -179,7 +208,7 @@ class Exactness:
 
 def compare(dsn: str, bootstrap: str, pipeline: str, partitions: int) -> list[Exactness]:
     """Read the whole log, read_committed, and hold both tables against it, record for record."""
-    log = _log(bootstrap, pipeline, partitions)
+    log = log_of(bootstrap, pipeline, partitions)
     found = []
     connection = psycopg2.connect(dsn)
     try:
@@ -201,7 +230,8 @@ def compare(dsn: str, bootstrap: str, pipeline: str, partitions: int) -> list[Ex
     return found
 
 
-def _log(bootstrap: str, topic: str, partitions: int) -> set[tuple[int, int, str]]:
+def log_of(bootstrap: str, topic: str, partitions: int) -> set[tuple[int, int, str]]:
+    """Every record of a topic, read committed: partition, offset, value."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed", group_id=None)
     keys = [KafkaPartition(topic, p) for p in range(partitions)]
     try:

@@ -73,7 +73,7 @@ def _run(seat: Seat, servers: Servers, run_id: str, interval: Any) -> str:
     try:
         code = _tried(seat, lambda tasks: _plan(tasks, interval, write), run_id, servers)
         if code == _SKIPPED:
-            return "skipped"
+            return "skipped" if _tried(seat, Tasks.publish, run_id, servers) == _DONE else "unpublished"
         if code != _DONE:
             return "failed"
         epoch_id = int(os.read(read, 20))
@@ -85,7 +85,7 @@ def _run(seat: Seat, servers: Servers, run_id: str, interval: Any) -> str:
         if _tried(seat, step, run_id, servers) != _DONE:
             _tried(seat, lambda t: t.abort(epoch_id), run_id, servers)
             return "failed"
-    return "success"
+    return "success" if _tried(seat, Tasks.publish, run_id, servers) == _DONE else "unpublished"
 
 
 def _plan(tasks: Tasks, interval: Any, write: int) -> None:

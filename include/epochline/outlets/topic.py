@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError
+from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
@@ -148,10 +148,21 @@ class TopicSink:
             sent += 1
             yield Outgoing(key=key, value=value, headers=headers, partition=partition)
         if sent != committable.rows:
+            self._refuse_published(connection, committable)
             raise SinkError(
                 f"{self._topic.name}: the outbox {self._outbox.table} holds {sent} rows of epoch"
                 f" {committable.attempt.epoch_id} of {self._pipeline}, {committable.rows} were committed. Nothing was"
                 " sent. Somebody changed the outbox; bring its rows back from a backup."
+            )
+
+    def _refuse_published(self, connection: Connection, committable: Committable) -> None:
+        """An outbox is empty, too, once another process has published it after our look at the marker (P13)."""
+        attempt = committable.attempt
+        shown = last_shown(connection, self._pipeline, self._topic.name)
+        if shown is not None and shown.epoch_id >= attempt.epoch_id:
+            raise SinkUnavailableError(
+                f"{self._topic.name}: another process published epoch {attempt.epoch_id} of {self._pipeline} meanwhile."
+                " Nothing was sent here; another try finds it done."
             )
 
     def _is_there(self, committable: Committable) -> bool:

@@ -1,0 +1,155 @@
+"""Who reads a soak's topics while everything breaks: a read_committed and a read_uncommitted consumer, from the start."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from tests.soak.pipelines import PARTITIONS, key_of
+
+_END_SECONDS = 60.0
+
+# A broker that is killed now and then is what the soak is about: not a line each time.
+_lines = logging.getLogger("soak.librdkafka")
+_lines.addHandler(logging.NullHandler())
+_lines.propagate = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One topic against the log, as its read_committed consumer saw it."""
+
+    topic: str
+    records: int
+    missing: int
+    duplicates: int
+    strangers: int
+    disordered: int
+    """Keys whose records came in another order than they have in the log."""
+    hidden: int
+    """Records that only the read_uncommitted consumer saw: of transactions that were aborted."""
+
+    @property
+    def exact(self) -> bool:
+        """Each record once, none that was not produced, each key in its order."""
+        return not (self.missing or self.duplicates or self.strangers or self.disordered)
+
+
+@dataclass(eq=False)
+class _Reader(threading.Thread):
+    """One consumer of every topic, never away; it remembers what it saw, in the order in which it saw it."""
+
+    bootstrap: str
+    topics: Sequence[str]
+    isolation: str
+    values: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    wrong: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self._next = {(topic, partition): 0 for topic in self.topics for partition in range(PARTITIONS)}
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Read to the end as it is now."""
+        self._stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap, "group.id": "soak", "isolation.level": self.isolation,
+                "enable.auto.commit": False, "enable.partition.eof": True, "auto.offset.reset": "error",
+                "logger": _lines,
+            }
+        )  # fmt: skip
+        try:
+            self._assign(consumer)
+            while not self._stopping.is_set():
+                self._take(consumer.poll(0.2), set())
+            self._assign(consumer)  # Asked anew, Kafka says where the end is now.
+            left, deadline = set(self._next), time.monotonic() + _END_SECONDS
+            while left and time.monotonic() < deadline:
+                self._take(consumer.poll(0.2), left)
+            self.wrong += [f"{topic}-{partition} was not read to its end" for topic, partition in sorted(left)]
+        except Exception as error:
+            self.wrong.append(f"the {self.isolation} consumer ended: {type(error).__name__}: {error}")
+        finally:
+            consumer.close()
+
+    def _assign(self, consumer: Consumer) -> None:
+        consumer.assign([TopicPartition(topic, partition, at) for (topic, partition), at in self._next.items()])
+
+    def _take(self, message: Message | None, left: set[tuple[str, int]]) -> None:
+        if message is None:
+            return
+        where = (str(message.topic()), int(message.partition() or 0))
+        error = message.error()
+        if error is None:
+            self._next[where] = int(message.offset() or 0) + 1
+            self.values[where[0]].append((message.value() or b"").decode())
+        elif error.code() == KafkaError._PARTITION_EOF:
+            left.discard(where)
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            self.wrong.append(f"{where[0]}-{where[1]} lost what was read: {error.str()}")
+
+
+class TopicWatch:
+    """The two consumers of a soak's topics."""
+
+    def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
+        self._committed = _Reader(bootstrap, topics, "read_committed")
+        self._every = _Reader(bootstrap, topics, "read_uncommitted")
+
+    def start(self) -> None:
+        """Attach both."""
+        self._committed.start()
+        self._every.start()
+
+    def stop(self) -> None:
+        """Let both read to the end."""
+        self._committed.stop()
+        self._every.stop()
+
+    @property
+    def wrong(self) -> list[str]:
+        """Why what they saw proves nothing."""
+        return [*self._committed.wrong, *self._every.wrong]
+
+    def compare(self, topic: str, log: Iterable[tuple[int, int, str]]) -> Published:
+        """Hold what the read_committed consumer saw against the records of the log: partition, offset, value."""
+        produced = [value for _, _, value in sorted(log)]
+        return verdict(topic, self._committed.values[topic], self._every.values[topic], produced)
+
+
+def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Sequence[str]) -> Published:
+    """Hold values that came, and all that uncommitted readers saw, against those that were produced, in order."""
+    wanted, seen = Counter(produced), Counter(came)
+    more = seen - wanted
+    return Published(
+        topic=topic,
+        records=len(produced),
+        missing=(wanted - seen).total(),
+        duplicates=sum(times for value, times in more.items() if value in wanted),
+        strangers=sum(1 for value in more if value not in wanted),
+        disordered=_disordered(came, produced),
+        hidden=len(every) - len(came),
+    )
+
+
+def _disordered(came: Iterable[str], produced: Iterable[str]) -> int:
+    seen, wanted = _by_key(came), _by_key(produced)
+    return sum(1 for key, values in wanted.items() if seen[key] != values and Counter(seen[key]) == Counter(values))
+
+
+def _by_key(values: Iterable[str]) -> dict[str, list[str]]:
+    keyed: dict[str, list[str]] = defaultdict(list)
+    for value in values:
+        keyed[key_of(value)].append(value)
+    return keyed
