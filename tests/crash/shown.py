@@ -11,6 +11,7 @@ import pyarrow.dataset
 from epochline.beside import Files
 from epochline.following import committed_files
 from epochline.pipeline import Pipeline
+from tests.crash.watching import all_decided
 from tests.integration.sinks_world import seen
 
 SHOWN_ROWS = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND epoch_id = %s"
@@ -35,6 +36,7 @@ def left_to_show(line: Asked) -> list[tuple[Any, ...]]:
 
 def values_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:
     """What a consumer of committed records sees now."""
+    all_decided(bootstrap, topic)
     return Counter((record.value or "").encode() for record in seen(bootstrap, topic))
 
 

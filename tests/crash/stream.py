@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 
 import psutil
+import pytest
 
 from epochline import Json, KafkaTopic, PostgresTable
+from epochline.coordinator import commit, seal
 from epochline.failpoints.named import NAMED
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server, wait_for
-from tests.crash.watching import Keyed, Watchers
+from tests.crash.watching import Keyed, Watchers, watching
 from tests.integration.sinks_world import World, new_world
 
 KEYS = 7
@@ -48,15 +52,28 @@ class Stream:
     def topic(self) -> str:
         return self.world.topics[0]
 
-    def commit(self, records: int = 60) -> None:
-        """Produce some records and commit them as an epoch, which nobody publishes yet."""
+    def seal(self, records: int = 60) -> int:
+        """Produce some records and seal them as an epoch; its id."""
         numbers = [next(self._numbers) for _ in range(records)]
         keys = [f"k{number % KEYS}" for number in numbers]
         values = [f'{{"k": "{key}", "n": {number}}}' for key, number in zip(keys, numbers, strict=True)]
         self.world.produce(*values, keys=keys)
         for key, number in zip(keys, numbers, strict=True):
             self._produced.setdefault(key, []).append(f'{{"n":{number}}}')
-        self.world.it.epoch()
+        it = self.world.it
+        planned, run = it.planned()
+        ticket = it.begun(planned, run)
+        it.stage(planned, ticket)
+        seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+        return ticket.epoch_id
+
+    def commit_sealed(self, epoch_id: int) -> None:
+        it = self.world.it
+        commit(it.ledger, it.source, it.pipeline.name, epoch_id)
+
+    def commit(self, records: int = 60) -> None:
+        """Produce some records and commit them as an epoch, which nobody publishes yet."""
+        self.commit_sealed(self.seal(records))
 
     def publish(self) -> list[int]:
         """The epochs that were published here."""
@@ -109,3 +126,26 @@ def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, st
     """Exit code of a publisher and what it said last."""
     _, said = process.communicate(timeout=seconds)
     return process.returncode, said
+
+
+NewStream = Callable[..., tuple[Stream, Watchers]]
+
+
+@pytest.fixture
+def new_stream(server: Server) -> Iterator[NewStream]:
+    """Makes a pipeline whose topic is watched until the test ends, with one epoch committed and not published."""
+    with ExitStack() as stack:
+
+        def make(**options: float) -> tuple[Stream, Watchers]:
+            stream = Stream(server, **options)
+            stack.callback(stream.end)
+            watchers = stack.enter_context(watching(stream.bootstrap, stream.topic))
+            stream.commit()
+            return stream, watchers
+
+        yield make
+
+
+@pytest.fixture
+def stream(new_stream: NewStream) -> tuple[Stream, Watchers]:
+    return new_stream()

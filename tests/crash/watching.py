@@ -95,21 +95,13 @@ class Watchers:
         self.committed.end()
         self.every.end()
 
-    def ends(self, isolation: str) -> dict[int, int]:
-        """By partition, up to where a consumer of this isolation may read now."""
-        consumer = _consumer(self._bootstrap, isolation)
-        try:
-            topic = consumer.list_topics(self._topic, timeout=30).topics[self._topic]
-            ends = {}
-            for partition in topic.partitions:
-                _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=30)
-            return ends
-        finally:
-            consumer.close()
-
     def undecided(self) -> bool:
         """Whether a transaction is open in the topic."""
-        return self.ends("read_committed") != self.ends("read_uncommitted")
+        return undecided(self._bootstrap, self._topic)
+
+    def decided(self) -> None:
+        """Wait until no transaction is open in the topic."""
+        all_decided(self._bootstrap, self._topic)
 
     def whole_epochs(self, epochs: Mapping[int, Sequence[Keyed]]) -> list[int]:
         """The epochs that are visible now, while nobody commits: each is there whole, in order, and no record twice.
@@ -117,7 +109,7 @@ class Watchers:
         Args:
             epochs: by id, in order, what was committed to be sent.
         """
-        self.committed.catch_up(self.ends("read_committed"))
+        self.committed.catch_up(ends(self._bootstrap, self._topic, "read_committed"))
         given = list(self.committed.given)
         _assert_in_order(given, epochs)
         counted = Counter((one.key, one.value) for one in given)
@@ -133,9 +125,9 @@ class Watchers:
         Returns:
             How many records were aborted.
         """
-        assert not self.undecided(), "a transaction is still open"
+        self.decided()
         assert self.whole_epochs(epochs) == list(epochs)
-        self.every.catch_up(self.ends("read_uncommitted"))
+        self.every.catch_up(ends(self._bootstrap, self._topic, "read_uncommitted"))
         every = {(one.partition, one.offset): one for one in self.every.given}
         assert len(every) == len(self.every.given), "a consumer was given an offset twice"
         assert all(every.get((one.partition, one.offset)) == one for one in self.committed.given)
@@ -143,6 +135,28 @@ class Watchers:
             record for records in epochs.values() for record in records
         }
         return len(every) - len(self.committed.given)
+
+
+def ends(bootstrap: str, topic: str, isolation: str) -> dict[int, int]:
+    """By partition, up to where a consumer of this isolation may read now."""
+    consumer = _consumer(bootstrap, isolation)
+    try:
+        found = {}
+        for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
+            _, found[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+        return found
+    finally:
+        consumer.close()
+
+
+def undecided(bootstrap: str, topic: str) -> bool:
+    """Whether a transaction is open in a topic."""
+    return ends(bootstrap, topic, "read_committed") != ends(bootstrap, topic, "read_uncommitted")
+
+
+def all_decided(bootstrap: str, topic: str) -> None:
+    """Wait until every transaction of a topic is decided: a commit is answered before each partition shows it."""
+    wait_for(f"every transaction in {topic} is decided", lambda: not undecided(bootstrap, topic))
 
 
 @contextmanager
