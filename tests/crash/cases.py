@@ -148,6 +148,8 @@ def new_case(shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_da
         line.produced = shared.produced
         line.source = kafka_now()  # type: ignore[assignment]
         line.former_source = shared.former
+        if line.pipeline.topics:
+            line.make_outlets()
         with line.ledger.transaction() as tx:
             tx.targets.create(line.pipeline)
         return line

@@ -6,10 +6,13 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
+from epochline.beside import Files
 from epochline.names import QUARANTINE
 from epochline.offsets import chain_breaks
 from epochline.pipeline import Pipeline
+from epochline.topic import KafkaTopic
 from tests.crash.line import Line
+from tests.crash.shown import SHOWN_ROWS, files_left_over, left_to_show, rows_in_files, values_in_topic
 
 BAR_SECONDS = 180.0
 """Recovery without a human within this time (I7)."""
@@ -50,6 +53,8 @@ def _caught_up(line: Line) -> bool:
     heads = line.heads()
     if line.query("SELECT 1 FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')"):
         return False
+    if left_to_show(line):
+        return False
     last: dict[int, int] = {}
     for partition, offset in line.produced:
         last[partition] = max(last.get(partition, 0), offset)
@@ -77,14 +82,31 @@ def assert_set(line: Line) -> None:
     for sink in line.pipeline.sinks:
         if sink.aggregated:
             continue
-        rows = Counter(
-            (partition, offset, value.encode())
-            for partition, offset, value in line.query(f"SELECT _partition, _offset, value FROM {sink.table}")
-        )
+        if isinstance(sink, KafkaTopic):
+            assert_topic(line, sink, expected - bad)
+            continue
+        if isinstance(sink, Files):
+            rows = rows_in_files(sink)
+        else:
+            rows = Counter(
+                (partition, offset, value.encode())
+                for partition, offset, value in line.query(f"SELECT _partition, _offset, value FROM {sink.table}")
+            )
         found = rows + bad
         assert found == expected, (
-            f"{sink.table}: missing {list((expected - found).items())[:3]}, extra {list((found - expected).items())[:3]}"
+            f"{sink}: missing {list((expected - found).items())[:3]}, extra {list((found - expected).items())[:3]}"
         )
+
+
+def assert_topic(line: Line, topic: KafkaTopic, expected: Counter[tuple[int, int, bytes]]) -> None:
+    """I1: what consumers of committed records see, which carries no position; once, unless that was waived (K16)."""
+    values = Counter(value for _partition, _offset, value in expected.elements())
+    found = values_in_topic(line.bootstrap, topic.topic)
+    if topic.semantics == "at_least_once":
+        assert found.keys() == values.keys()
+        assert not values - found
+    else:
+        assert found == values, f"{topic}: missing {list(values - found)[:3]}, extra {list(found - values)[:3]}"
 
 
 def assert_state(line: Line) -> None:
@@ -115,13 +137,18 @@ def assert_counts(line: Judged) -> None:
         " FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL", line.name
     ):  # fmt: skip
         counted = {sink.table for sink in line.pipeline.tables if sink.mode == "upsert"}
+        shown = dict(line.query(SHOWN_ROWS, line.name, epoch_id))
+        following = {box.table: shown[box.topic.name] for box in line.pipeline.outboxes}
+        beside = {sink.name: shown[sink.name] for sink in line.pipeline.beside}
         in_targets = {
             # One row says how many records there have been, whichever epoch said so last.
             sink.table: 1
             if sink.table in counted
             else line.query(f"SELECT count(*) FROM {sink.table} WHERE _epoch = %s", epoch_id)[0][0]
             for sink in line.pipeline.tables
+            if sink.table not in following
         }
+        in_targets |= following | beside
         # A record that a requeue quarantines again stays where the epoch that quarantined it first put it.
         in_targets[QUARANTINE] = quarantined if kind == "requeue" else line.query(
             "SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s AND epoch_id = %s", line.name, epoch_id
@@ -137,7 +164,7 @@ def assert_counts(line: Judged) -> None:
             assert tuple(count or 0 for count in ranges) == (read, passed, skipped, quarantined)
         assert read == passed + skipped + quarantined
         assert quarantined == in_targets[QUARANTINE]
-        assert written == sum(rows for sink, rows in in_targets.items() if sink != QUARANTINE)
+        assert written == sum(rows for sink, rows in in_targets.items() if sink not in (QUARANTINE, *beside))
 
 
 def _of_attempt(line: Judged, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
@@ -151,7 +178,12 @@ def _of_attempt(line: Judged, table: str, what: str, epoch_id: int, attempt: int
 
 
 def assert_nothing_left_over(line: Line) -> None:
-    """I6: no staging table, no open transaction or prepared one, no session of a writer, no unfinished epoch."""
+    """I6: no staging, no open transaction or prepared one, no session of a writer, nothing unfinished or to be shown."""
+    assert left_to_show(line) == []
+    assert files_left_over(line.pipeline) == []
+    for box in line.pipeline.outboxes:
+        schema, table = box.table.split(".")
+        assert line.query(f'SELECT * FROM "{schema}"."{table}"') == []
     assert line.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'") == []
     assert line.query("SELECT table_name FROM epochline.staging WHERE dropped_at IS NULL") == []
     assert line.query("SELECT gid FROM pg_prepared_xacts") == []

@@ -13,8 +13,9 @@ from tests.crash.fired import fired, judged_last
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
 from tests.crash.servers import Server
+from tests.crash.stream import new_stream, stream
 
-__all__ = ["clean_database", "fired", "kafka_now", "new_case", "shared", "steps"]
+__all__ = ["clean_database", "fired", "kafka_now", "new_case", "new_stream", "shared", "steps", "stream"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

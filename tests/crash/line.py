@@ -16,7 +16,19 @@ from kafka import KafkaAdminClient, KafkaProducer
 from pyspark import TaskContext
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, seal
+from epochline.coordinator import (
+    LEASE,
+    Plan,
+    PlanOutcome,
+    Published,
+    Receipt,
+    abort,
+    begin,
+    commit,
+    plan,
+    publish,
+    seal,
+)
 from epochline.epoch import Counts, EpochState, Run
 from epochline.errors import EpochlineError, EpochNotFoundError
 from epochline.kafka.source import KafkaOffsets
@@ -24,6 +36,7 @@ from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job
 from epochline.ledger.postgres import PostgresLedger
 from epochline.offsets import PlannedRange
+from epochline.outlets import sinks_by
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
@@ -81,9 +94,10 @@ class Line:
             "lock_timeout": timedelta(seconds=lock_timeout),
         }
         self.pipeline = Pipeline(**{**fields, **changes})
-        self.ledger = PostgresLedger(self.via, lock_timeout=lock_timeout)
         self.kafka = kafka or bootstrap
-        self.source = KafkaOffsets({"bootstrap.servers": self.kafka})
+        brokers = {"bootstrap.servers": self.kafka}
+        self.ledger = PostgresLedger(self.via, lock_timeout=lock_timeout, outlets=sinks_by(lambda _: brokers))
+        self.source = KafkaOffsets(brokers)
         self.produced: dict[tuple[int, int], bytes] = {}
         """By partition and offset, every record that was acknowledged (and committed)."""
         self.runs = itertools.count(1)
@@ -103,6 +117,13 @@ class Line:
             admin.wait_for_topics([self.topic])
         with PostgresLedger(self.dsn).transaction() as tx:
             tx.targets.create(self.pipeline)
+
+    def make_outlets(self) -> None:
+        """The topics that are published to."""
+        with self.admin() as admin:
+            for topic in self.pipeline.topics:
+                admin.create_topics({topic.topic: {"num_partitions": 2, "replication_factor": 1}})
+                admin.wait_for_topics([topic.topic])
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
@@ -198,6 +219,9 @@ class Line:
     def commit(self, epoch_id: int) -> Receipt:
         return commit(self.ledger, self.source, self.name, epoch_id)
 
+    def publish(self) -> Sequence[Published]:
+        return publish(self.ledger, self.name)
+
     def abort(self, epoch_id: int, who: str) -> None:
         abort(self.ledger, self.name, epoch_id, self.run_of(who), reason=f"teardown of {who}")
 
@@ -222,10 +246,13 @@ class Line:
         try:
             planned = tried(lambda: self.plan(who), tries)
             if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
+                # A run without an epoch shows what an earlier one left.
+                tried(self.publish, tries)
                 return "skipped"
             epoch_id = planned.epoch.epoch_id
             tried(lambda: self.pre_commit(planned, who), tries)
             tried(lambda: self.commit(planned.epoch.epoch_id), tries)
+            tried(self.publish, tries)
         except Exception:  # whatever fails a task fails the run
             if epoch_id is not None:
                 with suppress(EpochlineError):  # a teardown may fail as well; the next plan settles what is left

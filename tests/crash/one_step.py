@@ -14,17 +14,15 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import timed
-from epochline import EventTime, KafkaSource, PostgresTable, StateTable, Tumbling, Windowed
+from epochline import KafkaSource, PostgresTable, StateTable
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
-from epochline.epoch import Interval
 from epochline.failpoints import arm, known_failpoints, named
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import Part
@@ -33,8 +31,6 @@ from epochline.offsets import PlannedRange
 from epochline.operations import ACTIONS
 from epochline.operations.action import Order, Subject
 from epochline.operations.ordered import EpochAction
-from epochline.restart import FailureRate
-from epochline.settings import Settings
 from epochline.spark import job
 from epochline.spark.claims import ClaimReader
 from epochline.spark.functions import ship_functions
@@ -46,45 +42,8 @@ from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.transformed import DIGEST, SinkRows
 from epochline.spark.transforming import Made
-from epochline.startup import FromGroup, FromTimestamp
+from tests.crash.kinds import ALL_TIME, WINDOW, declared_as
 from tests.crash.line import Line, as_spark_partition
-
-ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100, 1, 1, tzinfo=UTC))
-
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "from a moment": {"startup": FromTimestamp(timestamp=ALL_TIME.start)},
-    "from the end": {"startup": "latest"},
-    "from a group": {"startup": FromGroup(group="nobody", reset="earliest")},
-    "paced": {"settings": Settings(minimum_pause=timedelta(milliseconds=50))},
-    "impatient": {"settings": Settings(tolerable_failures=0)},
-    "with state": {"transform": "pipelines.word_count:count"},
-    "with windows": {"parse": "timed:parse", "record": timed.RECORD},
-    "counting failures": {"settings": Settings(restart=FailureRate(max_failures=1000, interval=timedelta(hours=1)))},
-}
-"""Declarations by which the use cases take another way; every one but ``from the end`` reads all records."""
-
-
-_WINDOW = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC))
-
-
-def _with_state(name: str) -> dict[str, Any]:
-    columns = {"kind": "text", "records": "bigint"}
-    return {"state": StateTable(table=f"{name}_state", key="kind", columns=columns, keys="pipelines.word_count:words")}
-
-
-def _with_windows(name: str) -> dict[str, Any]:
-    columns = {"value": "text", "window_start": "timestamptz", "window_end": "timestamptz", "records": "bigint"}
-    counted = PostgresTable(
-        table=f"{name}_counted", mode="upsert", key=("value", "window_start"), columns=columns, aggregated=True
-    )
-    return {
-        "windows": Windowed(
-            time=EventTime(column="at", idle_after=timedelta(hours=1)), window=Tumbling(size=3600), key="value",
-            aggregates={"records": "count(*)"}, into=counted.table, too_late=name,
-        ),
-        "sinks": [PostgresTable(table=name, columns={"value": "text"}), counted],
-    }  # fmt: skip
 
 
 class SharedTopic(Line):
@@ -93,7 +52,7 @@ class SharedTopic(Line):
     Args:
         records: file with the pickled Arrow batch of each partition, by number.
         limit: most records in one epoch.
-        kind: a name of `KINDS`.
+        kind: a name of `tests.crash.kinds.KINDS`.
         options: of `Line`.
     """
 
@@ -108,13 +67,9 @@ class SharedTopic(Line):
         kind: str = "plain",
         **options: Any,
     ) -> None:
-        of_kind = dict(KINDS[kind])
+        of_kind = declared_as(kind, options["name"], Path(records).parent)
         startup = of_kind.pop("startup", "earliest")
         source = KafkaSource(topics=topic, records_per_epoch=limit, startup=startup)
-        if kind == "with state":
-            of_kind |= _with_state(options["name"])
-        if kind == "with windows":
-            of_kind |= _with_windows(options["name"])
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
         self.topic = topic
         self.kind = kind
@@ -141,6 +96,9 @@ class SharedTopic(Line):
             if ours is None or ours is error:
                 raise
             raise ours from error
+        finally:
+            # A worker of Spark puts the driver's functions there, and ends; this process goes on.
+            sys.modules["timed"] = timed
 
     def write(self, ranges: Any, ticket: StagingTicket) -> None:
         counted = [sink for sink in self.pipeline.tables if sink.mode == "upsert"]
@@ -156,8 +114,8 @@ class SharedTopic(Line):
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """Of the records as they are; what a transform or windows make of all of them is written by `write_counted`."""
         plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None})
-        flow = OnePass(pipeline=plain, tables=ticket.tables, functions=ship_functions(plain))
-        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
+        flow = OnePass(pipeline=plain, tables=ticket.written, functions=ship_functions(plain))
+        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=plain.beside))
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
         """What the state holds, asked for as the job's executors do."""
@@ -166,9 +124,9 @@ class SharedTopic(Line):
             found = list(rows.read(iter([pa.RecordBatch.from_pydict({"kind": ["all"]})])))
         else:
             reader = WindowReader(rows=rows, declared=self.pipeline.windows)
-            span = {"value": ["all"], "_from": [_WINDOW[0]], "_to": [_WINDOW[1]]}
+            span = {"value": ["all"], "_from": [WINDOW[0]], "_to": [WINDOW[1]]}
             found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
-            assert not list(reader.closing(None, _WINDOW[0]))
+            assert not list(reader.closing(None, WINDOW[0]))
         return sum(sum(batch.column("records").to_pylist()) for batch in found)
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
@@ -182,7 +140,7 @@ class SharedTopic(Line):
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
         key = {"kind": ["all"]}
         if self.pipeline.windows is not None:
-            key = {"value": ["all"], "window_start": [_WINDOW[0]], "window_end": [_WINDOW[1]]}
+            key = {"value": ["all"], "window_start": [WINDOW[0]], "window_end": [WINDOW[1]]}
         as_spark_partition(0)
         row = pa.RecordBatch.from_pydict({**key, "records": [records], DIGEST: [records]})
         writer.commit([writer.write(iter([row]))])
@@ -199,9 +157,6 @@ class SharedTopic(Line):
         for number, batches in enumerate(parts):
             as_spark_partition(number)
             messages.append(writer.write(batches))
-        sys.modules["timed"] = (
-            timed  # a worker of Spark puts the driver's functions there, and ends; this process goes on
-        )
         writer.commit(messages)
 
     def order(self, action: str, who: str, **asked: Any) -> Plan:
@@ -262,7 +217,7 @@ class SharedTopic(Line):
         for _ in range(2):
             part = PartTransaction(ticket, self.via, "0198a8f0-0000-7000-8000-000000000001", 0)
             try:
-                part.finish([Part(sink=table.sink, rows=0, message={"rows": 0}) for table in ticket.tables])
+                part.finish([Part(sink=table.sink, rows=0, message={"rows": 0}) for table in ticket.written])
             finally:
                 part.close()
         return "written"
@@ -273,6 +228,9 @@ class SharedTopic(Line):
 
     def step_commit(self, who: str) -> str:
         return str(self.commit(self.epoch_of(who)).outcome)
+
+    def step_publish(self, who: str) -> str:
+        return f"{len(self.publish())} shown"
 
     def step_abort(self, who: str) -> str:
         self.abort(self.epoch_of(who), who)

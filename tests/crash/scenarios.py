@@ -1,6 +1,6 @@
 """Where a run can stand when one of its tasks is killed, and what Airflow does next.
 
-Together they pass every failpoint of plan, begin, write, manifest, seal, commit, abort and recover; a test finds out
+Together they pass every failpoint of plan, begin, write, manifest, seal, commit, publish, abort and recover; a test finds out
 which scenario passes which, so that a new call of a use case is crashed at without anybody's doing.
 """
 
@@ -36,7 +36,7 @@ class Scenario:
         run: whose task.
         after: the retry and what follows; then runs come until nothing is left to read.
         limit: most records in one epoch; all of them by default.
-        kind: of the pipeline, by its name in `KINDS`.
+        kind: of the pipeline, by its name in `tests.crash.kinds.KINDS`.
     """
 
     before: Act
@@ -92,6 +92,14 @@ def left_planned(line: SharedTopic) -> None:
     """Its run is gone, and a lease has passed since."""
     staged(line)
     line.query("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 second'")
+
+
+def tried_to_publish(line: SharedTopic) -> None:
+    """Whoever published died right after it had said that it would."""
+    committed(line)
+    with line.ledger.transaction() as tx:
+        for receipt in tx.receipts.due(line.name):
+            assert tx.receipts.try_to_show(receipt)
 
 
 def staging_lost(line: SharedTopic) -> None:
@@ -187,6 +195,10 @@ def commit_again(line: SharedTopic) -> None:
     tried(lambda: line.commit(1), 3)
 
 
+def publish_again(line: SharedTopic) -> None:
+    tried(line.publish, 3)
+
+
 def teardown_and_clear(line: SharedTopic) -> None:
     tried(lambda: line.abort(1, ONE), 3)
     run_one(line)
@@ -246,4 +258,13 @@ SCENARIOS = {
     "abort one too many": Scenario(staged, "abort", teardown_pause_and_resume, kind="impatient"),
     "abort": Scenario(staged, "abort", teardown_and_clear),
     "abort again": Scenario(aborted, "abort", teardown_and_clear),
+    # A failpoint acts in the first scenario that passes it: those that need no broker come before those that do.
+    "plan with files": Scenario(nothing, "plan", run_one, kind="with files"),
+    "pre-commit with files": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with files"),
+    "pre-commit with files again": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="with files"),
+    "publish": Scenario(committed, "publish", publish_again, kind="with files"),
+    "publish again": Scenario(tried_to_publish, "publish", publish_again, kind="with files"),
+    "plan with sinks": Scenario(nothing, "plan", run_one, kind="with sinks"),
+    "publish to a topic": Scenario(committed, "publish", publish_again, kind="with sinks"),
+    "publish at least once": Scenario(committed, "publish", publish_again, kind="at least once"),
 }

@@ -34,8 +34,12 @@ class ProxiedKafka(Kafka):
     """A broker with one more listener, which tells its clients to come through a proxy."""
 
     def __init__(self, home: Home, ports: Ports) -> None:
-        # The cleaner looks often, so that a test need not wait for it.
-        super().__init__(home, ports, {"log.cleaner.backoff.ms": "200"})
+        # The cleaner and whatever ends transactions look often, so that a test need not wait for them.
+        settings = {
+            "log.cleaner.backoff.ms": "200",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        }
+        super().__init__(home, ports, settings)
         self.inner = free_port()
         self.advertised = 0
 

@@ -1,4 +1,4 @@
-"""A task is killed between any two I/O calls of plan, pre-commit, commit and abort; its retry makes it good."""
+"""A task is killed between any two I/O calls of plan, pre-commit, commit, publish and abort; its retry makes it good."""
 
 from __future__ import annotations
 
@@ -83,6 +83,10 @@ USE_CASES = {
     "commit.chain.advance": "commit",
     "commit.commit": "commit",
     "abort.commit": "abort",
+    "publish.receipts.try_to_show": "publish",
+    "publish.commit.3": "publish",
+    "topic.record": "publish to a topic",
+    "topic.commit": "publish to a topic",
 }
 """For each use case, places inside its transaction, and a scenario that gets there."""
 

@@ -134,9 +134,9 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
             )
     written = 0
     for table in pipeline.tables:
-        sink = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
-        sink.commit(Committable(attempt=ticket.sink_attempt, rows=sealed[table.table], body={}))
-        written += sink.rows
+        committing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
+        committing.commit(Committable(attempt=ticket.sink_attempt, rows=sealed[table.table], body={}))
+        written += committing.rows
     staged = ticket.table(QUARANTINE)
     if epoch.kind is EpochKind.REQUEUE:
         done, kept = tx.quarantine.requeue(staged, epoch)

@@ -1,0 +1,61 @@
+"""What the sinks that follow a commit show: topics and files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.dataset
+
+from epochline.beside import Files
+from epochline.following import committed_files
+from epochline.pipeline import Pipeline
+from tests.crash.watching import all_decided
+from tests.integration.sinks_world import seen
+
+SHOWN_ROWS = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND epoch_id = %s"
+"""By sink, the rows of an epoch as its receipts say."""
+
+
+class Asked(Protocol):
+    """A pipeline whose ledger can be asked."""
+
+    name: str
+
+    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of an answer."""
+        ...
+
+
+def left_to_show(line: Asked) -> list[tuple[Any, ...]]:
+    """Epochs and sinks that are committed and not shown, or are not known to be."""
+    asked = "SELECT epoch_id, sink, state FROM epochline.receipts WHERE pipeline = %s AND state <> 'SHOWN'"
+    return line.query(asked, line.name)
+
+
+def values_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:
+    """What a consumer of committed records sees now."""
+    all_decided(bootstrap, topic)
+    return Counter((record.value or "").encode() for record in seen(bootstrap, topic))
+
+
+def rows_in_files(files: Files) -> Counter[tuple[int, int, bytes]]:
+    """By partition and offset of their record, the rows that a follower of the manifest is given."""
+    paths = [file for epoch in committed_files(files.path) for file in epoch.files]
+    if not paths:
+        return Counter()
+    rows = pyarrow.dataset.dataset(paths, format=files.format).to_table().to_pylist()
+    return Counter((row["_partition"], row["_offset"], row["value"].encode()) for row in rows)
+
+
+def files_left_over(pipeline: Pipeline) -> list[Path]:
+    """What lies in the folders of file sinks and belongs to no epoch that is shown."""
+    left: list[Path] = []
+    for sink in pipeline.beside:
+        assert isinstance(sink, Files)
+        shown = {Path(file) for epoch in committed_files(sink.path) for file in epoch.files}
+        staging, manifest = Path(sink.path, "_epochline/staging"), Path(sink.path, "_epochline/manifest")
+        found = {path for path in Path(sink.path).rglob("*") if path.is_file() and path.parent != manifest}
+        left += sorted((found - shown) | set(staging.glob("*")))
+    return left
