@@ -250,8 +250,8 @@ def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world
 
 def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothing_else(
     world: World,
-    login: Callable[..., str],
-    as_superuser: Any,  # noqa: F811 - fixtures
+    login: Callable[..., str],  # noqa: F811 - a fixture
+    as_superuser: Any,  # noqa: F811 - a fixture
 ) -> None:
     """SEC-6: the reader's role and two rights on the cursor (docs/downstream.md)."""
     committed(world, 2)
