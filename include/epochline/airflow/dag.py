@@ -76,8 +76,9 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         catchup=False,
         max_active_runs=1,
         # The ledger counts aborted epochs and says no; this keeps Airflow from making runs that would hear it (K11).
-        # Airflow pauses at this number, where 0 means never.
-        max_consecutive_failed_dag_runs=0 if tolerable is None else tolerable + 1,
+        # Airflow pauses at this number, where 0 means never: also where a run is red because a sink is down, which
+        # must keep no later run from its epoch.
+        max_consecutive_failed_dag_runs=0 if tolerable is None or pipeline.following else tolerable + 1,
         default_args={"retries": settings.restart.retries, "retry_delay": settings.restart.delay},
         tags=list(pipeline.tags),
         doc_md=_DOC.format(
