@@ -25,6 +25,10 @@ class SavepointFileError(EpochlineError):
     """A file is no savepoint, or not what was saved."""
 
 
+class DownstreamError(EpochlineError):
+    """A consumer's connection does not keep its work and its cursor in one transaction."""
+
+
 class DeclarationError(EpochlineError):
     """A pipeline's declaration cannot work; the message names the field and the fix."""
 

@@ -588,13 +588,10 @@ class Receipts(Protocol):
         """Receipts of sinks that show their epoch, and that nobody is known to have heard of, the oldest first."""
 
     def tell(self, pipeline: str, receipts: Sequence[ToldReceipt], run: Run) -> None:
-        """Note which run's task tells them; whether it was heard is known when the task has succeeded."""
+        """Note which run's task tells them; whether it was heard is known later."""
 
-    def tellers(self, pipeline: str) -> Sequence[str]:
-        """Ids of runs whose telling is not known to have been heard."""
-
-    def heard(self, pipeline: str, run_id: str) -> None:
-        """What this run's task told was heard."""
+    def heard(self, pipeline: str, receipts: Sequence[ToldReceipt]) -> None:
+        """Note that these were told, and heard; nothing for those that nobody told."""
 
 
 class Times(Protocol):

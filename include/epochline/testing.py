@@ -790,12 +790,10 @@ class FakeTransaction:
         for one in receipts:
             self.rows.receipts[pipeline, one.epoch_id, one.sink].told_by = run.run_id
 
-    def tellers(self, pipeline: str) -> Sequence[str]:
-        return sorted({row.told_by for _, _, row in self._receipts(pipeline) if row.told_by and not row.heard})
-
-    def heard(self, pipeline: str, run_id: str) -> None:
-        for _, _, row in self._receipts(pipeline):
-            row.heard = row.heard or row.told_by == run_id
+    def heard(self, pipeline: str, receipts: Sequence[ToldReceipt]) -> None:
+        for one in receipts:
+            row = self.rows.receipts[pipeline, one.epoch_id, one.sink]
+            row.heard = row.told_by is not None
 
     # Event time: only Spark knows any.
 

@@ -227,7 +227,7 @@ def scheduler(stack: Stack) -> Scheduler:
     expected = set(find_all(AIRFLOW_DAGS))
     eventually(
         "every DAG is there",
-        lambda: expected <= {dag["dag_id"] for dag in one.call("GET", "/api/v2/dags")["dags"]},
+        lambda: expected <= {dag["dag_id"] for dag in one.call("GET", "/api/v2/dags?limit=100")["dags"]},
         120,
     )
     for dag in expected - RUN_BY_THEMSELVES:

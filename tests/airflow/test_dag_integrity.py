@@ -45,6 +45,7 @@ for number, path in enumerate(sys.argv[1:]):
                     "timeout": task.execution_timeout.total_seconds(), "conn_id": getattr(task, "_conn_id", None),
                     "conf": getattr(task, "conf", None), "trigger_rule": str(task.trigger_rule),
                     "returns": str(inspect.signature(type(task).execute).return_annotation),
+                    "outlets": [f"{type(one).__name__} {one.name}" for one in task.outlets],
                     "templates": {
                         name: getattr(task, name) for name in task.template_fields
                         if isinstance(getattr(task, name), str)
@@ -59,9 +60,36 @@ print("ANSWER" + json.dumps({"dags": dags, "heavy": imported}, default=str))
 """
 
 
+FOLLOWED = """
+from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text, epoch_dag
+
+dag = epoch_dag(
+    Pipeline(
+        name="followed",
+        source=KafkaSource(topics="followed"),
+        parse=Text(),
+        sinks=[PostgresTable(table="followed", columns={"value": "text"}), KafkaTopic(topic="followed_out", value=Text())],
+    )
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The DAG of a pipeline with a sink that follows the commit."""
+    path = tmp_path_factory.mktemp("followed") / "followed.py"
+    path.write_text(FOLLOWED)
+    (dag,) = read_files(tmp_path_factory, [path])["dags"]
+    return dag  # type: ignore[no-any-return]
+
+
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a fresh interpreter sees of the DAG files, under an AIRFLOW_HOME of its own."""
+    return read_files(tmp_path_factory, FILES)
+
+
+def read_files(tmp_path_factory: pytest.TempPathFactory, files: list[Path]) -> dict[str, Any]:
+    """What a fresh interpreter sees of DAG files, under an AIRFLOW_HOME of its own."""
     home = tmp_path_factory.mktemp("airflow")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
@@ -72,7 +100,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), str(ROOT / "spark_jobs")]),
     }
     done = subprocess.run(
-        [sys.executable, "-c", READ.replace("%r", repr(HEAVY)), *map(str, FILES)],
+        [sys.executable, "-c", READ.replace("%r", repr(HEAVY)), *map(str, files)],
         capture_output=True,
         text=True,
         check=False,
@@ -105,17 +133,56 @@ def test_the_tasks_are_plan_pre_commit_commit_with_abort_as_their_teardown(dags:
     """C6, U6: the teardown runs for both setups, and its failure makes the run red."""
     for dag in dags:
         tasks = dag["tasks"]
+        follows = publishes(dag)
 
         assert {name: task["down"] for name, task in tasks.items()} == {
             "plan_epoch": ["abort_epoch", "pre_commit"],
             "pre_commit": ["abort_epoch", "commit_epoch"],
-            "commit_epoch": ["abort_epoch"],
+            "commit_epoch": ["abort_epoch", *follows],
             "abort_epoch": [],
+            **{name: [] for name in follows},
         }
         assert [name for name, task in tasks.items() if task["setup"]] == ["plan_epoch", "pre_commit"]
         assert [name for name, task in tasks.items() if task["teardown"]] == ["abort_epoch"]
         assert tasks["abort_epoch"]["fails_run"] is True
         assert all(task["timeout"] > 0 for task in tasks.values())
+
+
+def publishes(dag: dict[str, Any]) -> list[str]:
+    """The task that shows epochs in sinks that follow the commit, where there are such."""
+    return ["publish"] if find_all(ROOT / "dags")[dag["id"]].following else []
+
+
+def test_a_run_publishes_also_where_it_had_nothing_to_read_and_waits_for_no_sink_for_ever(
+    followed: dict[str, Any],
+) -> None:
+    """E6: an earlier run's epoch may be due; a sink that is down must not keep the next run from its epoch."""
+    publish = followed["tasks"]["publish"]
+
+    assert publish["trigger_rule"] == "TriggerRule.NONE_FAILED"
+    assert publish["retries"] == 2
+    assert publish["timeout"] == 3600
+    assert followed["tasks"]["commit_epoch"]["down"] == ["abort_epoch", "publish"]
+
+
+def test_the_page_of_a_dag_explains_publish_where_there_is_one(
+    followed: dict[str, Any], dags: list[dict[str, Any]]
+) -> None:
+    assert "you clear `publish`" in followed["doc"]
+    assert "shows it in kafka:followed_out" in followed["doc"]
+    rows = [line for line in followed["doc"].splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in rows}) == 1
+    assert not re.search(r"\n\n\|(?! What)", followed["doc"])  # the table is one
+    for dag in dags:
+        assert bool(publishes(dag)) == ("`publish` red" in dag["doc"])
+
+
+def test_the_tasks_that_show_epochs_tell_of_them(followed: dict[str, Any]) -> None:
+    """By an alias, because an outlet that is an asset emits one event per task, and one without an epoch."""
+    tells = {name: task["outlets"] for name, task in followed["tasks"].items() if task["outlets"]}
+    alias = ["AssetAlias epochline://followed"]
+
+    assert tells == {"commit_epoch": alias, "publish": alias}
 
 
 def test_one_run_at_a_time_and_no_catching_up(dags: list[dict[str, Any]]) -> None:
@@ -145,7 +212,7 @@ def test_the_epochs_id_is_all_that_passes_between_tasks(dags: list[dict[str, Any
     """INV-8, B4: only ``plan_epoch`` returns a value, and no operator pushes another."""
     for dag in dags:
         returns = {name: task["returns"] for name, task in dag["tasks"].items()}
-        assert returns == {"plan_epoch": "str", "pre_commit": "None", "commit_epoch": "None", "abort_epoch": "None"}
+        assert returns == {"plan_epoch": "str", **dict.fromkeys(set(returns) - {"plan_epoch"}, "None")}
         for name in ("pre_commit", "commit_epoch", "abort_epoch"):
             assert "plan_epoch" in dag["tasks"][name]["templates"]["epoch_id"]
     code = "".join(path.read_text() for path in (ROOT / "include" / "epochline" / "airflow").glob("*.py"))

@@ -12,6 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
+from epochline.local import kafka
+
 PROJECT = Path(__file__).parents[2]
 COMPOSE = PROJECT / "docker-compose.yaml"
 INCLUDE = PROJECT / "include"
@@ -267,6 +269,19 @@ def test_postgres_has_the_durability_of_the_embedded_stack():
     assert {"fsync=on", "full_page_writes=on", "synchronous_commit=on"} <= settings
     assert "client_connection_check_interval=2s" in settings
     assert "--data-checksums" in SERVICES["postgres"]["environment"]["POSTGRES_INITDB_ARGS"]
+
+
+def test_kafka_takes_transactions_as_the_embedded_broker_does():
+    """K17, P9: with one broker a transaction log that wants three copies takes no transaction at all."""
+    given = SERVICES["kafka"]["environment"]
+    wanted = {
+        name: value
+        for name, value in kafka._SETTINGS.items()
+        if name.startswith(("transaction.", "offsets.topic.")) or name in ("log.retention.ms", "message.max.bytes")
+    }
+
+    assert {name: given[f"KAFKA_{name.upper().replace('.', '_')}"] for name in wanted} == wanted
+    assert wanted["transaction.state.log.replication.factor"] == wanted["transaction.state.log.min.isr"] == "1"
 
 
 def test_the_image_lists_exactly_the_jars_of_the_lock_file():

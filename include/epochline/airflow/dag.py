@@ -14,7 +14,7 @@ from epochline.airflow.operators import (
     PreCommitOperator,
 )
 from epochline.airflow.publishing import PublishOperator
-from epochline.airflow.settings import PLAN_PATIENCE, params, settings_of_dag
+from epochline.airflow.settings import PLAN_PATIENCE, PUBLISH_PATIENCE, params, settings_of_dag
 from epochline.pipeline import Pipeline
 from epochline.table import PostgresTable
 
@@ -24,7 +24,7 @@ _DOC = """
 ### One run, one checkpoint epoch
 
 Reads **{source}**, writes **{sinks}**. `plan_epoch` writes the offset range to the ledger, `pre_commit` stages exactly
-that range with Spark and seals it, `commit_epoch` makes it visible together with the offsets, in one transaction.
+that range with Spark and seals it, `commit_epoch` makes it visible together with the offsets, in one transaction.{publish}
 
 | What you see | What it means | What to do |
 |---|---|---|
@@ -34,15 +34,27 @@ that range with Spark and seals it, `commit_epoch` makes it visible together wit
 | `plan_epoch`: "is being staged by run …" | another run holds the pipeline's epoch | wait; this run tries again by itself |
 | you clear a committed run | its receipt is shown | nothing is written twice |
 | you backfill an interval | the range ends where the interval ends; what is committed already is shown, not read again | nothing |
-
+{publish_rows}
 Trigger it by hand to read what is there now; *record limit* bounds the epoch, *note* is kept in the ledger. Empty
 fields are as declared; what is in force for an epoch, and what decided it, is in `settings` of its row.
 
 ```sql
 SELECT * FROM epochline.epochs WHERE pipeline = '{name}' ORDER BY epoch_id DESC LIMIT 10;
 SELECT * FROM epochline.heads WHERE pipeline = '{name}';
+SELECT * FROM epochline.receipts WHERE pipeline = '{name}' ORDER BY epoch_id DESC LIMIT 10;
 ```
+
+Each epoch that a sink shows is an event of the asset `epochline://{name}/SINK`, with its id, rows and offsets.
 """  # noqa: E501 - rows of a Markdown table cannot be broken
+
+_PUBLISH = " `publish` then\nshows it in {following}: every epoch that is due there, whichever run committed it."
+
+_PUBLISH_ROWS = """\
+| `publish` red, the other tasks green | a sink is down or refuses; the epoch is committed, and due there | read its log; where the sink is only down, nothing: the next run publishes all that is due, in order |
+| `publish` green in a run that is otherwise skipped | nothing to read, but an earlier epoch was due or not told yet | nothing |
+| `plan_epoch` skipped: "epochs still to show" | too many epochs are due in a sink; the backlog waits in Kafka | mend the sink; each run publishes, and planning goes on by itself |
+| you clear `publish` | what is shown is not written again | nothing |
+"""  # noqa: E501 - as above
 
 
 def epoch_dag(pipeline: Pipeline) -> DAG:
@@ -55,6 +67,7 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
     """
     settings = settings_of_dag(pipeline)
     tolerable = settings.tolerable_failures
+    following = ", ".join(str(sink) for sink in pipeline.following)
     with DAG(
         dag_id=pipeline.name,
         schedule=_timetable(settings.interval),
@@ -63,8 +76,9 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         catchup=False,
         max_active_runs=1,
         # The ledger counts aborted epochs and says no; this keeps Airflow from making runs that would hear it (K11).
-        # Airflow pauses at this number, where 0 means never.
-        max_consecutive_failed_dag_runs=0 if tolerable is None else tolerable + 1,
+        # Airflow pauses at this number, where 0 means never: also where a run is red because a sink is down, which
+        # must keep no later run from its epoch.
+        max_consecutive_failed_dag_runs=0 if tolerable is None or pipeline.following else tolerable + 1,
         default_args={"retries": settings.restart.retries, "retry_delay": settings.restart.delay},
         tags=list(pipeline.tags),
         doc_md=_DOC.format(
@@ -74,6 +88,8 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
                 f"{sink.table} ({sink.mode})" if isinstance(sink, PostgresTable) else str(sink)
                 for sink in pipeline.sinks
             ),
+            publish=_PUBLISH.format(following=following) if following else "",
+            publish_rows=_PUBLISH_ROWS if following else "",
         ),
         params=params(),
     ) as dag:
@@ -101,8 +117,16 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         for setup in (plan, pre_commit):
             setup.is_setup = True
         if pipeline.following:
-            # Also after a run that had nothing to read: what an earlier one committed may still be due.
-            commit >> PublishOperator(pipeline=pipeline, task_id="publish", trigger_rule="none_failed")
+            commit >> PublishOperator(
+                pipeline=pipeline,
+                task_id="publish",
+                # Also after a run that had nothing to read: what an earlier one committed may still be due.
+                trigger_rule="none_failed",
+                execution_timeout=PUBLISH_PATIENCE,
+                # Not as often as the strategy says: a sink that is down must not keep the next run from its epoch.
+                retries=2,
+                retry_delay=timedelta(seconds=10),
+            )
         plan >> pre_commit >> commit >> abort.as_teardown(setups=[plan, pre_commit], on_failure_fail_dagrun=True)
     return dag
 

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
+from epochline.airflow.assets import events_of, tell_airflow
 from epochline.airflow.connections import (
     epochline_errors,
     interval_of,
@@ -235,7 +236,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
 
 class CommitEpochOperator(BaseOperator):
-    """Make the sealed epoch visible, exactly once.
+    """Make the sealed epoch visible, exactly once, and emit an asset event per epoch and table.
 
     :param pipeline: the declaration.
     :param epoch_id: id of the epoch. (templated)
@@ -244,7 +245,7 @@ class CommitEpochOperator(BaseOperator):
     template_fields: Sequence[str] = ("epoch_id",)
 
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(inlets=[events_of(pipeline)], outlets=[events_of(pipeline)], **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
 
@@ -253,10 +254,10 @@ class CommitEpochOperator(BaseOperator):
         from epochline.coordinator import commit
 
         with epochline_errors():
-            receipt = commit(
-                ledger_of(self.pipeline), offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id)
-            )
+            ledger = ledger_of(self.pipeline)
+            receipt = commit(ledger, offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id))
         self.log.info("%s", receipt)
+        tell_airflow(ledger, self.pipeline, context)
 
 
 class AbortEpochOperator(BaseOperator):

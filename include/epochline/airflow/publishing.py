@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
+from epochline.airflow.assets import events_of, tell_airflow
 from epochline.airflow.connections import epochline_errors, ledger_of
 from epochline.pipeline import Pipeline
 
@@ -21,16 +22,18 @@ class PublishOperator(BaseOperator):
     """
 
     def __init__(self, *, pipeline: Pipeline, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(inlets=[events_of(pipeline)], outlets=[events_of(pipeline)], **options)
         self.pipeline = pipeline
 
     def execute(self, context: Context) -> None:
-        """Publish; skip where every sink shows everything."""
+        """Publish, and emit an asset event per epoch and sink; skip where there is neither to do."""
         from epochline.coordinator import publish
 
         with epochline_errors():
-            published = publish(
-                ledger_of(self.pipeline), self.pipeline.name, report=lambda one: self.log.info("%s", one)
+            ledger = ledger_of(self.pipeline)
+            published = publish(ledger, self.pipeline.name, report=lambda one: self.log.info("%s", one))
+        told = tell_airflow(ledger, self.pipeline, context)
+        if not published and not told:
+            raise AirflowSkipException(
+                f"{self.pipeline.name}: every sink shows every committed epoch, and all are told."
             )
-        if not published:
-            raise AirflowSkipException(f"{self.pipeline.name}: every sink shows every committed epoch.")

@@ -16,6 +16,9 @@ from epochline.settings_file import file_settings
 PLAN_PATIENCE = timedelta(minutes=5)
 """Two leases are waited for another run, and Kafka has its own patience; a minimum pause comes on top."""
 
+PUBLISH_PATIENCE = timedelta(hours=1)
+"""For all that is due; what is left then is published by the next run, epoch by epoch."""
+
 ACTION = "action"
 """Key of a run's conf: which of an operator's actions the run is an epoch of (`epochline.airflow.operations`)."""
 

@@ -1,4 +1,4 @@
-"""The use cases: plan, begin, renew, seal, commit, publish, abort. They alone change a state."""
+"""The use cases: plan, begin, renew, seal, commit, publish, tell, abort. They alone change a state."""
 
 from epochline.coordinator.abort import abort
 from epochline.coordinator.begin import begin, renew
@@ -7,6 +7,7 @@ from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, Preview, origin
 from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
 from epochline.coordinator.startup import ask_startup
+from epochline.coordinator.tell import tell
 
 __all__ = [
     "LEASE",
@@ -25,4 +26,5 @@ __all__ = [
     "publish",
     "renew",
     "seal",
+    "tell",
 ]

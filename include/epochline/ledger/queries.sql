@@ -658,10 +658,6 @@ ORDER BY r.epoch_id, r.sink LIMIT :most
 -- name: tell_receipt
 UPDATE epochline.receipt SET told_by = :run_id WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND sink = :sink
 
--- name: tellers
-SELECT DISTINCT told_by FROM epochline.receipt
-WHERE pipeline = :pipeline AND heard_at IS NULL AND told_by IS NOT NULL ORDER BY told_by
-
--- name: heard_receipts
+-- name: hear_receipt
 UPDATE epochline.receipt SET heard_at = clock_timestamp()
-WHERE pipeline = :pipeline AND told_by = :run_id AND heard_at IS NULL
+WHERE pipeline = :pipeline AND epoch_id = :epoch_id AND sink = :sink AND told_by IS NOT NULL AND heard_at IS NULL

@@ -95,11 +95,9 @@ class PostgresReceipts:
                 pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink, run_id=run.run_id,
             )  # fmt: skip
 
-    def tellers(self, pipeline: str) -> Sequence[str]:
-        return [row.told_by for row in execute(self._connection, "tellers", pipeline=pipeline)]
-
-    def heard(self, pipeline: str, run_id: str) -> None:
-        execute(self._connection, "heard_receipts", pipeline=pipeline, run_id=run_id)
+    def heard(self, pipeline: str, receipts: Sequence[ToldReceipt]) -> None:
+        for one in receipts:
+            execute(self._connection, "hear_receipt", pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink)
 
 
 def _committable(pipeline: str, row: Row[Any]) -> Committable:

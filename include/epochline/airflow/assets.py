@@ -1,0 +1,89 @@
+"""Asset events: one per committed epoch and sink, so that DAGs can be scheduled on what a pipeline wrote.
+
+An event is emitted by a task that succeeds, and Airflow keeps it in the transaction in which the task becomes a
+success. A task that is lost before that emits none, nor does one that somebody marks as success by hand. So neither
+is believed: an epoch is told until its event is found in Airflow (`epochline.coordinator.tell`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import Asset, AssetAlias
+
+from epochline.airflow.connections import run_of
+from epochline.pipeline import Pipeline
+from epochline.ports import Ledger, ToldReceipt
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+
+NEWEST_EVENTS = 500
+"""How many events of a pipeline are looked through; one that is older is told again, and is among them then."""
+
+
+def sink_asset(pipeline: str, sink: str) -> Asset:
+    """The asset that a DAG is scheduled on to run after epochs of a pipeline: ``epochline://PIPELINE/SINK``.
+
+    Args:
+        pipeline: its name.
+        sink: as ``epochline.receipts`` names it: ``orders`` (a table), ``kafka:topic``, ``files:/path``. What may not
+            stand in a path is percent-encoded.
+    """
+    return Asset(f"epochline://{pipeline}/{quote(sink, safe=':')}")
+
+
+def events_of(pipeline: Pipeline) -> AssetAlias:
+    """Inlet and outlet of a task that tells: an asset emits one event per task, an alias one per epoch and sink."""
+    return AssetAlias(f"epochline://{pipeline.name}")
+
+
+def tell_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) -> int:
+    """Let this task emit an event per epoch and sink that Airflow has not got yet; how many.
+
+    The epoch is committed: where this fails it says so in the log, and the next task that tells emits them.
+    """
+    from epochline.coordinator import tell
+
+    alias = events_of(pipeline)
+
+    def heard(untold: Sequence[ToldReceipt]) -> Sequence[ToldReceipt]:
+        newest = context["inlet_events"][alias].ascending(False).limit(NEWEST_EVENTS)
+        there = [event.extra for event in newest]
+        return [one for one in untold if extra_of(one) in there]
+
+    try:
+        told = tell(ledger, pipeline.name, run_of(context), heard=heard)
+        events = context["outlet_events"][alias]
+        for one in told:
+            events.add(sink_asset(pipeline.name, one.sink), extra=extra_of(one))
+    except Exception as error:
+        log.warning(
+            "epochs.not_told pipeline=%s reason=%s: %s; the next run tells them",
+            pipeline.name, type(error).__name__, error,
+        )  # fmt: skip
+        return 0
+    return len(told)
+
+
+def extra_of(receipt: ToldReceipt) -> dict[str, Any]:
+    """What an event says of its epoch, as JSON; ``offsets`` are ``[start, until)`` by topic and partition.
+
+    All of it tells an epoch from one of the same number in a ledger that was set back since.
+    """
+    return {
+        "epoch_id": receipt.epoch_id,
+        "sink": receipt.sink,
+        "rows": receipt.rows,
+        "shown_at": receipt.shown_at.astimezone(UTC).isoformat(),
+        "offsets": {
+            topic: {partition: list(bounds) for partition, bounds in partitions.items()}
+            for topic, partitions in receipt.offsets.items()
+        },
+    }
