@@ -6,13 +6,12 @@ import itertools
 import json
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 import two_step_run
-from epochline import Json, KafkaSource, KafkaTopic
+from epochline import Json, KafkaTopic
 from epochline.coordinator import PlanOutcome, commit, publish, seal
 from epochline.declarations import find
 from tests.integration.kafka_topics import read_topic
@@ -26,7 +25,7 @@ Made = Callable[..., World]
 def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
     """A program of ``dags/examples`` with topics of the test's own."""
 
-    def make(name: str, **changed: Any) -> World:
+    def make(name: str, *, reads: str | None = None) -> World:
         source, out = new_topics(kafka_bootstrap)
         declared = find(name, PROJECT / "dags")
         sinks = tuple(
@@ -34,10 +33,10 @@ def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
         )
         fields = {
             "name": f"{name}-{os.getpid()}-{next(_numbers)}",
-            "source": KafkaSource(topics=source),
+            "source": declared.source.model_copy(update={"topics": (reads or source,)}),
             "sinks": sinks,
         }
-        it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields | changed))
+        it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields))
         it.create()
         path = ":".join(str(PROJECT / one) for one in ("include", ".", "spark_jobs", "tests/functions"))
         return World(
@@ -241,7 +240,7 @@ class TestReadOn:
 
     def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: World) -> None:
         """Rows equal what a read_committed consumer sees: aborted records are no rows, and of two the last counts."""
-        world = shipped("ip_count_read_on", source=KafkaSource(topics=counting.topics[0]))
+        world = shipped("ip_count_read_on", reads=counting.topics[0])
         counting.produce(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
         counting.it.epoch()
         counting.killed_at("topic.commit")
