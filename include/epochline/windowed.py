@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from epochline.columns import parse_type
 from epochline.declared import Declared, check_identifier
 from epochline.event_time import EventTime
+from epochline.names import MAX_IDENTIFIER_BYTES
 from epochline.restart import Pause
 from epochline.state import StateTable
 from epochline.table import PostgresTable
@@ -23,6 +24,7 @@ START, END = "window_start", "window_end"
 
 _TIME = parse_type("timestamptz").name
 _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")
+_TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
 
 
 Sink = PostgresTable | KafkaTopic
@@ -115,7 +117,8 @@ class Windowed(Declared):
         """
         into = next(sink for sink in sinks if isinstance(sink, Sink) and sink_name(sink) == self.into)
         if isinstance(into, KafkaTopic):
-            table, columns = into.topic.replace(".", "_"), into.record
+            # A topic may have a longer name than a table, and other characters.
+            table, columns = re.sub("[^A-Za-z0-9_]", "_", into.topic)[:_TOPIC_BYTES], into.record
         else:
             table, columns = into.table, into.columns or {}
         return StateTable(table=f"{table}_open", key=(*self.key, START), columns=columns)

@@ -6,69 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Lines that go to the program's topic, each a record."""
-
-    lines: tuple[str, ...]
-
-    def __init__(self, *lines: str) -> None:
-        object.__setattr__(self, "lines", lines)
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A command of `epochline`.
-
-    Args:
-        command: its arguments; ``{folder}`` stands for a folder of the program's own.
-        killed_at: a failpoint at which the process is killed: the document's fault.
-    """
-
-    command: str
-    killed_at: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a query gives at this moment, as text."""
-
-    query: str
-    expected: tuple[tuple[str, ...], ...]
-
-    def __init__(self, query: str, *expected: tuple[str, ...]) -> None:
-        object.__setattr__(self, "query", query)
-        object.__setattr__(self, "expected", expected)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """One of the documents' programs.
-
-    Args:
-        name: as the command line spells it.
-        shows: what it shows, in a sentence.
-        pipeline: declared under ``dags/examples``.
-        topic: which that reads; made anew with one partition.
-        steps: in order.
-        result: what is there in the end.
-        files: names of files that must be in the program's folder in the end.
-        sql: file beside this one that makes the tables which the program finds there.
-        service: under which its functions find the database in libpq's service file.
-    """
-
-    name: str
-    shows: str
-    pipeline: str
-    topic: str
-    steps: tuple[Send | Call | Look, ...]
-    result: Look
-    files: tuple[str, ...] = field(default=())
-    sql: str | None = None
-    service: str | None = None
+from examples.steps import Call, Look, Program, Send
+from examples.topic_programs import TOPIC_PROGRAMS, visits
 
 
 def _orders(*orders: tuple[int, float, int]) -> Send:
@@ -83,10 +23,6 @@ def _orders(*orders: tuple[int, float, int]) -> Send:
 
 
 _MIDNIGHT = 1_772_323_200  # 2026-03-01T00:00:00Z
-
-
-def _visits(*seconds: int) -> Send:
-    return Send(*(f"2019-09-15_10:00:{second:02} 192.168.1.1" for second in seconds))
 
 
 _NINE_ORDERS = (
@@ -167,20 +103,20 @@ _ALL: Sequence[Program] = (
         pipeline="ip_count",
         topic="ip_count_source",
         steps=(
-            _visits(0, 1, 2),
+            visits(0, 1, 2),
             Call("run ip_count"),
-            _visits(3, 4),
+            visits(3, 4),
             Call("run ip_count", killed_at="commit.commit"),
             Call("run ip_count"),
-            _visits(6, 7),
+            visits(6, 7),
             Call("run ip_count"),
             Look(_WINDOWS, ("192.168.1.1", "10:00:00", "5")),
-            _visits(3),
+            visits(3),
             Call("run ip_count"),
             Look(_WINDOWS, ("192.168.1.1", "10:00:00", "6")),
-            _visits(20),
+            visits(20),
             Call("run ip_count"),
-            _visits(1),
+            visits(1),
             Call("run ip_count"),
         ),
         result=Look(
@@ -262,6 +198,7 @@ _ALL: Sequence[Program] = (
         result=Look(_COUNTS, ("flink", "3"), ("hello", "3")),
         files=("epoch-1.zip", "epoch-2.zip", "epoch-3.zip"),
     ),
+    *TOPIC_PROGRAMS,
 )
 
 PROGRAMS = {program.name: program for program in _ALL}

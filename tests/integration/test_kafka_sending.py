@@ -257,6 +257,20 @@ def test_each_sink_of_each_pipeline_has_a_marker_of_its_own(settings: dict[str, 
     assert Marker.key('a","b', "c") != Marker.key("a", 'b","c')
 
 
+def test_a_marker_that_was_taken_back_is_none_until_the_next_one(
+    settings: dict[str, str], kafka_bootstrap: str, topic: str
+) -> None:
+    """What is made anew, in a new ledger, is not behind what it was before."""
+    sent(settings, topic, 1, epoch=1)
+    with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")) as producer:
+        producer.send(CONTROL_TOPIC, key=marker_key(topic), value=None).get(30)
+    assert marked(settings, topic) is None
+
+    sent(settings, topic, 1, epoch=1)
+
+    assert marked(settings, topic) == marker(1)
+
+
 def test_a_marker_that_cannot_be_read_is_named_by_its_offset(
     settings: dict[str, str], kafka_bootstrap: str, topic: str
 ) -> None:

@@ -32,7 +32,7 @@ def home(stack: Stack, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch) ->
     "name", [pytest.param(name, marks=() if name == SHORTEST else pytest.mark.slow) for name in PROGRAMS]
 )
 def test_a_program_gives_what_the_documents_say_although_it_is_killed_on_the_way(name: str, home: str) -> None:
-    """E3, E5, E5b, E7, E8, E10, E11, C11, C12: input, commands, the document's fault, result and verdict."""
+    """E1, E3, E5, E5b, E6, E7, E8, E10, E11, E12, Q7, C11, C12: input, commands, the document's fault, result and verdict."""
     done = subprocess.run(
         [sys.executable, "-c", "from epochline.cli import main; main()", "examples", "run", name],
         env={**os.environ, "EPOCHLINE_HOME": home}, capture_output=True, text=True, check=False, timeout=1800,

@@ -11,6 +11,7 @@ from epochline import (
     EventTime,
     Json,
     KafkaSource,
+    KafkaTopic,
     Pipeline,
     PostgresTable,
     Session,
@@ -115,3 +116,37 @@ def test_other_windows_over_the_windows_that_are_open_are_refused() -> None:
         "sinks.hits": Effect.NEXT_EPOCH,
         "sinks.h6": Effect.MIGRATION,
     }
+
+
+def topic(**changed: Any) -> KafkaTopic:
+    fields = {"topic": "hits", "value": Json(columns=HITS), "key": ("ip", "window_start"), "aggregated": True}
+    return KafkaTopic(**fields | changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("hits", "hits_open"), ("shop.hits-1", "shop_hits_1_open"), ("h" * 249, f"{'h' * 58}_open")],
+    ids=["plain", "with dots and dashes", "longer than a table's name"],
+)
+def test_results_may_go_into_a_topic_and_open_windows_stay_in_a_table(name: str, table: str) -> None:
+    """E5: every name that a topic may have."""
+    declared = pipeline(windows(into=f"kafka:{name}"), topic(topic=name))
+
+    (state,) = declared.states
+    assert (state.table, state.key, state.columns) == (table, ("ip", "window_start"), topic().record)
+    assert Pipeline.from_stored(declared.stored()) == declared
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        (topic(aggregated=False), "must be aggregated=True"),
+        (topic(value=Json(columns={**HITS, "more": "text"})), "needs columns, and exactly: hits, ip, window_end"),
+        (topic(value=Json(columns=HITS | {"window_end": "text"})), "window_end is text; it must be timestamptz"),
+        (topic(topic="elsewhere"), "kafka:hits is not among the sinks"),
+    ],
+    ids=["not aggregated", "another column", "another type", "another topic"],
+)
+def test_a_topic_that_cannot_hold_results_is_refused(sink: KafkaTopic, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        pipeline(windows(into="kafka:hits"), sink)

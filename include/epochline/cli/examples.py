@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from epochline.local.stack import Stack
-    from examples.programs import Call, Look, Program, Send
+from epochline.cli.example_topics import committed_values, forget_markers, make_anew
 
-_KILLED = 137
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from epochline.local.stack import Stack
+    from examples.steps import Call, Look, Program, Read, Send
+
+_KILLED, _FAILED = 137, 1
+_PARTITIONS = 3
 _WRITER = "epochline_writer"
 
 _examples = typer.Typer(no_args_is_help=True, help="The documents' programs: what they do, and a run of each.")
@@ -41,7 +46,7 @@ def run(name: Annotated[str, typer.Argument(help="The program's name; see `epoch
     """Run the program NAME: its input, every command that is typed, the result, and whether that is right.
 
     Starts PostgreSQL and Kafka of the embedded stack if they do not run. The program has a database of its own, named
-    example_NAME, and a topic of its own; both are made anew by each run, and stay until the next. Exit code 0: the
+    example_NAME, and topics of its own; they are made anew by each run, and stay until the next. Exit code 0: the
     result is what the documents say; 1: it is not, or a step failed; 2: there is no such program.
     """
     from examples.programs import PROGRAMS
@@ -65,7 +70,7 @@ class _Run:
     def right(self) -> bool:
         """Go through the steps; whether the result is what it must be."""
         from epochline.cli import printing
-        from examples.programs import Call, Look, Send
+        from examples.steps import Call, Look, Read, Send
 
         printing.say(self._program.shows)
         self._prepare()
@@ -76,7 +81,7 @@ class _Run:
                     self._send(step)
                 case Call():
                     self._call(step)
-                case Look():
+                case Look() | Read():
                     as_expected = self._as_expected(step) and as_expected
         return self._verdict() and as_expected
 
@@ -87,12 +92,26 @@ class _Run:
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._stack.postgres.make_database(self._database)
-        _make_topic(self._stack.kafka.bootstrap_servers, self._program.topic, f"epochline.{self._program.pipeline}")
+        self._make_topics()
         self._run("migrate", quiet=True)
         if self._program.sql is not None:
             self._make_tables(self._program.sql)
         if self._program.service is not None:
             self._name_service(self._program.service)
+
+    def _make_topics(self) -> None:
+        from epochline.declarations import find_all
+        from epochline.local.home import project_root
+
+        servers, program = self._stack.kafka.bootstrap_servers, self._program
+        declared = find_all(project_root() / "dags")
+        written = declared[program.pipeline].topics
+        partitions = {program.topic: 1, **{sink.topic: _PARTITIONS for sink in written}}
+        readers = [
+            one.consumer_group for one in declared.values() if not partitions.keys().isdisjoint(one.source.topics)
+        ]
+        make_anew(servers, partitions, forgotten=readers)
+        forget_markers(servers, program.pipeline, [sink.name for sink in written])
 
     def _make_tables(self, file: str) -> None:
         from contextlib import closing
@@ -136,24 +155,33 @@ class _Run:
         from epochline.cli import printing
 
         said = f"$ epochline {step.command}".replace("{folder}", str(self._folder))
-        printing.say(said + (f"    # killed at {step.killed_at}" if step.killed_at else ""))
+        printing.say(
+            said
+            + (f"    # killed at {step.killed_at}" if step.killed_at else "")
+            + (f"    # fails: EPOCHLINE_EXAMPLE_FAULT={step.fault}" if step.fault else "")
+        )
         arguments = [part.replace("{folder}", str(self._folder)) for part in shlex.split(step.command)]
-        self._run(*arguments, killed_at=step.killed_at)
+        self._run(*arguments, killed_at=step.killed_at, fault=step.fault)
 
-    def _run(self, *arguments: str, killed_at: str | None = None, quiet: bool = False) -> None:
+    def _run(
+        self, *arguments: str, killed_at: str | None = None, fault: str | None = None, quiet: bool = False
+    ) -> None:
         from epochline.cli import printing
         from epochline.errors import StackError
 
         environment = self._environment()
         if killed_at is not None:
             environment["EPOCHLINE_FAILPOINT"] = f"{killed_at}:exit"
+        if fault is not None:
+            environment["EPOCHLINE_EXAMPLE_FAULT"] = fault
         done = subprocess.run(
             [sys.executable, "-c", "from epochline.cli import main; main()", *arguments],
             env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if not quiet and done.stdout.strip():
             printing.say(done.stdout.rstrip())
-        if done.returncode != (_KILLED if killed_at else 0):
+        expected = _KILLED if killed_at else _FAILED if fault else 0
+        if done.returncode != expected:
             raise StackError(f"`epochline {shlex.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
 
     def _environment(self) -> dict[str, str]:
@@ -164,29 +192,39 @@ class _Run:
 
         environment = {**os.environ, "EPOCHLINE_HOME": str(self._stack.home.root)}
         environment["EPOCHLINE_DAGS"] = str(project_root() / "dags")
-        environment.pop("EPOCHLINE_FAILPOINT", None)
+        for fault in ("EPOCHLINE_FAILPOINT", "EPOCHLINE_EXAMPLE_FAULT"):
+            environment.pop(fault, None)
         if self._program.service is not None:
             environment["PGSERVICEFILE"] = str(self._services)
         for connection, login in ((POSTGRES, None), (_WRITER, JOB)):
             environment[variable(connection)] = self._stack.postgres.dsn(self._database, login=login)
         return environment
 
-    def _as_expected(self, look: Look) -> bool:
+    def _as_expected(self, look: Look | Read) -> bool:
+        from epochline.cli import printing
+        from examples.steps import Look
+
+        columns, rows = self._query(look.query) if isinstance(look, Look) else self._consume(look.topic)
+        expected = look.expected if isinstance(look, Look) else tuple((value,) for value in look.expected)
+        printing.table(columns, rows)
+        if rows == expected:
+            return True
+        printing.say(f"WRONG: expected {expected or 'nothing yet'}")
+        return False
+
+    def _query(self, query: str) -> tuple[Sequence[str], tuple[tuple[str, ...], ...]]:
         from contextlib import closing
 
         import psycopg2
 
-        from epochline.cli import printing
-
         with closing(psycopg2.connect(self._stack.postgres.dsn(self._database))) as session, session.cursor() as cursor:
-            cursor.execute(look.query)
+            cursor.execute(query)
             columns = [one.name for one in cursor.description or ()]
-            rows = tuple(tuple(str(value) for value in row) for row in cursor.fetchall())
-        printing.table(columns, rows)
-        if rows == look.expected:
-            return True
-        printing.say(f"WRONG: expected {look.expected or 'nothing yet'}")
-        return False
+            return columns, tuple(tuple(str(value) for value in row) for row in cursor.fetchall())
+
+    def _consume(self, topic: str) -> tuple[Sequence[str], tuple[tuple[str, ...], ...]]:
+        values = committed_values(self._stack.kafka.bootstrap_servers, topic)
+        return (f"{topic}, read committed",), tuple((value,) for value in sorted(values))
 
     def _verdict(self) -> bool:
         from epochline.cli import printing
@@ -198,18 +236,3 @@ class _Run:
         if right and not missing:
             printing.say("RIGHT: this is what the documents say")
         return right and not missing
-
-
-def _make_topic(bootstrap_servers: str, topic: str, group: str) -> None:
-    """Make the topic anew, with one partition, and forget who read the old one."""
-    from contextlib import closing, suppress
-
-    from kafka import KafkaAdminClient
-    from kafka.errors import KafkaError, UnknownTopicOrPartitionError
-
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
-        with suppress(UnknownTopicOrPartitionError):
-            admin.delete_topics([topic])
-        with suppress(KafkaError):
-            admin.delete_groups([group])
-        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)

@@ -1,7 +1,7 @@
 """Markers: what says, in the Kafka transaction itself, which epoch of which sink it holds.
 
 A marker is committed or aborted with the records that it marks. So it settles what became of a transaction whose
-commit was not answered.
+commit was not answered. A record without a value forgets them: what is made anew in a new ledger has none.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def _decided(consumer: Consumer, reports: Reports, key: bytes, newest: int, dead
     )
 
 
-def _read(message: Message) -> Marker:
+def _read(message: Message) -> Marker | None:
+    if message.value() is None:
+        return None
     try:
         return Marker.from_body(message.value())
     except ValueError as error:

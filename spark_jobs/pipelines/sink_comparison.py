@@ -1,0 +1,35 @@
+"""The documents' tuples of three keys and a number, each with an id that is the same whenever it is read again (E6)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+_KEYS = ("key1", "key2", "key3")
+
+
+def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``{"key1": …, "key2": …, "key3": …, "indicate": 1}``, the record's time, and an id made of its place (X23)."""
+    rows: list[Sequence[Any]] = []
+    errors: list[str | None] = []
+    for value in batch.column("value").to_pylist():
+        try:
+            told = json.loads(value or b"")
+            rows.append((*(str(told[key]) for key in _KEYS), int(told["indicate"])))
+            errors.append(None)
+        except (ValueError, KeyError, TypeError) as error:
+            rows.append((None,) * 4)
+            errors.append(f"is no tuple of three keys and a number ({type(error).__name__})")
+    places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+    columns = {
+        "uuid": pa.array([str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(map(str, place)))) for place in places]),
+        "slot_time": batch.column("timestamp"),
+        **{key: pa.array([row[at] for row in rows], pa.string()) for at, key in enumerate(_KEYS)},
+        "indicate": pa.array([row[-1] for row in rows], pa.int64()),
+        "_error": pa.array(errors, pa.string()),
+    }
+    return pa.RecordBatch.from_pydict(columns)

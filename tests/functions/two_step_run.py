@@ -1,0 +1,19 @@
+"""How many rows the run has written: a variable, as in the documents, so that a restart begins at nothing."""
+
+from __future__ import annotations
+
+rows = 0
+
+
+def restart() -> None:
+    """As a process that begins again."""
+    global rows
+    rows = 0
+
+
+def write_one() -> None:
+    """The documents' fault, word for word: ``count > 10`` before the row is counted, which is its twelfth."""
+    global rows
+    if rows > 10:
+        raise RuntimeError("compare test exception.")
+    rows += 1

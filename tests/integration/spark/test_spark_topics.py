@@ -1,0 +1,177 @@
+"""The documents' programs from topic to topic, through real Spark: running counts under faults, windows into a topic."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from epochline import Pipeline
+from epochline.coordinator import Published, abort, publish
+from epochline.declarations import find
+from epochline.failpoints import FailpointError, arm
+from epochline.ledger.postgres import PostgresLedger
+from epochline.outlets import sinks_by
+from pipelines.running_counts import FAULT
+from tests.integration.kafka_topics import delete_topic, make_topic
+from tests.integration.sinks_world import Seen, seen
+from tests.integration.spark.conftest import Runs
+
+ROOT = Path(__file__).parents[3]
+PARTITIONS = 3
+
+
+class Publishing(Runs):
+    """A pipeline whose topic is on the tests' own broker."""
+
+    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
+        super().__init__(spark, database, pipeline, bootstrap)
+        self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
+
+    def publish(self) -> list[Published]:
+        return list(publish(self.ledger, self.name))
+
+    def seen(self, isolation: str = "read_committed") -> list[Seen]:
+        return seen(self.bootstrap, self.pipeline.topics[0].topic, isolation)
+
+
+@pytest.fixture
+def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Callable[[str], Publishing]]:
+    """A program of ``dags/examples`` under its own topics' names, which are made anew with three partitions (E1b)."""
+    settings = {"bootstrap.servers": kafka_bootstrap}
+    made: list[str] = []
+
+    def make(program: str) -> Publishing:
+        declared = find(program, ROOT / "dags")
+        for topic in (*declared.source.topics, *(sink.topic for sink in declared.topics)):
+            delete_topic(settings, topic)
+            made.append(make_topic(settings, topic, PARTITIONS))
+        return Publishing(spark, database, declared.model_copy(update={"name": name}), kafka_bootstrap)
+
+    yield make
+    for topic in made:
+        delete_topic(settings, topic)
+
+
+@contextmanager
+def failing_at(failpoint: str) -> Iterator[None]:
+    arm({"EPOCHLINE_FAILPOINT": f"{failpoint}:raise"})
+    try:
+        yield
+    finally:
+        arm({})
+
+
+def counts(records: list[Seen]) -> dict[str, list[int]]:
+    """By word, its running counts in the order in which a consumer of its partition sees them."""
+    found: dict[str, list[int]] = {}
+    for one in records:
+        word, _, count = (one.value or "").partition(":::")
+        assert one.key == word
+        found.setdefault(word, []).append(int(count))
+    return found
+
+
+def test_hello_world_hello_is_counted_word_by_word(shipped: Callable[[str], Publishing], produce) -> None:
+    """E1, E1b."""
+    line = shipped("running_counts")
+    assert line.planned()[0].epoch is None  # latest: what comes from now on
+    produce("flink_kafka", {0: [b"hello world hello"]})
+    line.epoch()
+
+    line.publish()
+
+    assert sorted(one.value or "" for one in line.seen()) == ["hello:::1", "hello:::2", "world:::1"]
+
+
+def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
+    shipped: Callable[[str], Publishing], produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1, C8: attempts that throw leave nothing behind, and a publisher that fails behind its send repeats nothing."""
+    line = shipped("running_counts")
+    line.planned()
+    lines = [{0: [b"hello world"], 1: [b"hello"]}, {2: [b"flink hello world"]}, {0: [b"hello", b"hello world"]}]
+    seeds, thrown = itertools.count(24), []
+    for records in lines:
+        produce("flink_kafka", records)
+        planned, who = line.planned()
+        committed = None
+        while committed is None:
+            # Each attempt draws anew, as it would under Airflow, where its application has another name.
+            monkeypatch.setenv(FAULT, f"0.2:{next(seeds)}")
+            try:
+                committed = line.committed(planned, who)
+            except (PySparkException, Py4JJavaError) as error:
+                thrown.append(str(error))
+                # Anything else would fail again and again.
+                assert "出bug了..." in thrown[-1]
+        with failing_at("topic.commit"), pytest.raises(FailpointError):
+            line.publish()
+        line.publish()
+
+    assert thrown, "no attempt threw: begin with another seed"
+    assert counts(line.seen()) == {"hello": [1, 2, 3, 4, 5], "world": [1, 2, 3], "flink": [1]}
+    assert len(line.seen("read_uncommitted")) == 2 * len(line.seen())
+    kept = dict(line.database.query("SELECT word, count FROM running_counts"))
+    assert kept == {"hello": 5, "world": 3, "flink": 1}
+
+
+def visits(*seconds: int, ip: str = "192.168.1.1") -> list[bytes]:
+    return [f"2019-09-15_10:00:{second:02} {ip}".encode() for second in seconds]
+
+
+def windows(records: list[Seen]) -> list[tuple[str, str, int]]:
+    """Address, second that the window begins with, and count, in the order of the topic."""
+    found = []
+    for one in records:
+        told = json.loads(one.value or "")
+        assert json.loads(one.key or "") == {name: told[name] for name in ("ip", "window_start")}
+        found.append((told["ip"], told["window_start"][17:19], told["count"]))
+    return found
+
+
+def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_record(
+    shipped: Callable[[str], Publishing], produce
+) -> None:
+    """E5, K19, X21, INV-6: five visits over two epochs and a crash make one count of five; what is too late, none."""
+    line = shipped("ip_count_topic")
+    source = line.pipeline.source.topics[0]
+    assert line.pipeline.topics[0].transaction_timeout == timedelta(milliseconds=60_000)
+    produce(source, {0: visits(0, 1, 2)})
+    line.epoch()
+    produce(source, {0: visits(3, 4)})
+    planned, who = line.planned()
+    epoch = line.sealed(planned, who)
+    abort(line.ledger, line.name, epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+    line.epoch()
+    line.publish()
+    assert line.seen() == []
+
+    produce(source, {0: visits(5)})
+    line.epoch()
+    line.publish()
+    assert windows(line.seen()) == [("192.168.1.1", "00", 5)]
+
+    produce(source, {0: visits(3)})
+    line.epoch()
+    line.publish()
+    assert windows(line.seen()) == [("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6)]
+
+    produce(source, {0: visits(20)})
+    line.epoch()
+    produce(source, {0: visits(1)})
+    line.epoch()
+    line.publish()
+    assert sorted(windows(line.seen())) == [
+        ("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6), ("192.168.1.1", "05", 1),
+    ]  # fmt: skip
+    assert windows(line.seen("read_uncommitted")) == windows(line.seen())
+    assert line.database.query("SELECT count(*) FROM ip_count_topic_late") == [(1,)]

@@ -1,0 +1,270 @@
+"""The documents' programs between topics, as they are shipped, on real servers and without Spark's JVM."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+import two_step_run
+from epochline import Json, KafkaTopic
+from epochline.coordinator import PlanOutcome, commit, publish, seal
+from epochline.declarations import find
+from tests.integration.kafka_topics import read_topic
+from tests.integration.sinks_world import PROJECT, World, in_process, new_topics, new_world, values
+
+_numbers = itertools.count(1)
+Made = Callable[..., World]
+
+
+@pytest.fixture
+def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
+    """A program of ``dags/examples`` with topics of the test's own."""
+
+    def make(name: str, *, reads: str | None = None) -> World:
+        source, out = new_topics(kafka_bootstrap)
+        declared = find(name, PROJECT / "dags")
+        sinks = tuple(
+            one.model_copy(update={"topic": out}) if isinstance(one, KafkaTopic) else one for one in declared.sinks
+        )
+        fields = {
+            "name": f"{name}-{os.getpid()}-{next(_numbers)}",
+            "source": declared.source.model_copy(update={"topics": (reads or source,)}),
+            "sinks": sinks,
+        }
+        it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields))
+        it.create()
+        path = ":".join(str(PROJECT / one) for one in ("include", ".", "spark_jobs", "tests/functions"))
+        return World(
+            it=it, bootstrap=kafka_bootstrap, source=it.pipeline.source.topics[0], topics=(out,),
+            environment={"PYTHONPATH": path},
+        )  # fmt: skip
+
+    return make
+
+
+class TestPassThrough:
+    """E12, X25, K16."""
+
+    @pytest.mark.parametrize(
+        ("program", "killed_at", "times"),
+        [
+            ("pass_through", "topic.committed", 1),
+            ("pass_through", "topic.commit", 1),
+            ("pass_through_at_least_once", "topic.sent", 2),
+        ],
+    )
+    def test_only_at_least_once_repeats_after_a_crash_behind_the_send(
+        self, shipped: Made, program: str, killed_at: str, times: int
+    ) -> None:
+        world = shipped(program)
+        world.produce("a", "b", "c")
+        world.it.epoch()
+        world.killed_at(killed_at)
+
+        world.it.publish()
+
+        assert values(world.seen()) == sorted(["a", "b", "c"] * times)
+
+    @pytest.mark.parametrize("program", ["pass_through", "pass_through_at_least_once"])
+    def test_a_b_c_come_out_as_a_b_c(self, shipped: Made, program: str) -> None:
+        world = shipped(program)
+        world.produce("a", "b", "c", keys=["one"] * 3)
+        world.it.epoch()
+
+        world.it.publish()
+
+        assert [(one.key, one.value) for one in world.seen()] == [("one", "a"), ("one", "b"), ("one", "c")]
+
+    def test_bytes_are_passed_as_they_are_and_what_is_missing_stays_missing(self, shipped: Made) -> None:
+        """Neither key nor value need be text; a tombstone stays one, an empty value and an empty key stay empty."""
+        world = shipped("pass_through")
+        sent: list[tuple[bytes | None, bytes | None]] = [
+            (b"\xff\x00k", b"\x80\x00"), (b"gone", None), (None, b"v"), (b"", b""), (None, None),
+        ]  # fmt: skip
+        producer = Producer({"bootstrap.servers": world.bootstrap})
+        for key, value in sent:
+            producer.produce(world.source, key=key, value=value, partition=0)
+        assert producer.flush(30) == 0
+        world.it.epoch()
+
+        world.it.publish()
+
+        assert sorted(
+            ((one.key, one.value) for one in read_topic({"bootstrap.servers": world.bootstrap}, world.topics[0])),
+            key=repr,
+        ) == sorted(sent, key=repr)
+
+
+class TestSinkComparison:
+    """E6, X8, X9, X23, X24, C3."""
+
+    @staticmethod
+    def tuples(epoch: int) -> list[str]:
+        return [
+            json.dumps({"key1": f"a{n}", "key2": f"b{n % 3}", "key3": f"c{n % 2}", "indicate": 10 * epoch + n})
+            for n in range(10)
+        ]
+
+    @staticmethod
+    def sums(world: World) -> dict[str, int]:
+        """What each sink's ``indicate`` sums up to."""
+        ((rows, sums),) = world.it.sql(
+            "SELECT (SELECT sum(indicate) FROM test_two_step), (SELECT sum(indicate) FROM test_two_step_compare)"
+        )
+        topic = sum(json.loads(one.value or "")["indicate"] for one in world.seen())
+        return {"step": int(rows), "compare": int(sums), "kafka": topic}
+
+    def test_three_sinks_agree_although_one_throws_and_the_publisher_is_killed(self, shipped: Made) -> None:
+        """The documents' exception on the twelfth row of a run: epochs 2 and 3 fail once, and pass on retry."""
+        world = shipped("sink_comparison")
+        throwing = [
+            one.model_copy(update={"select": "two_step_fault:compared"}) if str(one).endswith("_compare") else one
+            for one in world.it.pipeline.sinks
+        ]
+        world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": tuple(throwing)})
+        two_step_run.restart()
+        for epoch in (1, 2, 3):
+            world.produce(*self.tuples(epoch))
+            planned, run = world.it.planned()
+            ticket = world.it.begun(planned, run)
+            if epoch > 1:
+                with pytest.raises(RuntimeError, match=r"^compare test exception\.$"):
+                    world.it.stage(planned, ticket)
+                assert two_step_run.rows == 11
+                two_step_run.restart()
+                ticket = world.it.begun(planned, run)
+            world.it.stage(planned, ticket)
+            seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+            commit(world.it.ledger, world.it.source, world.it.pipeline.name, epoch)
+            if epoch == 2:
+                world.killed_at("topic.commit")
+            world.it.publish()
+
+        expected = sum(json.loads(line)["indicate"] for epoch in (1, 2, 3) for line in self.tuples(epoch))
+        assert self.sums(world) == {"step": expected, "compare": expected, "kafka": expected}
+        records = [json.loads(one.value or "") for one in world.seen()]
+        assert (len(records), len({one["uuid"] for one in records})) == (30, 30)
+        assert len(world.seen("read_uncommitted")) == 40  # hidden, not de-duplicated: epoch 2 was sent twice
+        rows = set(world.it.sql("SELECT key1, key2, key3, indicate FROM test_two_step"))
+        assert rows == {(one["key1"], one["key2"], one["key3"], one["indicate"]) for one in records}
+        assert {key3 for _, _, key3, _ in rows} == {"c0", "c1"}, "X8: the third key, not the second"
+        assert set(world.it.sql("SELECT DISTINCT key2, key3 FROM test_two_step_compare")) == {
+            (key2, key3) for _, key2, key3, _ in rows
+        }
+
+    def test_a_record_that_is_sent_again_has_the_id_that_it_had(self, shipped: Made) -> None:
+        """X23: the aborted records of a killed publisher and those that count are the same, id and all."""
+        world = shipped("sink_comparison")
+        world.produce(*self.tuples(1))
+        world.it.epoch()
+        world.killed_at("topic.commit")
+
+        world.it.publish()
+
+        sent = [one.value for one in world.seen("read_uncommitted")]
+        assert len(sent) == 20
+        assert set(sent) == {one.value for one in world.seen()}
+        assert len(set(sent)) == 10
+
+    def test_rows_of_one_slot_are_summed_up_and_nothing_of_them_is_lost(self, shipped: Made) -> None:
+        """Equal keys at one time, in one epoch and in two, make one row."""
+        world = shipped("sink_comparison")
+        line = json.dumps({"key1": "a", "key2": "b", "key3": "c", "indicate": 5})
+        for times in (2, 3):
+            producer = Producer({"bootstrap.servers": world.bootstrap})
+            for _ in range(times):
+                producer.produce(world.source, line, partition=0, timestamp=1_772_323_200_000)
+            assert producer.flush(30) == 0
+            world.it.epoch()
+
+        assert world.it.sql("SELECT key1, key2, key3, indicate FROM test_two_step_compare") == [("a", "b", "c", 25)]
+
+    def test_rows_of_the_next_epoch_never_land_in_the_one_that_is_pending(self, shipped: Made) -> None:
+        """X9: while epoch 2 is staged and sealed, epoch 1 is published; each sink shows epoch 1 and nothing else."""
+        world = shipped("sink_comparison")
+        world.produce(*self.tuples(1))
+        world.it.epoch()
+        world.produce(*self.tuples(2))
+        planned, run = world.it.planned()
+        ticket = world.it.begun(planned, run)
+        world.it.stage(planned, ticket)
+        seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+
+        assert [one.epoch_id for one in publish(world.it.ledger, world.it.pipeline.name)] == [1]
+
+        first = sum(json.loads(line)["indicate"] for line in self.tuples(1))
+        assert self.sums(world) == {"step": first, "compare": first, "kafka": first}
+        commit(world.it.ledger, world.it.source, world.it.pipeline.name, 2)
+        world.it.publish()
+        both = first + sum(json.loads(line)["indicate"] for line in self.tuples(2))
+        assert self.sums(world) == {"step": both, "compare": both, "kafka": both}
+
+    def test_what_is_no_tuple_is_set_aside_and_takes_no_other_with_it(self, shipped: Made) -> None:
+        world = shipped("sink_comparison")
+        world.produce(self.tuples(1)[0], '{"key1": "a"}', "nonsense", None)
+
+        assert world.it.epoch().epoch.counts.quarantined == 3
+
+        world.it.publish()
+        assert len(world.seen()) == 1
+
+
+class TestReadOn:
+    """Q7, X21."""
+
+    @pytest.fixture
+    def counting(self, postgres_dsn: str, kafka_bootstrap: str) -> World:
+        """The topic of the counting pipeline, as that declares it, with counts that are made here."""
+        (topic,) = find("ip_count_topic", PROJECT / "dags").topics
+        parse = Json(columns=topic.value.record)
+        sink = topic.model_copy(update={"aggregated": False})
+        return new_world(postgres_dsn, kafka_bootstrap, sink, table=False, parse=parse)
+
+    @staticmethod
+    def count(second: int, count: int, ip: str = "192.168.1.1") -> str:
+        """A record as the counting pipeline makes it."""
+        end = second + 5
+        return (
+            f'{{"ip":"{ip}","window_start":"2019-09-15T10:00:{second:02}.000000Z",'
+            f'"window_end":"2019-09-15T10:00:{end:02}.000000Z","count":{count}}}'
+        )
+
+    def rows(self, world: World) -> dict[tuple[str, str], int]:
+        found = world.it.sql("SELECT ip, to_char(window_start AT TIME ZONE 'UTC', 'SS'), count FROM ip_count_read_on")
+        return {(ip, second): count for ip, second, count in found}
+
+    def test_a_killed_reader_ends_with_what_the_topic_holds(self, shipped: Made, counting: World) -> None:
+        """Rows equal what a read_committed consumer sees: aborted records are no rows, and of two the last counts."""
+        world = shipped("ip_count_read_on", reads=counting.topics[0])
+        counting.produce(self.count(0, 5), self.count(5, 1), self.count(0, 2, "192.168.1.2"))
+        counting.it.epoch()
+        counting.killed_at("topic.commit")
+        assert world.it.asked_to_plan()[0].outcome is PlanOutcome.NOTHING_TO_READ
+        counting.it.publish()
+
+        world.killed_at("commit.commit", step="epoch")
+        assert self.rows(world) == {}
+        world.it.asked_to_plan()  # commits what the killed one sealed
+        assert self.rows(world) == self.last(counting)
+        assert len(self.rows(world)) == 3
+
+        counting.produce(self.count(0, 6))
+        counting.it.epoch()
+        counting.it.publish()
+        world.killed_at("commit.committed", step="epoch")
+        world.it.asked_to_plan()
+
+        assert self.rows(world) == self.last(counting)
+        assert self.rows(world)[("192.168.1.1", "00")] == 6
+        assert len(counting.seen()) == 4, "X21: two records of one window"
+
+    @staticmethod
+    def last(counting: World) -> dict[tuple[str, str], int]:
+        """The last record of each window, as a read_committed consumer sees them."""
+        found = [json.loads(one.value or "") for one in counting.seen()]
+        return {(one["ip"], one["window_start"][17:19]): one["count"] for one in found}

@@ -1,0 +1,51 @@
+"""The tuples of the sink comparison, and the id that each is given."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from pipelines.sink_comparison import parse
+
+TIME = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def batch(*values: bytes | None, first: int = 0) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": ["flink_input"] * len(values),
+            "partition": [1] * len(values),
+            "offset": list(range(first, first + len(values))),
+            "timestamp": pa.array([TIME] * len(values), pa.timestamp("us", "UTC")),
+            "value": pa.array(values, pa.binary()),
+        }
+    )
+
+
+def told(number: int) -> bytes:
+    return json.dumps({"key1": "a", "key2": "b", "key3": "c", "indicate": number}).encode()
+
+
+def test_each_key_is_its_own_and_the_time_is_the_records() -> None:
+    """X8: the documents wrote the second key where the third belongs."""
+    (row,) = parse(batch(told(7))).drop_columns(["uuid"]).to_pylist()
+
+    assert row == {"slot_time": TIME, "key1": "a", "key2": "b", "key3": "c", "indicate": 7, "_error": None}
+
+
+def test_an_id_belongs_to_a_records_place_and_to_nothing_else() -> None:
+    """X23: the same whenever it is read, in whatever batch; another for a record that is equal."""
+    whole = parse(batch(told(7), told(7), told(8))).column("uuid").to_pylist()
+
+    assert len(set(whole)) == 3
+    assert parse(batch(told(7), told(8), first=1)).column("uuid").to_pylist() == whole[1:]
+
+
+def test_what_is_no_tuple_is_an_error_of_its_own_row() -> None:
+    values = (None, b"no json", b"[]", b'{"key1": "a"}', b'{"key1":1,"key2":2,"key3":3,"indicate":"many"}', told(1))
+
+    errors = parse(batch(*values)).column("_error").to_pylist()
+
+    assert [error is None for error in errors] == [False] * 5 + [True]
