@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from epochline import Pipeline
 from epochline.audit.source import record_batch
-from epochline.coordinator import LEASE, Plan, Published, Receipt, begin, commit, plan, publish, seal
+from epochline.coordinator import LEASE, Plan, PlanOutcome, Published, Receipt, begin, commit, plan, publish, seal
 from epochline.epoch import Run
 from epochline.kafka.records import RecordReader
 from epochline.layout import StagingTicket
@@ -91,11 +91,12 @@ class InProcess:
             assert end_job(cursor, ticket.attempt_id)
 
     def epoch(self, **options: Any) -> Receipt:
-        """Plan, stage, seal and commit one epoch."""
+        """Plan, stage, seal and commit one epoch; of one that an earlier try sealed or committed, what is left."""
         planned, run = self.planned(**options)
-        ticket = self.begun(planned, run)
-        self.stage(planned, ticket)
-        seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
+        if planned.outcome not in (PlanOutcome.PRE_COMMITTED, PlanOutcome.ALREADY_COMMITTED):
+            ticket = self.begun(planned, run)
+            self.stage(planned, ticket)
+            seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
         assert planned.epoch is not None
         return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
 

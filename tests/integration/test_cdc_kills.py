@@ -12,7 +12,7 @@ from tests.integration.sinks_world import World, in_process, new_topics
 from tests.integration.test_cdc_orders import DECLARED, Order, Shop
 
 KILLS = (
-    "begin.committed", "write.copy", "write.commit", "write.committed", "manifest.committed", "end.committed",
+    "begin.committed", "write.copy", "write.commit", "write.committed", "manifest.committed",
     "seal.commit.2", "seal.committed.2", "tables.targets.apply", "commit.commit", "commit.committed",
 )  # fmt: skip
 PARTITIONS = 3
