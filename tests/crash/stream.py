@@ -80,8 +80,9 @@ class Stream:
         return [one.epoch_id for one in self.world.it.publish()]
 
     def publisher(self, failpoint: str = "", **environment: str) -> subprocess.Popen[str]:
-        """A process that publishes; given a failpoint, it has stopped itself there."""
-        given = {NAMED: f"{failpoint}:stop"} if failpoint else {}
+        """A process that publishes; given a failpoint, it has stopped itself there, once."""
+        at = failpoint if "@" in failpoint else f"{failpoint}@1"
+        given = {NAMED: f"{at}:stop"} if failpoint else {}
         process = self.world.in_a_process("publish", **given, **environment)
         self.processes.append(process)
         if failpoint:
