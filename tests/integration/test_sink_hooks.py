@@ -254,7 +254,6 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
     four.switch("down.recover_and_commit", on=False)
     four.world.it.publish()
 
-    assert four.recorded() == produced
     shown = [call for call in four.calls()[before:] if "commit" in call]
     assert shown == ["recover_and_commit 1 1", "commit 2 1", "commit 3 1", "commit 4 1"]
     assert four.seen() == everywhere(*produced)
