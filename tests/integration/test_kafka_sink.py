@@ -72,6 +72,7 @@ STEPS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow  # F1 kills at each of these steps, too
 def test_a_publish_killed_at_any_step_is_done_once_by_the_next(world):
     """P11, P12: each epoch once, in order, whole; both kinds of readers look on (E4b)."""
     expected: list[str] = []
@@ -230,6 +231,7 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(postgres_ds
     assert values(world.seen()) == ["a", "b", "c"]
 
 
+@pytest.mark.slow  # F19 kills the broker, too, and has one topic
 def test_a_topic_that_is_down_delays_itself_alone_and_loses_nothing(postgres_dsn, kafka_bootstrap):
     """E6: the table shows its epochs, another topic too; the one that is down gets all of them when it is back."""
     world = new_world(postgres_dsn, kafka_bootstrap, OUT)

@@ -22,7 +22,12 @@ from tests.integration.sinks_world import PROJECT, World, new_world
 
 every_kind = pytest.mark.parametrize("line", ALL, indirect=True)
 every_kind_that_follows = pytest.mark.parametrize("line", FOLLOWING, indirect=True)
-every_kind_in_processes = pytest.mark.parametrize("line", IN_PROCESSES, indirect=True)
+every_kind_in_processes = pytest.mark.parametrize(
+    "line",
+    # The processes of an upsert target are those of an append one; its statements alone are others.
+    [pytest.param(kind, marks=pytest.mark.slow) if kind == "upsert" else kind for kind in IN_PROCESSES],
+    indirect=True,
+)
 
 
 @dataclass
