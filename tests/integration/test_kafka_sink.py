@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from kafka import KafkaAdminClient
 
-from epochline import Json, KafkaTopic, Text
+from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish, seal
 from epochline.epoch import Run
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
@@ -54,15 +54,18 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
 
 
 def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(world):
-    """A run killed after its commit, with the topic idle afterwards (P11): the next scheduled run publishes."""
+    """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""
     world.produce("a", "b", "c")
     world.it.epoch()
+    states = [world.receipts()[0][2]]
     world.killed_at("publish.sink.commit")
+    states.append(world.receipts()[0][2])
     assert world.seen() == []
 
     world.it.publish()
 
     assert values(world.seen()) == ["a", "b", "c"]
+    assert [*states, world.receipts()[0][2]] == ["DUE", "OPEN", "SHOWN"]
 
 
 STEPS = (
@@ -269,6 +272,30 @@ def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_
         world.it.epoch()
 
     assert len(world.seen()) == 2000
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"semantics": "at_least_once"}, "waives INV-5"),
+        (
+            {"transaction_timeout": timedelta(seconds=5)},
+            "transaction_timeout is 5 s, the restart strategy may wait 30 s",
+        ),
+    ],
+    ids=["at least once", "a time-out below what the strategy may take"],
+)
+def test_a_plan_says_what_a_declared_topic_gives_up(postgres_dsn, kafka_bootstrap, changed, said):
+    """K16, K17, X3: both are allowed, and every run that plans says what they cost."""
+    restart = FixedDelay(attempts=3, delay=timedelta(seconds=10))
+    world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update=changed), settings=Settings(restart=restart))
+    world.produce("a")
+
+    planned, _ = world.it.asked_to_plan()
+
+    (note,) = planned.notes
+    assert note.startswith(world.it.pipeline.topics[0].name)
+    assert said in note
 
 
 def test_at_least_once_is_offered_and_repeats(postgres_dsn, kafka_bootstrap):

@@ -106,7 +106,7 @@ def _raise_first(failures: Sequence[SinkError]) -> None:
 
 
 def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) -> list[str]:
-    """Ask every topic whether it would take an epoch; what a run should say of those that are down.
+    """Ask every topic whether it would take an epoch; what a run should say of those that are down or promise less.
 
     A transaction lives within one try of publish: one that the broker ends while the strategy waits for the next try
     (X3) is sent again by that, so a time-out below what the strategy may take loses nothing, and is only said.
@@ -124,6 +124,11 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
                 f"{topic.name}: transaction_timeout is {topic.transaction_timeout.total_seconds():.0f} s, the restart"
                 f" strategy may wait {waits.total_seconds():.0f} s: a transaction that a failure leaves open is aborted"
                 " by the broker meanwhile, and the next try sends its epoch again"
+            )
+        if topic.semantics == "at_least_once":
+            notes.append(
+                f"{topic.name} is at_least_once, which waives INV-5 (a commit is repeatable) for it: a crash while an"
+                " epoch is published sends its rows again"
             )
         sink = cast("Preflighted", sinks[topic.name])
         try:
