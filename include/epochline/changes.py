@@ -37,6 +37,7 @@ _DURATION = TypeAdapter(timedelta)
 _GROUPS = frozenset({"sinks", "state"})
 _FOLLOWING = {"topic": "kafka", "path": "files", "sink": "own"}
 _OUTBOX = "the outbox has other columns then: publish what is due, drop its table, run `epochline migrate`"
+_UNMARKED = "nobody can tell by a marker which epochs were sent at least once; give the rows another topic"
 _SINK: Mapping[str, tuple[Effect, str]] = {
     "mode": (Effect.REFUSED, _KEPT),
     "key": (Effect.REFUSED, _KEPT),
@@ -131,6 +132,10 @@ def _sinks(
         for field in sorted(before[table].keys() | now[table].keys()):
             old, new = before[table].get(field), now[table].get(field)
             if old == new:
+                continue
+            if field == "semantics" and old == "at_least_once":
+                where = f"{group}.{table}.semantics"
+                yield Change(field=where, before=old, now=new, effect=Effect.REFUSED, advice=_UNMARKED)
                 continue
             if "table" not in now[table]:
                 anew = _OUTBOX if field in ("order_by", "aggregated") and "topic" in now[table] else None

@@ -578,7 +578,7 @@ class Receipts(Protocol):
     def try_to_show(self, receipt: DueReceipt) -> bool:
         """Note that a publish begins with it; False where the sink shows it already."""
 
-    def shown(self, receipt: DueReceipt, seconds: float, outbox: str | None) -> bool:
+    def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
         """Note that the sink shows the epoch, which took so long, and empty its outbox; whether it was not noted."""
 
     def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
@@ -662,11 +662,12 @@ class Ledger(Protocol):
             LedgerUnavailableError: the connection was lost; a commit in flight may or may not have happened (INV-5).
         """
 
-    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
-        """By name, the sinks of a declaration that show an epoch after its commit. No transaction may be open.
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        """A sink of a declaration that shows an epoch after its commit. No transaction may be open.
 
         Raises:
-            ConfigurationError: a connection that one of them needs is not known.
+            ConfigurationError: nobody said how such sinks are reached from here.
+            SinkError: it cannot be made here; others are not touched by that.
         """
 
 

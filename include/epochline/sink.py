@@ -112,6 +112,13 @@ class Sink(Writing, Committing, Protocol):
     """One declared sink of one pipeline."""
 
 
+class Measured(Protocol):
+    """A sink whose next epoch may be refused for the time that it would take."""
+
+    def sending_seconds(self) -> float | None:
+        """How long the rows took that this object's last commit sent; None where it found them there already."""
+
+
 class Preflighted(Protocol):
     """A sink that can be asked before an epoch is planned whether it would take one."""
 

@@ -219,9 +219,9 @@ class FakeLedger:
         """By name, what stands for the sinks that show an epoch after its commit."""
         self._one_at_a_time = threading.RLock()
 
-    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
-        """Those of `outlets` that are declared."""
-        return {sink.name: self.outlets[sink.name] for sink in pipeline.following}
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        """One of `outlets`."""
+        return self.outlets[name]
 
     @contextmanager
     def transaction(self) -> Iterator[FakeTransaction]:
@@ -758,7 +758,7 @@ class FakeTransaction:
         row.tried = True
         return row.shown_at is None
 
-    def shown(self, receipt: DueReceipt, seconds: float, outbox: str | None) -> bool:
+    def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
         row = self.rows.receipts[receipt.pipeline, receipt.epoch_id, receipt.sink]
         if outbox is not None:
             self.undo_rows(outbox, [receipt.epoch_id])

@@ -121,7 +121,8 @@ class KafkaTopic(Declared):
 
     def transactional_id(self, pipeline: str) -> str:
         """Kafka's ``transactional.id``, the same for every process: who begins with it fences who had it."""
-        return f"epochline.{pipeline}.{self.topic}"
+        # Names may hold dots, so that a dot between them would let two sinks fence each other.
+        return f"epochline.{pipeline}:{self.topic}"
 
     def outbox(self, pipeline: str) -> Outbox:
         """The table that holds what is still to be sent."""

@@ -220,7 +220,7 @@ class Line:
         return commit(self.ledger, self.source, self.name, epoch_id)
 
     def publish(self) -> Sequence[Published]:
-        return publish(self.ledger, self.name)
+        return publish(self.ledger, self.pipeline)
 
     def abort(self, epoch_id: int, who: str) -> None:
         abort(self.ledger, self.name, epoch_id, self.run_of(who), reason=f"teardown of {who}")

@@ -1,7 +1,8 @@
 """A sink of a third party that writes down which of its methods was called, and fails or waits as files say.
 
 Beside the log, its folder holds what its readers see (``shown/``). A file ``down.METHOD`` makes the sink be down for
-that method, ``broken.METHOD`` makes it refuse. A seal takes and leaves the lock on ``gate``, if there is that file.
+that method, ``broken.METHOD`` makes it refuse, ``mistaken.METHOD`` raises what no sink should, and with ``mistaken``
+the sink cannot even be made. A seal takes and leaves the lock on ``gate``, if there is that file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from epochline.sink import Committable, SinkAttempt, WrittenPart
 class RecordingSink:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
+        if (self._folder / "mistaken").exists():
+            raise OSError("the recording sink finds no library")
 
     def begin(self, attempt: SinkAttempt) -> None:
         self._called("begin", attempt)
@@ -59,6 +62,8 @@ class RecordingSink:
             log.write(f"{method} {attempt.epoch_id} {attempt.attempt}\n")
         if (self._folder / f"down.{method}").exists():
             raise SinkUnavailableError(f"{attempt}: the recording sink is down for {method}.")
+        if (self._folder / f"mistaken.{method}").exists():
+            raise ZeroDivisionError(f"the recording sink is mistaken in {method}")
         if (self._folder / f"broken.{method}").exists():
             refusal = SealRefusedError if method == "seal" else SinkError
             raise refusal(f"{attempt}: the recording sink refuses {method}.")

@@ -101,7 +101,7 @@ class InProcess:
         return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
 
     def publish(self) -> Sequence[Published]:
-        return publish(self.ledger, self.pipeline.name)
+        return publish(self.ledger, self.pipeline)
 
 
 def from_kafka(bootstrap: str) -> Read:

@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import timedelta
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 from kafka import KafkaProducer
 from kafka.partitioner import murmur2
 
@@ -420,6 +421,13 @@ def test_a_control_topic_that_would_lose_markers_is_refused(
         delete_topic(settings, CONTROL_TOPIC)
 
 
+def described(settings: dict[str, str], topic: str) -> dict[str, str]:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admin = AdminClient(settings)
+    (answer,) = admin.describe_configs([resource]).values()
+    return {name: entry.value for name, entry in answer.result().items()}
+
+
 def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(settings: dict[str, str], topic: str) -> None:
     delete_topic(settings, CONTROL_TOPIC)
     assert marked(settings, topic) is None
@@ -429,6 +437,9 @@ def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(settings
 
     sent(settings, topic, 1)
     assert marked(settings, topic) == marker(1)
+    configs = described(settings, CONTROL_TOPIC)
+    assert configs["cleanup.policy"] == "compact"
+    assert int(configs["segment.ms"]) == 3_600_000, "an open segment is never compacted, and every publish reads it"
 
 
 # Connections.

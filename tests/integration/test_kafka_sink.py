@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import psutil
@@ -16,6 +18,9 @@ from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish, seal
 from epochline.epoch import Run
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.failpoints import arm
+from epochline.ledger import outbox
+from epochline.ledger.postgres import PostgresLedger
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.outlets import sinks_by
@@ -274,6 +279,79 @@ def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_
     assert len(world.seen()) == 2000
 
 
+@contextmanager
+def armed(failpoint: str) -> Iterator[None]:
+    arm({"EPOCHLINE_FAILPOINT": failpoint})
+    try:
+        yield
+    finally:
+        arm({})
+
+
+@pytest.mark.parametrize("place", ["topic.record@2", "topic.commit"], ids=["between two reads", "after the last read"])
+def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(world, monkeypatch, place):
+    """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
+    monkeypatch.setattr(PostgresLedger, "_idle_limit", staticmethod(lambda _: 1.0))
+    monkeypatch.setattr(outbox, "_AT_ONCE", 1)
+    world.produce("a", "b", "c")
+    world.it.epoch()
+
+    with armed(f"{place}:sleep:3"):
+        world.it.publish()
+
+    assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
+    assert {state for _, _, state in world.receipts()} == {"SHOWN"}
+
+
+def test_the_measured_rate_is_that_of_sending_alone(world):
+    """What fence and marker wait for, and an epoch that was found there already, say nothing of the next one."""
+    world.produce("a", "b")
+    world.it.epoch()
+    with armed("topic.fence:sleep:3"):
+        world.it.publish()
+    world.produce("c")
+    world.it.epoch()
+    world.killed_at("topic.committed")
+    world.it.publish()
+
+    took = world.it.sql("SELECT seconds FROM epochline.receipts WHERE sink LIKE 'kafka:%%' ORDER BY epoch_id")
+    assert took == [(pytest.approx(1.5, abs=1.5),), (None,)]
+
+
+def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(postgres_dsn, kafka_bootstrap):
+    """K17: the declaration of now says how long a transaction may take, also for what is committed already."""
+    world = new_world(
+        postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)})
+    )
+    world.produce("a", "b")
+    world.it.epoch()
+    with armed("topic.record@1:sleep:2"), pytest.raises(SinkUnavailableError, match="Raise transaction_timeout"):
+        world.it.publish()
+    (out, *others) = world.it.pipeline.sinks
+    longer = out.model_copy(update={"transaction_timeout": timedelta(minutes=1)})
+    world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": (longer, *others)})
+
+    with armed("topic.record@1:sleep:2"):
+        world.it.publish()
+
+    assert values(world.seen()) == ["a", "b"]
+
+
+def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world):
+    """INV-9: its DAG has no task `publish` any more."""
+    world.produce("a")
+    world.it.epoch()
+    out, *others = world.it.pipeline.sinks
+    world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": tuple(others)})
+    world.produce("b")
+
+    planned, _ = world.it.asked_to_plan()
+
+    assert any(f"{out.name} is declared no more, and 1 committed epochs" in note for note in planned.notes)
+    world.it.publish()
+    assert values(world.seen()) == ["a"]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -345,10 +423,8 @@ def test_who_cannot_reach_a_sink_says_so(world):
     world.it.epoch()
     nobody = sinks_by(lambda connection: {}[connection])
 
-    from epochline.ledger.postgres import PostgresLedger
-
     with pytest.raises(KeyError):
-        publish(PostgresLedger(world.it.dsn, outlets=nobody), world.it.pipeline.name)
+        publish(PostgresLedger(world.it.dsn, outlets=nobody), world.it.pipeline)
 
 
 def test_headers_partition_and_tombstones_arrive(postgres_dsn, kafka_bootstrap):

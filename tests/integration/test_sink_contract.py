@@ -196,7 +196,7 @@ def test_shown_twice_is_shown_once(line: Line) -> None:
         again = commit(it.ledger, it.source, name, epoch_id)
         assert again.outcome is CommitOutcome.ALREADY_COMMITTED
         for receipt in due:
-            sink = it.ledger.sinks(it.pipeline)[receipt.sink]
+            sink = it.ledger.sink(it.pipeline, receipt.sink)
             sink.commit(receipt.committable)
             sink.recover_and_commit(receipt.committable)
             sink.notify_complete(receipt.committable)
@@ -221,7 +221,8 @@ def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
 
     assert line.aborted(planned, run) is AbortOutcome.ABORTED
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_ABORTED
-    for sink in it.ledger.sinks(it.pipeline).values():
+    for following in it.pipeline.following:
+        sink = it.ledger.sink(it.pipeline, following.name)
         for discard in (sink.abort, sink.abort, sink.recover_and_abort, sink.recover_and_abort):
             discard(ticket.sink_attempt)
 
@@ -240,7 +241,8 @@ def test_an_abort_that_comes_too_late_takes_nothing_back(line: Line) -> None:
 
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_COMMITTED
     it = line.world.it
-    for sink in it.ledger.sinks(it.pipeline).values():
+    for following in it.pipeline.following:
+        sink = it.ledger.sink(it.pipeline, following.name)
         sink.abort(ticket.sink_attempt)
         sink.recover_and_abort(ticket.sink_attempt)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -276,6 +277,46 @@ def test_a_sink_that_refuses_for_good_is_said_before_one_that_is_down(postgres_d
         ("lines", "SHOWN"), ("own:down", "OPEN"), ("own:broken", "OPEN"),
     }  # fmt: skip
     assert world.it.sql("SELECT value FROM lines") == [("a",)]
+
+
+@pytest.mark.parametrize("mistake", ["mistaken.commit", "mistaken"], ids=["in its commit", "where it is made"])
+def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(
+    mistake: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    """E6: whatever it raises; the sink behind it is served, and the error is said."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    first = tmp_path / "first"
+    world = new_world(postgres_dsn, kafka_bootstrap, _recording(first), _recording(tmp_path / "second"))
+    world.produce("a")
+    world.it.epoch()
+    (first / mistake).touch()
+
+    with pytest.raises((ZeroDivisionError, SinkError), match=r"is mistaken in commit|cannot be opened from here"):
+        world.it.publish()
+
+    assert {(sink, state) for _, sink, state in world.receipts()} == {
+        ("lines", "SHOWN"), ("own:first", "OPEN"), ("own:second", "SHOWN"),
+    }  # fmt: skip
+    (first / mistake).unlink()
+    world.it.publish()
+    assert {state for _, _, state in world.receipts()} == {"SHOWN"}
+
+
+def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused(
+    four: Four, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C3, INV-9: the end mark came between the two looks, so that no sink has said how its rows are committed."""
+    four.world.produce("a")
+    planned, run = four.world.it.planned()
+    ticket = four.world.it.begun(planned, run)
+    four.world.it.stage(planned, ticket)
+    with monkeypatch.context() as then:
+        then.setattr(sys.modules[seal.__module__], "_seal_following", lambda *_: {})
+        with pytest.raises(SealRefusedError, match="own:recording was not sealed"):
+            seal(four.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+
+    assert seal(four.world.it.ledger, ticket, run, invisible_allowed=frozenset()).read == 1
 
 
 def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four) -> None:

@@ -195,7 +195,7 @@ class TestSinkComparison:
         world.it.stage(planned, ticket)
         seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
 
-        assert [one.epoch_id for one in publish(world.it.ledger, world.it.pipeline.name)] == [1]
+        assert [one.epoch_id for one in publish(world.it.ledger, world.it.pipeline)] == [1]
 
         first = sum(json.loads(line)["indicate"] for line in self.tuples(1))
         assert self.sums(world) == {"step": first, "compare": first, "kafka": first}

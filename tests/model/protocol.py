@@ -273,7 +273,7 @@ class Protocol:
         if what == "commit":
             return lambda s: commit(s, s, NAME, facts[1])
         if what == "publish":
-            return lambda s: publish(s, NAME)
+            return lambda s: publish(s, self.pipeline)
         if what == "abort":
             return lambda s: abort(s, NAME, facts[1], _run(facts[0]), reason="teardown")
         if what == "operator":

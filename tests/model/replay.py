@@ -12,7 +12,7 @@ is a step of its own, and meanwhile the transaction holds its locks and its writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from epochline.sink import Sink
 from epochline.testing import FakeKafka
 from tests.model.guards import Guards
 from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze
-from tests.model.topic import topic_sinks
+from tests.model.topic import topic_sink
 
 READS = frozenset(
     [
@@ -209,9 +209,9 @@ class Session:
 
         return call
 
-    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
         """The product's own, on the model's servers."""
-        return topic_sinks(self, pipeline)
+        return topic_sink(self, pipeline, name)
 
     def read(self, reads: Callable[[Any, Any], Any]) -> Any:
         """What tables and Kafka say now, read by a sink."""

@@ -8,7 +8,7 @@ broker and each read is a step, and the answer of a commit can be lost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -117,12 +117,10 @@ class _Reads:
         yield self.session
 
 
-def topic_sinks(session: Any, pipeline: Pipeline) -> Mapping[str, Sink]:
-    """The product's sinks of a declaration, on the model's servers."""
-    return {
-        box.topic.name: TopicSink(pipeline.name, box, lambda: _Settings(session), _Reads(session))
-        for box in pipeline.outboxes
-    }
+def topic_sink(session: Any, pipeline: Pipeline, name: str) -> Sink:
+    """The product's sink of a declaration, on the model's servers."""
+    (box,) = (one for one in pipeline.outboxes if one.topic.name == name)
+    return TopicSink(pipeline.name, box, lambda: _Settings(session), _Reads(session))
 
 
 class _Producer:

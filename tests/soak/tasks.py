@@ -84,7 +84,7 @@ class Tasks:
     def publish(self) -> None:
         """Show in the topic what is committed, whoever committed it."""
         self._enter("publish")
-        publish(self._ledger, self._pipeline.name)
+        publish(self._ledger, self._pipeline)
 
     def abort(self, epoch_id: int) -> None:
         """The teardown."""

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, Pipeline, PostgresTable, Settings
+from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings
 from epochline.changes import Effect, changes
-from epochline.parsing import Json
+from epochline.parsing import Json, Text
 
 
 def stored(**changed: Any) -> dict[str, Any]:
@@ -20,6 +20,28 @@ def stored(**changed: Any) -> dict[str, Any]:
     }
     body: dict[str, Any] = json.loads(Pipeline(**{**fields, **changed}).stored())
     return body
+
+
+def topic(**declared: Any) -> KafkaTopic:
+    return KafkaTopic(topic="people", value=Json(columns={"id": "bigint"}), **declared)
+
+
+def test_a_topic_that_was_sent_to_at_least_once_cannot_become_exactly_once():
+    """P11: its epochs have no marker, so nobody could tell which ones are there; the other way round loses nothing."""
+    again, once = stored(sinks=[topic(semantics="at_least_once")]), stored(sinks=[topic()])
+
+    (refused,) = changes(again, once)
+    (allowed,) = changes(once, again)
+
+    assert (refused.field, refused.effect) == ("sinks.kafka:people.semantics", Effect.REFUSED)
+    assert "another topic" in refused.advice
+    assert allowed.effect is Effect.NEXT_EPOCH
+
+
+def test_two_sinks_of_other_names_have_other_transactional_ids():
+    """P13: whoever begins with an id fences who had it; dots are allowed in both names."""
+    ids = {KafkaTopic(topic=of, value=Text()).transactional_id(name) for name, of in (("a.b", "c"), ("a", "b.c"))}
+    assert len(ids) == 2
 
 
 UPSERT = {"table": "people", "mode": "upsert", "columns": {"id": "bigint", "name": "text"}}

@@ -63,8 +63,8 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if ast.unparse(call.func).startswith("self._tx."):
             assert port_method(call), f"{path.name}:{call.lineno}: no call that the watched ports know"
-        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) in ("sink", "sinks"):
-            known = call.func.attr in SINK or ast.unparse(call.func) in ("sinks.items", "sinks.values")
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "sink":
+            known = call.func.attr in SINK
             assert known, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
 
     for node in ast.walk(tree):
@@ -76,8 +76,8 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
         if isinstance(up, ast.Assign):
             assert [ast.unparse(target) for target in up.targets] == ["self._tx"]  # kept, and looked at below
             continue
-        if ast.unparse(up) == "ledger.sinks":
-            continue  # makes objects; what they are asked for is looked at below
+        if ast.unparse(up) == "ledger.sink":
+            continue  # makes an object; what it is asked for is looked at above
         if isinstance(up, ast.withitem) and node is up.optional_vars:
             assert node.id == "tx"
             assert port_method(up.context_expr) == "transaction"

@@ -122,7 +122,9 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
                 task_id="publish",
                 # Also after a run that had nothing to read: what an earlier one committed may still be due.
                 trigger_rule="none_failed",
-                execution_timeout=PUBLISH_PATIENCE,
+                execution_timeout=max(
+                    [PUBLISH_PATIENCE, *(2 * topic.transaction_timeout for topic in pipeline.topics)]
+                ),
                 # Not as often as the strategy says: a sink that is down must not keep the next run from its epoch.
                 retries=2,
                 retry_delay=timedelta(seconds=10),

@@ -31,7 +31,7 @@ class PublishOperator(BaseOperator):
 
         with epochline_errors():
             ledger = ledger_of(self.pipeline)
-            published = publish(ledger, self.pipeline.name, report=lambda one: self.log.info("%s", one))
+            published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
         told = tell_airflow(ledger, self.pipeline, context)
         if not published and not told:
             raise AirflowSkipException(

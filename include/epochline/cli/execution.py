@@ -101,8 +101,7 @@ class Execution:
         Raises:
             SinkError: a sink is down or refuses; the epoch is committed, and `epochline publish` goes on.
         """
-        if self._pipeline.following:
-            publish(self._ledger, self._pipeline.name, report=lambda one: printing.progress(str(one)))
+        publish(self._ledger, self._pipeline, report=lambda one: printing.progress(str(one)))
 
     @contextmanager
     def staged(self) -> Iterator[Epoch]:

@@ -30,7 +30,7 @@ def publish(
 
     declared = pipelines.find(pipeline)
     published = publish_due(
-        ledger_of(declared), pipeline, report=lambda one: None if as_json else printing.say(str(one))
+        ledger_of(declared), declared, report=lambda one: None if as_json else printing.say(str(one))
     )
     if as_json:
         for one in published:

@@ -47,7 +47,8 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
         tx.epochs.renew_lease(epoch, ticket.attempt, lease)
     if previous is not None:
         discard(ledger, previous)
-    for sink in ledger.sinks(declared).values():
+    for following in declared.following:
+        sink = ledger.sink(declared, following.name)
         sink.begin(ticket.sink_attempt)
     log.info("attempt.begun pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, ticket.attempt)
     return ticket

@@ -53,7 +53,8 @@ def _aborted_beside(ledger: Ledger, attempt: Attempt) -> bool:
     if not fenced:
         return True
     try:
-        for sink in ledger.sinks(pipeline).values():
+        for following in pipeline.following:
+            sink = ledger.sink(pipeline, following.name)
             sink.recover_and_abort(of_attempt(attempt))
     except SinkError as error:
         log.warning(

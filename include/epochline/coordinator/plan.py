@@ -27,7 +27,7 @@ from epochline.coordinator.commit import mirror
 from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.interval import judge
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
-from epochline.coordinator.publish import full_sinks, look_at_sinks
+from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.recover import recover
 from epochline.effective import InForce, in_force
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
@@ -79,6 +79,8 @@ class _Seen:
 
     row: PipelineRow
     heads: tuple[Head, ...]
+    left: tuple[str, ...] = ()
+    """What is still due in sinks that are declared no more."""
 
 
 def plan(
@@ -145,9 +147,9 @@ def plan(
     for _ in range(_TRIES):
         # The mirror first: a commit writes it after the ledger, so that whatever it says the ledger knows by now.
         mirrored = source.mirrored(pipeline.consumer_group)
-        seen = _look_at_ledger(ledger, pipeline.name)
+        seen = _look_at_ledger(ledger, pipeline)
         asked = ask(source, pipeline, seen.row, seen.heads, interval)
-        notes = [*recovered.notes, *looked, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
+        notes = [*recovered.notes, *looked, *seen.left, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
         try:
             return _write_plan(
                 ledger, pipeline, run, seen, asked, own, notes,
@@ -159,11 +161,12 @@ def plan(
     raise last
 
 
-def _look_at_ledger(ledger: Ledger, pipeline: str) -> _Seen:
+def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
     with ledger.transaction() as tx:
-        row = tx.epochs.lock_pipeline(pipeline)
-        check_admitted(tx, pipeline)
-        return _Seen(row=row, heads=tuple(tx.chain.heads(pipeline, row.generation)))
+        row = tx.epochs.lock_pipeline(pipeline.name)
+        check_admitted(tx, pipeline.name)
+        heads = tuple(tx.chain.heads(pipeline.name, row.generation))
+        return _Seen(row=row, heads=heads, left=left_due(pipeline, tx.receipts.unpublished(pipeline.name)))
 
 
 def _write_plan(

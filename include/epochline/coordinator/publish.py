@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from epochline.errors import SinkError, SinkUnavailableError
+from epochline.errors import SinkUnavailableError
 from epochline.pipeline import Pipeline
 from epochline.ports import DueReceipt, Ledger
 from epochline.restart import WITHOUT_END, RestartStrategy
-from epochline.sink import Preflighted
+from epochline.sink import Measured, Preflighted
+from epochline.topic import KafkaTopic
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,14 @@ class Published:
 
 
 def publish(
-    ledger: Ledger, pipeline: str, *, report: Callable[[Published], None] = lambda _: None
+    ledger: Ledger, pipeline: Pipeline, *, report: Callable[[Published], None] = lambda _: None
 ) -> Sequence[Published]:
     """Show every committed epoch in every sink that does not show it yet. Again after any crash, it repeats nothing.
 
     Args:
         ledger: where the receipts are.
-        pipeline: whose.
+        pipeline: as it is declared now. Which rows go where, each epoch's own declaration says; how long a
+            transaction may take, this one does.
         report: told of each epoch and sink that is done.
 
     Raises:
@@ -51,31 +53,33 @@ def publish(
         SinkError: a sink refuses.
     """
     with ledger.transaction() as tx:
-        due = tx.receipts.due(pipeline)
+        due = tx.receipts.due(pipeline.name)
     by_sink: dict[str, list[DueReceipt]] = defaultdict(list)
     for receipt in due:
         by_sink[receipt.sink].append(receipt)
     done: list[Published] = []
-    failures: list[SinkError] = []
+    failures: list[Exception] = []
     for receipts in by_sink.values():
         try:
             for receipt in receipts:
-                one = _show(ledger, receipt)
+                one = _show(ledger, receipt, pipeline)
                 done.append(one)
                 report(one)
-        except SinkError as error:
-            log.warning("publish.failed pipeline=%s sink=%s reason=%s", pipeline, receipt.sink, error)
+        except Exception as error:  # also what nobody foresaw is that sink's alone
+            log.warning(
+                "publish.failed pipeline=%s sink=%s reason=%s: %s",
+                pipeline.name, receipt.sink, type(error).__name__, error,
+            )  # fmt: skip
             failures.append(error)
     _raise_first(failures)
     return done
 
 
-def _show(ledger: Ledger, receipt: DueReceipt) -> Published:
+def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     with ledger.transaction() as tx:
-        declared = tx.epochs.declaration(tx.epochs.lock(receipt.pipeline, receipt.epoch_id))
+        declared = _with_time_outs(tx.epochs.declaration(tx.epochs.lock(receipt.pipeline, receipt.epoch_id)), now)
         tx.receipts.try_to_show(receipt)
-    sinks = ledger.sinks(declared)
-    sink = sinks[receipt.sink]
+    sink = ledger.sink(declared, receipt.sink)
     begun = time.monotonic()
     if receipt.tried:
         sink.recover_and_commit(receipt.committable)
@@ -83,24 +87,38 @@ def _show(ledger: Ledger, receipt: DueReceipt) -> Published:
         sink.commit(receipt.committable)
     seconds = time.monotonic() - begun
     outboxes = {topic.name: topic.outbox(declared.name).table for topic in declared.topics}
+    measured = cast("Measured", sink).sending_seconds() if receipt.sink in outboxes else seconds
     with ledger.transaction() as tx:
-        noted = tx.receipts.shown(receipt, seconds, outboxes.get(receipt.sink))
+        noted = tx.receipts.shown(receipt, measured, outboxes.get(receipt.sink))
         completed = tx.receipts.completed(receipt.pipeline, receipt.epoch_id)
     log.info(
         "epoch.shown pipeline=%s epoch=%d sink=%s rows=%d seconds=%.3f noted=%s",
         receipt.pipeline, receipt.epoch_id, receipt.sink, receipt.committable.rows, seconds, noted,
     )  # fmt: skip
-    for name, sink in sinks.items():
-        if name in completed:
-            sink.notify_complete(completed[name])
+    for following in declared.following:
+        if following.name in completed:
+            sink = ledger.sink(declared, following.name)
+            sink.notify_complete(completed[following.name])
     return Published(
         epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
     )  # fmt: skip
 
 
-def _raise_first(failures: Sequence[SinkError]) -> None:
+def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
+    """An epoch's declaration with the time-outs of today: one that was too short must not keep its epoch for ever."""
+    limits = {topic.name: topic.transaction_timeout for topic in now.topics}
+    sinks = tuple(
+        one.model_copy(update={"transaction_timeout": limits.get(one.name, one.transaction_timeout)})
+        if isinstance(one, KafkaTopic)
+        else one
+        for one in then.sinks
+    )
+    return then.model_copy(update={"sinks": sinks})
+
+
+def _raise_first(failures: Sequence[Exception]) -> None:
     """The failure that a person has to see first: one that no repeat mends, before one that passes."""
-    lasting = [error for error in failures if not isinstance(error, SinkUnavailableError)]
+    lasting = [error for error in failures if not getattr(error, "retryable", False)]
     for error in (*lasting, *failures):
         raise error
 
@@ -116,7 +134,6 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
         SinkError: one would refuse; nothing is planned.
     """
     notes = []
-    sinks = ledger.sinks(pipeline) if pipeline.topics else {}
     waits = restart.delay if restart.retries >= WITHOUT_END else restart.retries * restart.delay
     for topic in pipeline.topics:
         if topic.semantics == "exactly_once" and topic.transaction_timeout < waits:
@@ -130,12 +147,23 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
                 f"{topic.name} is at_least_once, which waives INV-5 (a commit is repeatable) for it: a crash while an"
                 " epoch is published sends its rows again"
             )
-        sink = cast("Preflighted", sinks[topic.name])
+        sink = cast("Preflighted", ledger.sink(pipeline, topic.name))
         try:
             sink.preflight(pipeline.name)
         except SinkUnavailableError as error:
             notes.append(f"{topic.name} is down, and shows this epoch when it is back: {error}")
     return notes
+
+
+def left_due(pipeline: Pipeline, waiting: Mapping[str, int]) -> tuple[str, ...]:
+    """What a run says of sinks that are declared no more, where no other sink makes its DAG publish."""
+    if pipeline.following:
+        return ()
+    return tuple(
+        f"{sink} is declared no more, and {epochs} committed epochs are not shown there yet:"
+        f" `epochline publish {pipeline.name}` shows them"
+        for sink, epochs in sorted(waiting.items())
+    )
 
 
 def full_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:

@@ -61,6 +61,10 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
             problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
+        unsealed = {sink.name for sink in pipeline.beside} | {box.table for box in pipeline.outboxes}
+        problems += [
+            f"{name} was not sealed, because the job was still at work" for name in sorted(unsealed - set(bodies))
+        ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
         for table in pipeline.tables:
@@ -94,10 +98,9 @@ def _seal_following(ledger: Ledger, ticket: StagingTicket) -> dict[str, Mapping[
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
     if not names:
         return {}
-    sinks = ledger.sinks(pipeline)
     bodies = {}
     for name, manifest in names.items():
-        sink = sinks[name]
+        sink = ledger.sink(pipeline, name)
         bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
     return bodies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -69,8 +69,8 @@ class _WatchedLedger:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
-        return {name: cast("Sink", _WatchedPort(sink)) for name, sink in self._ledger.sinks(pipeline).items()}
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        return cast("Sink", _WatchedPort(self._ledger.sink(pipeline, name)))
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         site = _site(sys._getframe(1))

@@ -94,7 +94,9 @@ def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
 
 
 def _make_control_topic(admin: EpochlineAdmin) -> Mapping[str, Any]:
-    wanted = {"num_partitions": 1, "replication_factor": -1, "configs": {_POLICY: "compact"}}
+    # Every publish reads it: segments that are closed often are compacted often.
+    configs = {_POLICY: "compact", "segment.ms": "3600000", "segment.bytes": str(16 * 1024 * 1024)}
+    wanted = {"num_partitions": 1, "replication_factor": -1, "configs": configs}
     try:
         admin.create_topics({CONTROL_TOPIC: wanted})
         log.info("topic.created topic=%s", CONTROL_TOPIC)

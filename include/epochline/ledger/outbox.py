@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -15,6 +16,7 @@ from epochline.names import split_table
 from epochline.topic import Outbox, sending_order
 
 _AT_ONCE = 5_000
+_GIVING_UP = timedelta(minutes=5)
 
 OutboxRow = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
 """Key, value, headers, partition."""
@@ -59,11 +61,18 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
     raw = connection.connection.driver_connection
     if raw is None:
         raise RuntimeError("the connection is closed")
+    # Kafka takes its time between two reads, and from the last one to its commit; no row is locked meanwhile.
+    execute(connection, "may_stand_still", milliseconds=_most_milliseconds(outbox))
     with raw.cursor(name="epochline_outbox") as cursor:
         cursor.itersize = _AT_ONCE
         cursor.execute(statement, (epoch_id,))
         for key, value, headers, partition in cursor:
             yield _bytes(key), _bytes(value), _headers(headers), partition
+
+
+def _most_milliseconds(outbox: Outbox) -> int:
+    """A transaction's time-out and what giving up may take; without one, librdkafka's five minutes for each record."""
+    return int((outbox.topic.transaction_timeout + _GIVING_UP).total_seconds() * 1000)
 
 
 def _bytes(value: memoryview | None) -> bytes | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg2
@@ -42,7 +42,7 @@ _DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
 """What PostgreSQL says of a value that it cannot take begins with the value itself."""
 
 
-Outlets = Callable[["PostgresLedger", Pipeline], Mapping[str, Sink]]
+Outlets = Callable[["PostgresLedger", Pipeline, str], Sink]
 """Makes the sinks of a declaration that show an epoch after its commit."""
 
 
@@ -104,15 +104,11 @@ class PostgresLedger:
             },
         )
 
-    def sinks(self, pipeline: Pipeline) -> Mapping[str, Sink]:
-        """By name, the sinks of a declaration that show an epoch after its commit."""
-        if not pipeline.following:
-            return {}
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        """A sink of a declaration that shows an epoch after its commit."""
         if self._outlets is None:
-            raise ConfigurationError(
-                f"{pipeline.name}: {pipeline.following[0]} cannot be reached from here: nobody said how."
-            )
-        return self._outlets(self, pipeline)
+            raise ConfigurationError(f"{pipeline.name}: {name} cannot be reached from here: nobody said how.")
+        return self._outlets(self, pipeline, name)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:

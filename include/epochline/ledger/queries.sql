@@ -638,6 +638,10 @@ SELECT EXISTS (SELECT FROM epochline.receipt r JOIN epochline.attempt a USING (a
                WHERE r.pipeline = :pipeline AND r.sink = :sink AND r.epoch_id = :epoch_id
                  AND a.token = CAST(:token AS uuid))
 
+-- name: may_stand_still
+-- How long this transaction may wait for its client, whatever holds for others.
+SELECT set_config('idle_in_transaction_session_timeout', CAST(CAST(:milliseconds AS integer) AS text), true)
+
 -- name: shown_rate
 -- Rows per second of a sink, by its newest epochs that took long enough to be measured.
 SELECT sum(rows) / sum(seconds) FROM (

@@ -62,7 +62,7 @@ class PostgresReceipts:
     def try_to_show(self, receipt: DueReceipt) -> bool:
         return execute(self._connection, "try_to_show", **_key(receipt)).rowcount == 1
 
-    def shown(self, receipt: DueReceipt, seconds: float, outbox: str | None) -> bool:
+    def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
         noted = execute(self._connection, "mark_shown", **_key(receipt), seconds=seconds).rowcount == 1
         if outbox is not None:
             execute_sql(

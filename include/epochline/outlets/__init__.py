@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from epochline.beside import Beside, Files, OwnSink
 from epochline.declared import load_function
+from epochline.errors import SinkError
 from epochline.sink import Sink
 
 if TYPE_CHECKING:
@@ -33,15 +34,20 @@ def beside_sink(declared: Beside) -> Sink:
 def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> Outlets:
     """What makes a pipeline's sinks, given how a Kafka connection is looked up by its id."""
 
-    def outlets(ledger: PostgresLedger, pipeline: Pipeline) -> Mapping[str, Sink]:
+    def outlet(ledger: PostgresLedger, pipeline: Pipeline, name: str) -> Sink:
         from epochline.outlets.topic import TopicSink
 
-        topics: dict[str, Sink] = {
-            outbox.topic.name: TopicSink(
-                pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger
-            )
-            for outbox in pipeline.outboxes
-        }
-        return topics | {declared.name: beside_sink(declared) for declared in pipeline.beside}
+        for outbox in pipeline.outboxes:
+            if outbox.topic.name == name:
+                return TopicSink(pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger)
+        (declared,) = (one for one in pipeline.beside if one.name == name)
+        try:
+            return beside_sink(declared)
+        except SinkError:
+            raise
+        except Exception as error:  # whatever the class of somebody else, or a driver of a store, raises
+            raise SinkError(
+                f"{name} of {pipeline.name} cannot be opened from here: {type(error).__name__}: {error}"
+            ) from error
 
-    return outlets
+    return outlet

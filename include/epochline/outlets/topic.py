@@ -7,8 +7,9 @@ transaction; then the last marker, read committed, says which epochs are there.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
@@ -35,7 +36,7 @@ class LedgerConnections(Protocol):
 
 
 class TopicSink:
-    """Publishes a pipeline's outbox to its topic. Implements `epochline.sink.Sink` and `epochline.sink.Preflighted`.
+    """Publishes a pipeline's outbox to its topic: an `epochline.sink.Sink`, also ``Preflighted`` and ``Measured``.
 
     Rows are staged, sealed and committed as those of any table: as rows of the outbox. What is done here is what
     follows the commit.
@@ -55,6 +56,11 @@ class TopicSink:
         self._topic = outbox.topic
         self._settings = settings
         self._ledger = ledger
+        self._sending_seconds: float | None = None
+
+    def sending_seconds(self) -> float | None:
+        """From the first record to the answer of Kafka's commit: what the time-out of a transaction is for."""
+        return self._sending_seconds
 
     def preflight(self, pipeline: str) -> None:
         """Refuse a topic that could not be published to, or that is ahead of the ledger.
@@ -125,7 +131,7 @@ class TopicSink:
     def _publish(self, committable: Committable) -> None:
         attempt = committable.attempt
         if self._topic.semantics == "at_least_once":
-            with self._ledger.connection() as connection:
+            with self._ledger.connection() as connection, self._measuring():
                 send_plainly(self._settings(), self._topic.topic, self._records(connection, committable))
             return
         with TransactionalSender(
@@ -136,10 +142,16 @@ class TopicSink:
                 log.info("topic.there pipeline=%s epoch=%d sink=%s", self._pipeline, attempt.epoch_id, self._topic.name)
                 return
             marker = Marker(generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token)
-            with self._ledger.connection() as connection:
+            with self._ledger.connection() as connection, self._measuring():
                 records = self._records(connection, committable)
                 key = Marker.key(self._pipeline, self._topic.name)
                 sender.send(self._topic.topic, records, key, marker.body())
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self._sending_seconds = time.monotonic() - begun
 
     def _records(self, connection: Connection, committable: Committable) -> Iterator[Outgoing]:
         """The epoch's records; raises before the last one is out where they are not those that were sealed."""

@@ -188,7 +188,7 @@ class Runs:
         return self.committed(*self.planned())
 
     def publish(self) -> list[tuple[int, str]]:
-        return [(one.epoch_id, one.sink) for one in publish(self.ledger, self.name)]
+        return [(one.epoch_id, one.sink) for one in publish(self.ledger, self.pipeline)]
 
     def act(self, what: str, *, pipeline: Pipeline | None = None, **told: Any) -> Done:
         """Have an operator do something, to this pipeline or to another one."""

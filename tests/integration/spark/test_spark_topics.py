@@ -37,7 +37,7 @@ class Publishing(Runs):
         self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
 
     def publish(self) -> list[Published]:
-        return list(publish(self.ledger, self.name))
+        return list(publish(self.ledger, self.pipeline))
 
     def seen(self, isolation: str = "read_committed") -> list[Seen]:
         return seen(self.bootstrap, self.pipeline.topics[0].topic, isolation)
