@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +69,8 @@ class Beside(Declared):
         return self.name
 
 
+_PASSWORD = re.compile("://[^/]*:[^/]*@")
+
 _LOCAL = ("file", "local")
 """Schemes of fsspec that name a path of this host."""
 
@@ -79,7 +82,7 @@ class Files(Beside):
     """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
 
     Args:
-        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``).
+        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``), without a password.
         format: ``parquet``, ``csv`` (with a header line) or ``json`` (one object per line).
     """
 
@@ -100,6 +103,11 @@ class Files(Beside):
 
 def _one_spelling(path: str) -> str:
     """A folder's path as it is spelled however it was written: two sinks of one folder would lose rows."""
+    if _PASSWORD.search(path):
+        raise ValueError(
+            "a URL must not hold a password, because a declaration is kept and shown; the driver takes credentials"
+            " from its own environment variables or from fsspec's configuration (docs/files.md)"
+        )
     scheme, separator, rest = path.partition("://")
     if scheme in _LOCAL and separator:
         scheme, separator, rest = "", "", rest

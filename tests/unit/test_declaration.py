@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -217,6 +218,31 @@ def test_a_path_that_depends_on_where_a_task_runs_is_refused(path: str) -> None:
 def test_a_path_that_goes_up_again_is_refused(path: str) -> None:
     with pytest.raises(DeclarationError, match=r"path: write the path without '\.\.'"):
         files(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["sftp://u:canary@h/x", "sftp://u:c@canary@h", "ftp://:canary@h/x", "simplecache::sftp://u:canary@h/x"]
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(path: str) -> None:
+    with pytest.raises(DeclarationError, match=r"path: a URL must not hold a password.*docs/files\.md") as raised:
+        files(path)
+
+    assert "canary" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("path", ["u:canary@h/x", "sftp://canary@h/../x"])
+def test_a_path_that_is_refused_is_not_repeated(path: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        files(path)
+
+    assert "canary" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize(
+    "path", ["abfs://container@account.dfs.core.windows.net/x", "sftp://u@h:22/x", "s3://b/a:b@c", "/data/u:p@h"]
+)
+def test_what_is_no_password_is_taken(path: str) -> None:
+    assert files(path).path == path
 
 
 def test_a_stored_path_stays_as_the_ledger_knows_it() -> None:
