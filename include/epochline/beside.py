@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,11 +69,20 @@ class Beside(Declared):
         return self.name
 
 
+_PASSWORD = re.compile("://[^/]*:[^/]*@")
+
+_LOCAL = ("file", "local")
+"""Schemes of fsspec that name a path of this host."""
+
+_FILE_SERVERS = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "arrow_hdfs")
+"""Schemes of fsspec behind which there are folders as on a disk."""
+
+
 class Files(Beside):
     """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
 
     Args:
-        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``).
+        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``), without a password.
         format: ``parquet``, ``csv`` (with a header line) or ``json`` (one object per line).
     """
 
@@ -81,15 +91,38 @@ class Files(Beside):
 
     @field_validator("path")
     @classmethod
-    def _path_is_absolute(cls, path: str) -> str:
-        if "://" not in path and not path.startswith("/"):
-            raise ValueError(f"{path!r}: write the whole path, because tasks run in folders of their own")
-        return path.rstrip("/") or "/"
+    def _path_is_one(cls, path: str) -> str:
+        # The ledger names the sink by what was stored, also where it was stored before there were these rules.
+        return path if reading_back.get() else _one_spelling(path)
 
     @property
     def name(self) -> str:
         """How the ledger names the sink."""
         return f"files:{self.path}"
+
+
+def _one_spelling(path: str) -> str:
+    """A folder's path as it is spelled however it was written: two sinks of one folder would lose rows."""
+    if _PASSWORD.search(path):
+        raise ValueError(
+            "a URL must not hold a password, because a declaration is kept and shown; the driver takes credentials"
+            " from its own environment variables or from fsspec's configuration (docs/files.md)"
+        )
+    scheme, separator, rest = path.partition("://")
+    if scheme in _LOCAL and separator:
+        scheme, separator, rest = "", "", rest
+    elif not separator:
+        scheme, rest = "", path
+    if scheme and scheme not in _FILE_SERVERS:
+        # The names of an object store are texts: what is between two slashes may be empty there.
+        return f"{scheme}{separator}{rest.rstrip('/')}"
+    host, slash, folders = rest.partition("/")
+    if not scheme and (host or not slash):
+        raise ValueError("write the whole path, because tasks run in folders of their own")
+    parts = [part for part in folders.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ValueError("write the path without '..', which may lead elsewhere on each host")
+    return f"{scheme}{separator}{host}" + (f"/{'/'.join(parts)}" if parts or not scheme else "")
 
 
 class OwnSink(Beside):

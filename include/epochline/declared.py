@@ -27,7 +27,8 @@ _REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 class Declared(BaseModel):
     """Base of all that a pipeline's author writes: frozen, no unknown field, one kind of error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A traceback shows pydantic's error too, and what was given may be what must not be shown.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def __init__(self, **fields: Any) -> None:
         try:

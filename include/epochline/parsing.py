@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from epochline.avro_types import proposed, unheld
 from epochline.columns import parse_type
-from epochline.declared import Declared, in_order
+from epochline.declared import Declared, in_order, reading_back
 
 
 class Bytes(Declared):
@@ -104,7 +106,8 @@ class Avro(Declared):
         subject: for what is written: where its schema is registered; by default the topic's name and ``-value``.
         schema_: for what is written: its schema, a record of these columns. By default it is made from them: every
             field may be null; timestamps, times, dates, ``numeric(p,s)`` and ``uuid`` are logical types; what Avro has
-            no type for, ``numeric`` without a precision too, is a string.
+            no type for, ``numeric`` without a precision too, is a string. A type of yours must hold every value of
+            its column.
         registry: id of the registry's connection.
     """
 
@@ -130,8 +133,9 @@ class Avro(Declared):
             return self
         from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
+        named: dict[str, Any] = {}
         try:
-            parse_schema(self.schema_)
+            parsed = parse_schema(self.schema_, named_schemas=named)
         except (SchemaParseException, UnknownType, KeyError) as error:
             raise ValueError(f"schema_: is no Avro schema: {type(error).__name__}: {error}") from error
         if self.schema_.get("type") != "record":
@@ -145,7 +149,21 @@ class Avro(Declared):
                 if strangers
                 else f"schema_: {', '.join(unfilled)} has no default and is not among the columns"
             )
+        # What was stored before there was this check has to be read, if only to be aborted.
+        if isinstance(parsed, dict) and not reading_back.get():
+            self._fields_hold_their_columns({one["name"]: one["type"] for one in parsed["fields"]}, named)
         return self
+
+    def _fields_hold_their_columns(self, fields: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+        """Avro's writer would cut a value that is too large or too precise, or take it for another, without a word."""
+        for name, text in self.columns.items():
+            kind = parse_type(text)
+            found = unheld(fields[name], kind, named)
+            if found is not None:
+                raise ValueError(
+                    f"schema_: field {name} is of Avro's {found}, which does not hold every {kind} as it is;"
+                    f" declare the field as {proposed(kind)}, or the column as what {found} holds"
+                )
 
     @property
     def record(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ _COLUMNS = {
     "amount": pa.string(),
     "status": pa.string(),
     "placed_at": pa.string(),
-    "source_time": pa.int64(),
+    "source_file": pa.int64(),
     "source_position": pa.int64(),
     "_deleted": pa.bool_(),
     "_skip": pa.bool_(),
@@ -58,10 +58,17 @@ def _change(event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
 
 
 def _position(source: dict[str, Any]) -> dict[str, int]:
-    """PostgreSQL's log has one number for a change, which grows for each key; MySQL's begins anew with each file."""
+    """PostgreSQL's log has one number for a change, which grows for each key; MySQL's begins anew with each file.
+
+    The time of a change decides nothing: it is one for many changes, and a snapshot's rows carry when they were read.
+    """
     if source.get("lsn") is not None:
-        return {"source_time": 0, "source_position": _integer(source["lsn"])}
-    return {"source_time": _integer(source["ts_ms"]), "source_position": _integer(source["pos"])}
+        return {"source_file": 0, "source_position": _integer(source["lsn"])}
+    # Compared as a number: after binlog.999999 comes binlog.1000000.
+    name, _, number = source["file"].rpartition(".")
+    if not (name and number.isascii() and number.isdecimal()):
+        raise ValueError("no file of MySQL's log")
+    return {"source_file": _integer(int(number)), "source_position": _integer(source["pos"])}
 
 
 def _payload(document: bytes) -> dict[str, Any]:

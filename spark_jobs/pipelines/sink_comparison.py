@@ -19,9 +19,9 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     for value in batch.column("value").to_pylist():
         try:
             told = json.loads(value or b"")
-            rows.append((*(str(told[key]) for key in _KEYS), int(told["indicate"])))
+            rows.append((*(_text(told[key]) for key in _KEYS), _integer(told["indicate"])))
             errors.append(None)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             rows.append((None,) * 4)
             errors.append(f"is no tuple of three keys and a number ({type(error).__name__})")
     places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
@@ -33,3 +33,16 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
         "_error": pa.array(errors, pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+        raise ValueError("no integer of 64 bits")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    value.encode()  # half a surrogate pair is no text
+    return value

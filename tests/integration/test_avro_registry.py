@@ -149,18 +149,24 @@ def test_a_schema_is_registered_once_under_the_topic_or_the_declared_subject(cli
 
 
 def test_a_row_that_a_declared_schema_cannot_hold_is_its_own_problem() -> None:
-    schema = record(("a", "string"), ("n", {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 2}))
-    columns = {"a": "text", "n": "numeric(10,2)"}
+    enum = {"type": "enum", "name": "size", "symbols": ["S", "L"]}
+    schema = record(
+        ("a", "string"), ("n", {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}), ("e", enum)
+    )
+    columns = {"a": "text", "n": "numeric(5,2)", "e": "text"}
 
     out, problems = encoder(Avro(columns=columns, schema_=schema), key="a").encode(
         rows(
-            columns, {"a": "x", "n": Decimal("1.50")}, {"a": None, "n": Decimal("1")}, {"a": "y", "n": Decimal("12.50")}
+            columns,
+            {"a": "x", "n": Decimal("1.50"), "e": "S"},
+            {"a": None, "n": Decimal("1"), "e": "S"},
+            {"a": "y", "n": Decimal("12.50"), "e": "M"},
         )
     )
 
     assert list(problems) == [1, 2]
     assert out.column("key").to_pylist() == [b"x", None, None]
-    assert read(columns, batch(out.column("value")[0].as_py()))[0] == [{"a": "x", "n": Decimal("1.50")}]
+    assert read(columns, batch(out.column("value")[0].as_py()))[0] == [{"a": "x", "n": Decimal("1.50"), "e": "S"}]
 
 
 def test_a_year_that_avro_cannot_be_given_is_its_rows_problem() -> None:

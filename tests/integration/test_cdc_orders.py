@@ -258,18 +258,44 @@ def test_what_is_no_change_is_quarantined_and_the_others_count(dsn: str, value: 
     assert reason in found
 
 
-def test_of_mysql_the_time_and_then_the_position_decide(dsn: str) -> None:
+def of_mysql(pos: int, file: str, ts_ms: int, customer: str, operation: str = "u") -> Record:
+    after = {"id": 1, "customer": customer, "amount": None, "status": None, "placed_at": None}
+    event = {"op": operation, "after": after, "source": {"file": file, "pos": pos, "ts_ms": ts_ms}}
+    return None, json.dumps(event).encode()
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ((900, "binlog.000001", 2), (4, "binlog.000002", 2)),
+        ((40, "binlog.000001", 2), (41, "binlog.000001", 2)),
+        ((100, "binlog.000001", 9000, "r"), (200, "binlog.000001", 8000)),
+        ((900, "binlog.999999", 2), (4, "binlog.1000000", 2)),
+    ],
+    ids=["rotated within a millisecond", "one file", "a snapshot", "a digit more"],
+)
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_of_mysql_the_file_and_then_the_position_decide(
+    dsn: str, older: tuple[Any, ...], newer: tuple[Any, ...], epochs: int
+) -> None:
+    world = World(dsn)
+    records = [of_mysql(*newer, "newer"), of_mysql(*older[:3], "older", *older[3:])]
+
+    for partition, record in enumerate(records):
+        world.send([record], partition)
+        if epochs == 2:
+            world.one.epoch()
+    if epochs == 1:
+        world.one.epoch()
+
+    assert world.one.sql(f"SELECT customer FROM {world.table}") == [("newer",)]
+
+
+@pytest.mark.parametrize("file", ["binlog", "000001", "binlog.", "binlog.²", "binlog." + "9" * 20, None, 1])
+def test_of_mysql_a_file_without_a_number_is_quarantined(dsn: str, file: Any) -> None:
     world = World(dsn)
 
-    def told(ts_ms: int, pos: int, customer: str) -> Record:
-        after = {"id": 1, "customer": customer, "amount": None, "status": None, "placed_at": None}
-        source = {"file": "binlog.000001", "pos": pos, "ts_ms": ts_ms}
-        return None, json.dumps({"op": "u", "after": after, "source": source}).encode()
-
-    world.send([told(1, 900, "older"), told(2, 40, "new file")], 0)
-    world.send([told(2, 4, "before")], 1)
-    world.one.epoch()
-    world.send([told(1, 901, "older too")], 1)
+    world.send([of_mysql(1, file, 1, "nowhere"), of_mysql(1, "binlog.000001", 1, "here")], 0)
     world.one.epoch()
 
-    assert world.one.sql(f"SELECT customer FROM {world.table}") == [("new file",)]
+    assert world.one.sql(f"SELECT customer FROM {world.table}") == [("here",)]

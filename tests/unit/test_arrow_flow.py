@@ -23,6 +23,7 @@ from epochline.parsing import Json, Text
 from epochline.pipeline import Pipeline
 from epochline.reading import KafkaSource
 from epochline.table import PostgresTable
+from epochline.topic import KafkaTopic
 
 ONE_TWO = pa.array([1, 2])
 COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
@@ -258,6 +259,50 @@ def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(fun
     assert [tuple(row.values()) for row in rows] == [(1, "a", False), (2, None, True), (3, "c", False)]
     assert done.rows["a"].column("name").to_pylist() == ["a", "b", "c", None]
     assert done.quarantine.num_rows == 0
+
+
+def deleting(*said: Any) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        ids = pa.array(range(1, len(said) + 1), pa.int64())
+        return pa.record_batch({"id": ids, "name": pa.nulls(len(said), pa.string()), "_deleted": pa.array(said)})
+
+    return parse
+
+
+def sent(*values: bytes | None) -> list[tuple[bytes | None, bytes | None]]:
+    """Key and value of what a topic behind ``user_code:parse`` is sent."""
+    record = {"id": "bigint", "name": "text"}
+    pipeline = Pipeline(
+        name="p",
+        source=KafkaSource(topics="t"),
+        parse="user_code:parse",
+        record=record,
+        sinks=KafkaTopic(topic="out", value=Json(columns=record), key="id"),
+    )
+    (outbox,) = pipeline.outboxes
+    done = BatchFlow(pipeline, staged_tables(pipeline, {outbox.table: outbox.columns or {}}, 1, 1)).process(
+        records(*values)
+    )
+    rows = done.rows[outbox.table]
+    return list(zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True))
+
+
+def test_a_row_that_the_parse_calls_deleted_is_sent_without_a_value(functions: Callable[..., None]) -> None:
+    functions(parse=deleting(None, True, False, False))
+
+    assert sent(b"", b"", b"", None) == [
+        (b"1", b'{"id":1,"name":null}'),
+        (b"2", None),
+        (b"3", b'{"id":3,"name":null}'),
+        (b"4", None),
+    ]
+
+
+def test_what_no_boolean_calls_deleted_breaks_the_contract_of_a_topic_too(functions: Callable[..., None]) -> None:
+    functions(parse=deleting("no"))
+
+    with pytest.raises(BatchContractError, match="the parse gave _deleted of type string; it must be boolean"):
+        sent(b"")
 
 
 def test_a_list_column_multiplies_rows(functions: Callable[..., None]) -> None:

@@ -139,6 +139,18 @@ def test_a_value_that_json_has_no_text_for_is_its_rows_problem_alone(kind: str, 
     assert set(out.to_pylist()[1].values()) == {None}
 
 
+def test_half_a_surrogate_pair_in_a_document_stays_the_escape_that_it_was() -> None:
+    columns = {"doc": "json"}
+    document = r'{"a":"\ud800x","\udfff":["\ud83d\ude00"]}'
+
+    batch, problems = encoded(topic(Json(columns=columns)), {"doc": document})
+
+    (value,) = batch.column("value").to_pylist()
+    assert problems == {}
+    assert value.decode() == r'{"doc":{"a":"\ud800x","\udfff":["😀"]}}'
+    assert json.loads(value) == {"doc": json.loads(document)}
+
+
 def test_one_column_of_a_key_is_its_text_and_several_are_an_object() -> None:
     kinds = {"id": "bigint", "b": "bytea", "n": "numeric(5,2)", "at": "timestamptz"}
     row = {"id": 7, "b": b"\0k", "n": Decimal("1.50"), "at": AT, "value": "v"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from epochline import (
     Bytes,
     FailureRate,
+    Files,
     FixedDelay,
     FromGroup,
     FromOffsets,
@@ -177,6 +179,78 @@ WRONG_PARSER = {
     "regex of unknown type": (Regex, {"pattern": "(?P<a>x)", "columns": {"a": "xml"}}, "type 'xml' cannot be carried"),
     "unknown field": (Text, {"encoding": "latin1"}, "encoding: Extra inputs are not permitted"),
 }
+
+
+def files(path: str) -> Files:
+    return Files(path=path, columns=RECORD)
+
+
+SPELLINGS = {
+    "/data/x": ("/data/x", "/data//x", "//data/x", "/data/./x", "/data/x/", "/data/x/.", "file:///data/x/", "local:///data//x"),
+    "/": ("/", "//", "/.", "file:///"),
+    "sftp://h/data/x": ("sftp://h/data/x", "sftp://h//data/./x/"),
+    "hdfs:///x": ("hdfs:///x", "hdfs:////x/"),
+    "s3://b/x": ("s3://b/x", "s3://b/x/", "s3://b/x//"),
+    "s3://b//x/./y": ("s3://b//x/./y",),
+    "memory://x": ("memory://x", "memory://x/"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("whole", "spellings"), SPELLINGS.items(), ids=SPELLINGS)
+def test_a_folder_has_one_name_however_it_is_written(whole: str, spellings: tuple[str, ...]) -> None:
+    assert {files(one).path for one in spellings} == {whole}
+    assert {files(one).name for one in spellings} == {f"files:{whole}"}
+
+
+@pytest.mark.parametrize("other", ["/data//x", "/data/./x", "/data/x/", "file:///data/x"])
+def test_a_folder_in_two_spellings_is_named_twice(other: str) -> None:
+    with pytest.raises(DeclarationError, match="sinks: a topic, a path or an own sink is named twice"):
+        pipeline(sinks=(files("/data/x"), files(other)))
+
+
+@pytest.mark.parametrize("path", ["data/x", "", "file:data/x", "file://data/x", "file://"])
+def test_a_path_that_depends_on_where_a_task_runs_is_refused(path: str) -> None:
+    with pytest.raises(DeclarationError, match="path: write the whole path"):
+        files(path)
+
+
+@pytest.mark.parametrize("path", ["/data/y/../x", "file:///data/../data/x", "sftp://h/../x"])
+def test_a_path_that_goes_up_again_is_refused(path: str) -> None:
+    with pytest.raises(DeclarationError, match=r"path: write the path without '\.\.'"):
+        files(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["sftp://u:canary@h/x", "sftp://u:c@canary@h", "ftp://:canary@h/x", "simplecache::sftp://u:canary@h/x"]
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(path: str) -> None:
+    with pytest.raises(DeclarationError, match=r"path: a URL must not hold a password.*docs/files\.md") as raised:
+        files(path)
+
+    assert "canary" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("path", ["u:canary@h/x", "sftp://canary@h/../x"])
+def test_a_path_that_is_refused_is_not_repeated(path: str) -> None:
+    with pytest.raises(DeclarationError) as raised:
+        files(path)
+
+    assert "canary" not in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize(
+    "path", ["abfs://container@account.dfs.core.windows.net/x", "sftp://u@h:22/x", "s3://b/a:b@c", "/data/u:p@h"]
+)
+def test_what_is_no_password_is_taken(path: str) -> None:
+    assert files(path).path == path
+
+
+def test_a_stored_path_stays_as_the_ledger_knows_it() -> None:
+    stored = pipeline(sinks=files("/data/x")).stored().replace('"/data/x"', '"/data//x"')
+
+    (sink,) = Pipeline.from_stored(stored).sinks
+
+    assert str(sink) == "files:/data//x"
 
 
 @pytest.mark.parametrize(("fields", "said"), WRONG_SOURCE.values(), ids=WRONG_SOURCE.keys())

@@ -14,6 +14,8 @@ import pytest
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.avro import derived_schema
 from epochline.arrow.types import column_type
+from epochline.avro_types import proposed
+from epochline.columns import SUPPORTED
 from epochline.errors import (
     ConfigurationError,
     DeclarationError,
@@ -207,6 +209,103 @@ def of(*fields: dict[str, Any]) -> dict[str, Any]:
 def test_avro_that_could_not_work_is_refused_when_it_is_declared(declared: dict[str, Any], message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
         Avro(**declared)
+
+
+def logical(base: str, kind: str, /, **more: Any) -> dict[str, Any]:
+    return {"type": base, "logicalType": kind, **more}
+
+
+ENUM = {"type": "enum", "name": "e", "symbols": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "avro", "found"),
+    [
+        ("bigint", "int", "int"),
+        ("bigint", ["null", "int"], "int"),
+        ("bigint", ["int", "long"], "int"),
+        ("bigint", "double", "double"),
+        ("integer", "float", "float"),
+        ("double precision", "float", "float"),
+        ("double precision", ["null", "double", "long"], "long"),
+        ("numeric", "long", "long"),
+        ("numeric", "double", "double"),
+        ("numeric(10,2)", "double", "double"),
+        ("numeric(10,2)", logical("bytes", "decimal", precision=3, scale=2), r"bytes decimal\(3,2\)"),
+        ("numeric(10,2)", logical("bytes", "decimal", precision=12, scale=1), r"bytes decimal\(12,1\)"),
+        ("numeric(10,2)", logical("bytes", "decimal", precision=10, scale=3), r"bytes decimal\(10,3\)"),
+        ("text", "boolean", "boolean"),
+        ("text", logical("string", "uuid"), "string uuid"),
+        ("text", "null", "null"),
+        ("text", ["null"], "null"),
+        ("timestamptz", logical("long", "timestamp-millis"), "long timestamp-millis"),
+        ("timestamp", ["null", logical("long", "local-timestamp-millis")], "long local-timestamp-millis"),
+        ("timestamptz", "long", "long"),
+        ("time", logical("int", "time-millis"), "int time-millis"),
+        ("date", "int", "int"),
+        ("bytea", "string", "string"),
+        ("jsonb", {"type": "map", "values": "string"}, "map"),
+    ],
+)
+def test_a_field_that_would_hold_its_columns_values_otherwise_is_refused(kind: str, avro: Any, found: str) -> None:
+    with pytest.raises(DeclarationError, match=f"field a is of Avro's {found}, which .* declare the field as ."):
+        Avro(columns={"a": kind}, schema_=of({"name": "a", "type": avro}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "avro"),
+    [
+        ("integer", ["null", "long"]),
+        ("smallint", "float"),
+        ("bigint", logical("long", "timestamp-millis")),
+        ("real", "double"),
+        ("text", {"type": "string", "avro.java.string": "String"}),
+        ("text", logical("string", "of their own")),
+        ("varchar(3)", ["null", ENUM, "string"]),
+        ("bytea", {"type": "fixed", "name": "f", "size": 2}),
+        ("numeric(10,2)", logical("bytes", "decimal", precision=11, scale=3)),
+        ("numeric(4,2)", logical("fixed", "decimal", precision=4, scale=2, size=4, name="d")),
+        ("timestamptz", logical("long", "local-timestamp-micros")),
+        ("uuid", "string"),
+        ("numeric", "string"),
+    ],
+)
+def test_a_field_that_holds_every_value_of_its_column_is_taken(kind: str, avro: Any) -> None:
+    Avro(columns={"a": kind}, schema_=of({"name": "a", "type": avro}))
+
+
+def test_a_field_may_name_a_type_of_another() -> None:
+    fields = [{"name": "a", "type": ENUM}, {"name": "b", "type": ["null", "x.e"]}]
+    schema = of(*fields) | {"namespace": "x"}
+
+    Avro(columns={"a": "text", "b": "text"}, schema_=schema)
+    with pytest.raises(DeclarationError, match="field b is of Avro's enum"):
+        Avro(columns={"a": "text", "b": "bigint"}, schema_=schema)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_a_derived_schema_holds_its_columns(kind: str) -> None:
+    for text in (kind, "numeric(38,4)"):
+        schema = derived_schema({"a": column_type(text)}, "t")
+
+        Avro(columns={"a": text}, schema_=schema)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_the_type_that_is_proposed_is_taken(kind: str) -> None:
+    for text in (kind, "numeric(38,4)"):
+        Avro(columns={"a": text}, schema_=of({"name": "a", "type": json.loads(proposed(column_type(text)))}))
+
+
+def test_a_stored_declaration_with_a_narrower_field_is_read() -> None:
+    parse = Avro(columns={"a": "bigint"}, schema_=of({"name": "a", "type": "long"}))
+    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=parse, sinks=PostgresTable(table="t"))
+    stored = pipeline.stored().replace('"long"', '"int"')
+
+    again = Pipeline.from_stored(stored)
+
+    assert stored != pipeline.stored()
+    assert again.stored() == stored
 
 
 def test_a_declaration_with_avro_survives_the_ledger_and_names_its_registry() -> None:

@@ -44,8 +44,20 @@ def test_an_id_belongs_to_a_records_place_and_to_nothing_else() -> None:
 
 
 def test_what_is_no_tuple_is_an_error_of_its_own_row() -> None:
-    values = (None, b"no json", b"[]", b'{"key1": "a"}', b'{"key1":1,"key2":2,"key3":3,"indicate":"many"}', told(1))
+    keys = b'"key1":"a","key2":"b","key3":"c"'
+    numbers = (b"1e999", b"Infinity", b"NaN", b"99999999999999999999", b"1.9", b"true", b"null", b'"many"')
+    values = (
+        None,
+        b"no json",
+        b"[]",
+        b"[" * 100_000,
+        b'{"key1": "a"}',
+        b'{"key1":"\\ud800","key2":"b","key3":"c","indicate":1}',
+        b'{"key1":1,"key2":"b","key3":"c","indicate":1}',
+        *(b'{%s,"indicate":%s}' % (keys, number) for number in numbers),
+    )
 
-    errors = parse(batch(*values)).column("_error").to_pylist()
+    rows = parse(batch(*values, told(1)))
 
-    assert [error is None for error in errors] == [False] * 5 + [True]
+    assert [error is None for error in rows.column("_error").to_pylist()] == [False] * len(values) + [True]
+    assert rows.column("indicate").to_pylist() == [None] * len(values) + [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ from epochline.columns import INTEGERS, ColumnType
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -24,7 +27,8 @@ class JsonWriter:
     """Writes columns as JSON objects whose members stand in the declared order; NULL is ``null``.
 
     Numbers are exact, ``json`` and ``jsonb`` are embedded, timestamps are ISO 8601 (with a ``Z`` where the type has a
-    zone), ``bytea`` is base64, and everything else is PostgreSQL's text. `epochline.parsing.Json` reads it back.
+    zone), ``bytea`` is base64, and everything else is PostgreSQL's text. `epochline.parsing.Json` reads it back,
+    except half a surrogate pair, which a ``json`` may hold as an escape.
 
     Args:
         columns: the members and their types.
@@ -66,12 +70,17 @@ def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
     if kind.name == "numeric":
         return numeric_text(column)
     if kind.name in ("json", "jsonb"):
-        return _each(column, lambda text: write_json(read_json(text)))
+        return _each(column, _document)
     if kind.name == "bytea":
         return _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
     if kind.name == "date" or kind.name.startswith(("timestamp", "time ")):
         return pc.binary_join_element_wise('"', pc.replace_substring(column.cast(pa.string()), " ", "T"), '"', "")
     return _texts(as_text(column, kind))
+
+
+def _document(text: str) -> str:
+    # Half a surrogate pair is no text of UTF-8; its escape, which a column of type json may hold, is JSON.
+    return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", write_json(read_json(text)))
 
 
 def _each(column: pa.Array, write: Callable[[Any], str]) -> pa.Array:

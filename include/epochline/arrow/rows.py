@@ -101,11 +101,8 @@ class SinkRows:
         if self._sink.mode != "upsert":
             return None
         deleted = rows.column(TOMBSTONE) if on_tombstone == "delete" else None
-        if DELETED in rows.schema.names:
-            said = rows.column(DELETED)
-            if not (pa.types.is_boolean(said.type) or pa.types.is_null(said.type)):
-                raise BatchContractError(f"the parse gave {DELETED} of type {said.type}; it must be boolean")
-            said = pc.fill_null(said.cast(pa.bool_()), False)
+        said = said_deleted(rows)
+        if said is not None:
             deleted = said if deleted is None else pc.or_(deleted, said)
         return deleted if deleted is not None and deleted.true_count else None
 
@@ -131,6 +128,20 @@ class SinkRows:
             for row in null_rows(columns[name]):
                 if deleted is None or not deleted[row].as_py():
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, which the table declares NOT NULL")
+
+
+def said_deleted(rows: pa.RecordBatch) -> pa.Array | None:
+    """Which rows the parse calls deleted; None where it says nothing of it.
+
+    Raises:
+        BatchContractError: it says so otherwise than by a boolean.
+    """
+    if DELETED not in rows.schema.names:
+        return None
+    said = rows.column(DELETED)
+    if not (pa.types.is_boolean(said.type) or pa.types.is_null(said.type)):
+        raise BatchContractError(f"the parse gave {DELETED} of type {said.type}; it must be boolean")
+    return pc.fill_null(said.cast(pa.bool_()), False)
 
 
 def _no_null_measure(sink: PostgresTable, name: str, column: pa.Array) -> pa.Array:

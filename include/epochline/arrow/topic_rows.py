@@ -11,7 +11,7 @@ from epochline.arrow.casting import cast_column
 from epochline.arrow.contract import BatchFunction, call, require_columns
 from epochline.arrow.formats import TopicEncoder
 from epochline.arrow.reasons import without_values
-from epochline.arrow.rows import TOMBSTONE, ValueDoesNotFitError
+from epochline.arrow.rows import TOMBSTONE, ValueDoesNotFitError, said_deleted
 from epochline.arrow.types import column_type, record_schema
 from epochline.declared import load_function
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
@@ -19,7 +19,7 @@ from epochline.topic import Outbox
 
 
 class TopicRows:
-    """Makes the outbox's rows of one topic; a record without a value stays one.
+    """Makes the outbox's rows of one topic; a record without a value stays one, a deleted row becomes one.
 
     Args:
         outbox: of the topic.
@@ -37,7 +37,11 @@ class TopicRows:
         """The outbox's rows of parsed rows, and per row that cannot be sent the reason; no row is left out.
 
         Args:
-            rows: the record's columns (cast), whatever else the parse gave, lineage and ``_tombstone``.
+            rows: the record's columns (cast), whatever else the parse gave, lineage and ``_tombstone``. A true
+                ``_deleted`` makes a record without a value, with its key.
+
+        Raises:
+            BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
         """
         what = f"{self._topic} takes its columns from the parse, which"
         chosen = rows
@@ -45,7 +49,9 @@ class TopicRows:
             what = f"select {self._topic.select} of {self._topic}"
             chosen = call(what, self._select, rows)
         tombstones = rows.column(TOMBSTONE)
-        made, problems = self._made(what, chosen, tombstones if tombstones.true_count else None)
+        said = said_deleted(rows)
+        deleted = tombstones if said is None else pc.or_(tombstones, said)
+        made, problems = self._made(what, chosen, deleted if deleted.true_count else None)
         columns = {name: made.column(name) for name in made.schema.names}
         columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
         return self._batch(columns), problems, None
