@@ -24,7 +24,8 @@ def parse_json(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     def one(value: bytes) -> Sequence[Any]:
         order = json.loads(value)
-        return str(order["orderId"]), int(order["userId"]), int(order["money"]), int(order["createTime"]) * 1000
+        user, money, created = (_integer(order[name]) for name in ("userId", "money", "createTime"))
+        return str(order["orderId"]), user, money, created * 1000
 
     types = (pa.string(), pa.int64(), pa.int64(), pa.timestamp("us", tz="UTC"))
     return _parsed(batch, one, _JSON, types)
@@ -40,6 +41,12 @@ def parse_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _parsed(batch, one, _CSV, (pa.int64(), pa.string(), pa.string(), pa.string()))
 
 
+def _integer(value: Any) -> int:
+    if isinstance(value, bool | float):
+        raise TypeError("no integer")
+    return int(value)
+
+
 def totals(orders: DataFrame) -> DataFrame:
     """What each user spent; ``timestamp`` and the like are no names of columns here, so that nothing needs quoting."""
     return orders.sparkSession.sql(_TOTALS, orders=orders)
@@ -52,10 +59,15 @@ def _parsed(
     errors: list[str | None] = []
     for value in batch.column("value").to_pylist():
         try:
-            rows.append(one(value or b""))
-            errors.append(None)
-        except (ValueError, KeyError, TypeError) as error:
-            rows.append((None,) * len(names))
+            row = one(value or b"")
+            # Whatever does not fit its column is this record's fault, not that of the batch.
+            for cell, kind in zip(row, types, strict=True):
+                pa.scalar(cell, kind)
+        except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
+            row = (None,) * len(names)
             errors.append(f"is no order ({type(error).__name__})")
+        else:
+            errors.append(None)
+        rows.append(row)
     columns = [pa.array([row[at] for row in rows], kind) for at, kind in enumerate(types)]
     return pa.RecordBatch.from_arrays([*columns, pa.array(errors, pa.string())], names=[*names, "_error"])
