@@ -87,7 +87,7 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
         sink.commit(receipt.committable)
     seconds = time.monotonic() - begun
     outboxes = {topic.name: topic.outbox(declared.name).table for topic in declared.topics}
-    measured = cast("Measured", sink).sending_seconds() if receipt.sink in outboxes else seconds
+    measured = _sending_seconds(cast("Measured", sink)) if receipt.sink in outboxes else seconds
     with ledger.transaction() as tx:
         noted = tx.receipts.shown(receipt, measured, outboxes.get(receipt.sink))
         completed = tx.receipts.completed(receipt.pipeline, receipt.epoch_id)
@@ -102,6 +102,10 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     return Published(
         epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
     )  # fmt: skip
+
+
+def _sending_seconds(sink: Measured) -> float | None:
+    return sink.sending_seconds()
 
 
 def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:

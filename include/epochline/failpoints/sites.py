@@ -42,8 +42,9 @@ SINK = (
     "recover_and_commit",
     "recover_and_abort",
     "notify_complete",
+    "sending_seconds",
 )
-"""The methods of `epochline.sink.Sink` that use cases call, on what they name ``sink``."""
+"""The methods of a sink that use cases call, on what they name ``sink``; see `epochline.sink`."""
 
 TRANSACTION = "transaction"
 
