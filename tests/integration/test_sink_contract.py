@@ -24,8 +24,8 @@ every_kind = pytest.mark.parametrize("line", ALL, indirect=True)
 every_kind_that_follows = pytest.mark.parametrize("line", FOLLOWING, indirect=True)
 every_kind_in_processes = pytest.mark.parametrize(
     "line",
-    # The processes of an upsert target are those of an append one; its statements alone are others.
-    [pytest.param(kind, marks=pytest.mark.slow) if kind == "upsert" else kind for kind in IN_PROCESSES],
+    # The processes of an upsert target are those of an append one, those of an own sink are those of files.
+    [pytest.param(kind, marks=pytest.mark.slow) if kind in ("upsert", "own") else kind for kind in IN_PROCESSES],
     indirect=True,
 )
 
@@ -289,7 +289,11 @@ def test_an_epoch_of_a_run_killed_at_any_step_is_seen_once_after_the_next_run(li
         line.assert_settled(step)
 
 
-@pytest.mark.parametrize("line", [kind for kind in IN_PROCESSES if kind in FOLLOWING], indirect=True)
+@pytest.mark.parametrize(
+    "line",
+    ["topic", *(pytest.param(kind, marks=pytest.mark.slow) for kind in IN_PROCESSES if kind in FOLLOWING[1:])],
+    indirect=True,
+)
 def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(line: Line) -> None:
     """INV-5: recover_and_commit, again and again."""
     for step in ("publish.sink.commit", "publish.receipts.shown"):
