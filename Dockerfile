@@ -8,15 +8,22 @@ RUN apt-get update \
 
 WORKDIR /opt/epochline
 
+# Python's own modules come without bytecode, and no process of a container may write any: each would compile them.
+RUN python -m compileall -q -x site-packages /usr/local/lib/python3.11
+
+# pip compiles what it installs. Spark would put the archives of pyspark and py4j, which hold sources only, before the
+# packages that are compiled.
 COPY requirements.txt ./
-RUN --mount=type=cache,target=/root/.cache/pip pip install -r requirements.txt
+RUN --mount=type=cache,target=/root/.cache/pip pip install -r requirements.txt \
+    && rm /usr/local/lib/python3.11/site-packages/pyspark/python/lib/*.zip
 
 COPY pyproject.toml README.md ./
 COPY include include/
 COPY spark_jobs spark_jobs/
 COPY plugins plugins/
 COPY dags dags/
-RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --editable .
+RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --editable . \
+    && python -m compileall -q include spark_jobs plugins dags
 
 # Checked against the lock file by the code that fetches them; the cache outlives a change of the code above.
 RUN --mount=type=cache,target=/var/cache/epochline \

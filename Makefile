@@ -6,46 +6,60 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := $(shell sed -n 's/^\(uv==[0-9.]*\).*/\1/p' requirements-dev.txt)
-COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links
+LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links
 
-# Fast layers first: a mistake shows in seconds, not after the crash tests.
+COMPILED := include spark_jobs dags plugins tests bench
+
+# Two processes share the tests: one waits for brokers while the other computes (tests/tiers.py says which tests share
+# servers). WORKERS=0 runs them in one, as a debugger needs it.
+WORKERS ?= 2
+DURATIONS := build/durations.tsv
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations-file $(DURATIONS)
+
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all reliability model soak bench lint up down status lock
+.PHONY: help setup demo test test-fast test-all test-long reliability model soak bench lint up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-setup: $(INSTALLED) ## virtual environment, pinned packages, jars
+# Nothing compiles what was compiled before, not even where Python may not write bytecode (PYTHONDONTWRITEBYTECODE):
+# packages are compiled when they are installed, the project's own files here, after each change of them.
+setup: $(INSTALLED) ## virtual environment, pinned packages, jars, everything compiled
+	@-$(BIN)/python -m compileall -q $(COMPILED)
 	@$(BIN)/python -m epochline.local.jars
 
-# Stamped when everything is there, so that an interrupted setup is simply run again.
+# Stamped when everything is there, so that an interrupted setup is simply run again; from nothing, so that a package
+# that is no longer required is gone.
 $(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
 	@python=$$(include/prerequisites.sh) || exit 1; \
 	echo "setup     virtual environment in $(VENV) (the first time takes a minute or two)"; \
-	"$$python" -m venv $(VENV)
+	"$$python" -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check "$(UV)"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q -r requirements.txt -r requirements-dev.txt
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --compile-bytecode -r requirements.txt -r requirements-dev.txt
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --no-deps -e .
 	@touch $@
 
 demo: setup ## real log lines through Kafka, Spark, staging, commit and ledger; a driver is killed on the way
 	@$(BIN)/epochline demo $(if $(LOG),--log "$(LOG)")
 
-test: setup lint ## the suite without its slowest rows, on real servers that it starts itself
-	$(BIN)/pytest -m "not slow" $(FAST) $(REAL)
+test-fast: setup ## tests without a server: a minute
+	$(PYTEST) -m "not server and not slow and not long" $(FAST)
 
-test-fast: setup ## what needs no Kafka, Spark or Airflow
-	$(BIN)/pytest $(FAST)
+test: setup lint ## each promise once, on real servers that the tests start themselves; what CI runs
+	$(PYTEST) -m "not slow and not long" $(FAST) $(REAL)
 
 test-all: export EPOCHLINE_MACHINE_EXAMPLES ?= 300
-test-all: setup lint ## everything, the slowest rows of the fault matrix and more made-up histories too
-	$(BIN)/pytest $(FAST) $(REAL)
+test-all: setup lint ## every row of the fault matrix, the model's whole search, more made-up histories: before a release
+	$(PYTEST) -m "not long" $(FAST) $(REAL)
+
+test-long: setup ## an hour's soak, millions of records, containers; each test says what it needs and how to install it
+	$(BIN)/pytest --durations-file $(DURATIONS) -m long tests/long
 
 # A test that is not run keeps the line of the run that it was in, with that run's date and commit.
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it
-	$(BIN)/pytest -m fault --write-reliability docs/reliability.md $(FAST) $(REAL)
+	$(BIN)/pytest -m "fault and not long" --write-reliability docs/reliability.md $(FAST) $(REAL)
 
 model: setup ## search every state of the protocol's model, take every guard away, and write what was found
 	$(BIN)/python -m tests.model --report docs/model.md
@@ -74,5 +88,5 @@ status: setup ## what runs, where, and where the passwords lie
 	@$(BIN)/epochline status
 
 lock: $(INSTALLED) ## pin every package again from pyproject.toml
-	$(COMPILE) pyproject.toml -o requirements.txt
-	$(COMPILE) --group dev -c requirements.txt -o requirements-dev.txt
+	$(LOCK) pyproject.toml -o requirements.txt
+	$(LOCK) --group dev -c requirements.txt -o requirements-dev.txt

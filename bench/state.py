@@ -28,6 +28,7 @@ from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.ledger.postgres import PostgresLedger
 from epochline.local.jars import spark_jars
+from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS, Order, Subject
 from epochline.spark.credentials import JobCredentials
@@ -147,7 +148,10 @@ def measured(sizes: Sequence[int], rounds: int) -> list[Held]:
         stack = Stack(Path(folder) / "home")
         stack.up(("postgres", "kafka"))
         try:
-            with session("bench", "local[2]", jars=spark_jars(print), log=Path(folder) / "spark.log", conf={}) as spark:
+            with session(
+                "bench", "local[2]",
+                home=spark_home(), jars=spark_jars(print), log=Path(folder) / "spark.log", conf={},
+            ) as spark:  # fmt: skip
                 held = [Held(size, stack, spark) for size in sizes]
                 for one in held:
                     print(f"filling {one.keys} keys", flush=True)

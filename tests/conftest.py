@@ -20,8 +20,9 @@ from psycopg2 import sql
 
 from epochline.ledger.migrate import upgrade
 from epochline.local.stack import Stack
+from tests.ports import choose_ports
 
-pytest_plugins = ["tests.crash.reliability"]
+pytest_plugins = ["tests.tiers", "tests.durations", "tests.crash.reliability"]
 
 # How long an example takes says something of the machine's other work, and nothing of the code.
 hypothesis.settings.register_profile("without a clock", deadline=None)
@@ -31,6 +32,7 @@ _numbers = itertools.count(1)
 _TEMPLATE = "template_epochline"
 AIRFLOW_DAGS = Path(__file__).with_name("airflow") / "dags"
 FUNCTIONS = Path(__file__).with_name("functions")
+COMPILED = Path(__file__).with_name("compiled")
 
 
 def sqlalchemy_url(dsn: str) -> str:
@@ -61,11 +63,12 @@ def stack() -> Iterator[Stack]:
     one = Stack(
         home,
         dags_folder=AIRFLOW_DAGS,
-        extra_pythonpath=(FUNCTIONS,),
+        extra_pythonpath=(FUNCTIONS, COMPILED),
         # Nothing here outlives a power cut; processes are killed, and what they wrote stays with the kernel.
         postgres_settings={"fsync": "off", "full_page_writes": "off"},
         # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.
         airflow_config={
+            "EPOCHLINE_COMPILED": str(home / "compiled"),
             "AIRFLOW_CONN_SPARK_NOWHERE": '{"conn_type": "spark", "host": "nowhere"}',
             # Nothing listens there: every attempt to reach it fails at once.
             "AIRFLOW_CONN_POSTGRES_NOWHERE": (
@@ -75,6 +78,7 @@ def stack() -> Iterator[Stack]:
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
         },
     )
+    choose_ports(one.home)
     one.up(parts=("postgres",))
     try:
         yield one

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +27,7 @@ from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.test_faults import let_go
+from tests.conftest import AIRFLOW_DAGS
 
 PIPELINE = "canary"
 TASKS = ("plan_epoch", "pre_commit", "commit_epoch", "abort_epoch")
@@ -49,57 +52,100 @@ def secrets_of(scheduler: Scheduler) -> dict[str, str]:
     return {name: value for name, value in known.items() if name != "kafka_cluster_id"}
 
 
-@pytest.mark.parametrize(
-    "conf",
-    [
-        {"spark_conf": {"spark.jars.packages": "evil:evil:1"}},
-        {"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"},
-        {"jars": "/evil.jar"},
-        {"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}},
-        {"bootstrap.servers": "evil:9092"},
-        {"postgres_connection": "other"},
-        {"{{ var.value.x }}": 1},
-    ],
-    ids=lambda conf: next(iter(conf)),
-)
-def test_a_trigger_with_a_key_that_is_not_on_the_list_plans_nothing(ready: Scheduler, conf: dict[str, Any]) -> None:
-    """SEC-2: Airflow takes any key; the plan refuses, naming it and never its value."""
-    before = ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)
+UNLISTED = {
+    "spark_conf": {"spark_conf": {"spark.jars.packages": "evil:evil:1"}},
+    "conf": {"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"},
+    "jars": {"jars": "/evil.jar"},
+    "kafka": {"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}},
+    "bootstrap.servers": {"bootstrap.servers": "evil:9092"},
+    "postgres_connection": {"postgres_connection": "other"},
+    "a template": {"{{ var.value.x }}": 1},
+}
+"""Keys that no run may set: Airflow takes any."""
+
+WRONG_ACTIONS = {
+    "no mapping": "evil",
+    "no action": {"name": "evil"},
+    "an action that is no epoch": {"name": "pause", "reason": "evil"},
+    "no such parameter": {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"},
+    "no place": {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"},
+    "no parameters": {"name": "requeue", "parameters": "evil", "reason": "x"},
+}
+"""For the one key beside the params, by which operators' DAGs order epochs."""
+
+REFUSALS = {
+    **{name: (conf, "no run may set|cannot be set for one run") for name, conf in UNLISTED.items()},
+    **{
+        name: ({"action": told}, "names no action that is an epoch|cannot be told this")
+        for name, told in WRONG_ACTIONS.items()
+    },
+}
+"""By name: the conf of a run, and what the plan says of it."""
+
+EXECUTE = """
+import importlib.util, json, sys, traceback
+from types import SimpleNamespace
+
+spec = importlib.util.spec_from_file_location("canary_dag", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+task = module.canary.get_task("plan_epoch")
+refused = {}
+for name, conf in json.load(sys.stdin).items():
+    run = SimpleNamespace(conf=conf, run_id="r", dag_id="canary", triggering_user_name="admin")
+    try:
+        task.execute({"dag_run": run, "run_id": "r"})
+    except Exception as error:
+        refused[name] = [type(error).__name__, str(error), "".join(traceback.format_exception(error))]
+print("ANSWER" + json.dumps(refused))
+"""
+
+
+@pytest.fixture(scope="module")
+def refused(ready: Scheduler) -> dict[str, tuple[str, str, str]]:
+    """What the plan's operator raised for each conf: class, message and traceback; in one process, as a task has it."""
+    environment = {**os.environ, **ready.stack.airflow.environment()}
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, str(AIRFLOW_DAGS / "canary.py")],
+        input=json.dumps({name: conf for name, (conf, _) in REFUSALS.items()}),
+        capture_output=True, text=True, check=False, env=environment, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+    return {name: tuple(said) for name, said in json.loads(line.removeprefix("ANSWER")).items()}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_plan_refuses_a_conf_that_is_not_on_the_list_and_writes_nothing(
+    ready: Scheduler, refused: dict[str, tuple[str, str, str]], name: str
+) -> None:
+    """SEC-2: naming the key and never its value. Airflow tries a task no more that raises AirflowFailException."""
+    kind, message, trace = refused[name]
+
+    assert kind == "AirflowFailException"
+    assert re.search(REFUSALS[name][1], message)
+    assert "evil" not in message
+    assert "evil" not in trace
+    assert epochs(ready) == 0
+
+
+@pytest.mark.parametrize("name", ["spark_conf", "no such parameter"])
+def test_a_trigger_with_a_conf_that_is_not_on_the_list_fails_at_once(ready: Scheduler, name: str) -> None:
+    """SEC-2, through the scheduler: the run is red after one try, and the log has the reason without the value."""
+    conf, reason = REFUSALS[name]
+
     run = ready.trigger(PIPELINE, **conf)
 
     assert ready.wait(PIPELINE, run) == "failed"
-
     log = ready.log(PIPELINE, run, "plan_epoch")
-    assert re.search("no run may set|cannot be set for one run", log)
+    assert re.search(reason, log)
     assert "evil" not in log
     assert ready.instances(PIPELINE, run)["plan_epoch"]["try_number"] == 1
-    assert ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE) == before
+    assert epochs(ready) == 0
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        "evil",
-        {"name": "evil"},
-        {"name": "pause", "reason": "evil"},
-        {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"},
-        {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"},
-        {"name": "requeue", "parameters": "evil", "reason": "x"},
-    ],
-    ids=["no mapping", "no action", "an action that is no epoch", "no such parameter", "no place", "no parameters"],
-)
-def test_a_trigger_that_names_a_wrong_action_plans_nothing(ready: Scheduler, told: Any) -> None:
-    """SEC-2: the one key beside the params, by which operators' DAGs order epochs; its value is never shown."""
-    before = ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)
-    run = ready.trigger(PIPELINE, action=told)
-
-    assert ready.wait(PIPELINE, run) == "failed"
-
-    log = ready.log(PIPELINE, run, "plan_epoch")
-    assert re.search("names no action that is an epoch|cannot be told this", log)
-    assert "evil" not in log
-    assert ready.instances(PIPELINE, run)["plan_epoch"]["try_number"] == 1
-    assert ready.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE) == before
+def epochs(scheduler: Scheduler) -> int:
+    return scheduler.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)[0][0]
 
 
 @pytest.mark.parametrize("conf", [{"record_limit": "{{ 1 }}"}, {"record_limit": "1; DROP TABLE x"}, {"record_limit": 0},

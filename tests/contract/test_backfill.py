@@ -22,7 +22,7 @@ def day(number: int, days: int = 1) -> Interval:
     return Interval(start=start, until=start + timedelta(days=days))
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Ten and five records of long ago; then three and two on each of three days."""
     if request.param == "fake":

@@ -13,7 +13,7 @@ from epochline.planning import OpenTransaction
 from tests.contract.worlds import World, fake_world, postgres_world
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """Two partitions of which ten and five offsets are committed."""
     one = fake_world() if request.param == "fake" else postgres_world(request.getfixturevalue("postgres_dsn"))

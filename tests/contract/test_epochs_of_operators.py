@@ -20,7 +20,7 @@ from tests.contract.test_operations import ORDER, act, foresee, heads, made_agai
 from tests.contract.worlds import World, fake_world, orders, postgres_world, rows_of, run, seen_in
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "fake":
         return fake_world()

@@ -17,7 +17,7 @@ from tests.contract.worlds import World, fake_world, postgres_world, rows_of, ru
 LONG_AGO = timedelta(hours=-2)
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "fake":
         return fake_world()

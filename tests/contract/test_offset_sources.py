@@ -35,7 +35,7 @@ class Source:
         return list(self.offsets.offsets_at(self.partitions, moment).values())
 
 
-@pytest.fixture(params=["fake", "kafka"])
+@pytest.fixture(params=["fake", pytest.param("kafka", marks=pytest.mark.server)])
 def source(request: pytest.FixtureRequest, topic_name: str) -> Iterator[Source]:
     if request.param == "fake":
         fake = FakeKafka()

@@ -34,7 +34,7 @@ class Clock:
         self.let_pass(seconds)
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
     if request.param == "fake":
         world = fake_world()

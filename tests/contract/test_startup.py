@@ -27,7 +27,7 @@ MODES: dict[str, tuple[Callable[[], Startup], int]] = {
 """S9's check: 10 old rows, the group's offset at 6, the timestamp of row 8, offset 3."""
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     one = fake_world() if request.param == "fake" else postgres_world(request.getfixturevalue("postgres_dsn"))
     for number in range(10):

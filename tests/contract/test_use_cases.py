@@ -26,7 +26,7 @@ from tests.contract.worlds import LEASE, World, fake_world, orders, postgres_wor
 EXPIRED = timedelta(seconds=-1)
 
 
-@pytest.fixture(params=["fake", "postgres"])
+@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "fake":
         return fake_world()

@@ -22,6 +22,9 @@ NOT_IN_A_RUN = frozenset({"tables.attempts.drop_staging"})
 IN_SPARK = frozenset({"job.stage"})
 """Passed by the driver of a Spark job alone: `tests.crash.test_f02_spark_failpoints` kills it there."""
 
+_WHOLE = ("", "not long", "not slow and not long")
+"""What the targets of make choose by that run the whole folder."""
+
 
 def use_cases_of_a_run() -> set[str]:
     """The modules that the tasks' use cases consist of: themselves, and what they import of their own kind."""
@@ -60,7 +63,7 @@ def judged_last(config: pytest.Config, items: list[pytest.Item]) -> None:
     chosen = (
         any("::" in argument for argument in config.args)
         or config.option.keyword
-        or config.option.markexpr not in ("", "not slow")
+        or config.option.markexpr not in _WHOLE
     )
     if whole and not chosen and not config.getoption("lf", default=False):
         items.extend(last)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import random
 import shutil
 import subprocess
 import tempfile
@@ -20,11 +18,12 @@ from epochline.ledger.migrate import upgrade
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
-from epochline.local.ports import DEFAULTS, Ports, is_free
+from epochline.local.ports import Ports
 from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
 from tests.conftest import sqlalchemy_url, throw_away
 from tests.crash.proxy import Proxy
+from tests.ports import choose_ports, free_port
 
 WAL_SEGMENT = 2 * 1024 * 1024
 """Bytes of a segment of the write-ahead log: small, so that a limit on file sizes can let it pass and stop a table."""
@@ -71,9 +70,7 @@ class Server:
     def running(cls) -> Iterator[Server]:
         home = Path(tempfile.mkdtemp(prefix="epochline-crash-"))
         server = cls(home)
-        # Ports of its own choice: a server that was killed must find its port free again.
-        server.stack.home.create()
-        server.stack.home.ports.write_text(json.dumps({name: free_port() for name in DEFAULTS}))
+        choose_ports(server.stack.home)
         with Proxy("127.0.0.1", server.kafka.inner) as server.to_kafka:
             server.kafka.advertised = server.to_kafka.port
             try:
@@ -174,12 +171,6 @@ class Server:
     def start_broker(self) -> None:
         self.kafka.start()
         self.kafka.wait()
-
-
-def free_port() -> int:
-    """A port from which the kernel makes no outgoing connections: it is still free when its server comes back."""
-    tried = random.sample(range(20_000, 32_000), 200)
-    return next(port for port in tried if port not in DEFAULTS.values() and is_free(port))
 
 
 def wait_for(what: str, check: object, seconds: float = 60.0, every: float = 0.02) -> object:

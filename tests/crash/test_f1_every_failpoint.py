@@ -13,7 +13,7 @@ from epochline.failpoints.named import KILLED
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.fired import IN_SPARK, failpoints_of_a_run
-from tests.crash.scenarios import SCENARIOS
+from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.steps import StepServer
 
 Passed = Mapping[str, Mapping[str, int]]
@@ -40,31 +40,63 @@ def passed(steps: StepServer, tmp_path_factory: pytest.TempPathFactory) -> Calla
     return find
 
 
-@pytest.mark.fault("F1")
-@pytest.mark.parametrize("name", [name for name in failpoints_of_a_run() if name not in IN_SPARK])
-def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
-    name: str, passed: Callable[..., Passed], new_case: NewCase, steps: StepServer, fired: Path, recovery
-) -> None:
-    """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed, and the last.
+@pytest.fixture
+def kill(new_case: NewCase, steps: StepServer, recovery) -> Callable[[Scenario, str], None]:
+    """Kills a scenario's task at a failpoint and lets its retry make it good."""
 
-    Q3, Q4: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
-    """
-    by_scenario = [(SCENARIOS[one], counts[name]) for one, counts in passed(new_case).items() if name in counts]
-    assert by_scenario, f"no scenario passes {name}: add one to tests/crash/scenarios.py"
-    scenario, times = by_scenario[0]
-
-    for nth in sorted({1, times}):
+    def kill_at(scenario: Scenario, failpoint: str) -> None:
         line = new_case(**scenario.of_case)
         scenario.before(line)
 
-        ended = steps.run(scenario.step, line, scenario.run, failpoint=f"{name}@{nth}:exit")
+        ended = steps.run(scenario.step, line, scenario.run, failpoint=f"{failpoint}:exit")
 
         assert ended.exit == KILLED, ended.answer
         recovery.last_fault()
         scenario.after(line)
         recover(line)
         recovery.took()
+
+    return kill_at
+
+
+def first_scenario(name: str, passed: Passed) -> tuple[Scenario, int]:
+    """The first scenario whose task passes a failpoint, and how often."""
+    by_scenario = [(SCENARIOS[one], counts[name]) for one, counts in passed.items() if name in counts]
+    assert by_scenario, f"no scenario passes {name}: add one to tests/crash/scenarios.py"
+    return by_scenario[0]
+
+
+POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK]
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.parametrize("name", POINTS)
+def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
+    name: str, passed: Callable[..., Passed], new_case: NewCase, kill: Callable[[Scenario, str], None], fired: Path
+) -> None:
+    """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed.
+
+    Q3, Q4: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
+    """
+    scenario, _ = first_scenario(name, passed(new_case))
+
+    kill(scenario, f"{name}@1")
+
     assert name in fired.read_text().split()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F1")
+def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
+    passed: Callable[..., Passed], new_case: NewCase, kill: Callable[[Scenario, str], None]
+) -> None:
+    """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: of each point that a task passes more than once."""
+    scenarios = {name: first_scenario(name, passed(new_case)) for name in POINTS}
+    again = {name: (scenario, times) for name, (scenario, times) in scenarios.items() if times > 1}
+    assert again
+
+    for name, (scenario, times) in again.items():
+        kill(scenario, f"{name}@{times}")
 
 
 USE_CASES = {

@@ -358,6 +358,7 @@ def test_the_stack_works_for_an_ordinary_user(folder):
         stack.down(wipe=True)
 
 
+@pytest.mark.slow  # another Airflow; that of tests/airflow is looked at and killed, too
 def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder):
     stack = Stack(folder / "airflow", dags_folder=folder / "dags")
     (folder / "dags").mkdir()

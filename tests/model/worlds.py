@@ -36,6 +36,7 @@ WORLDS = (
         name="two runs, records in both partitions, and the janitor",
         faults=frozenset({"lease expires", "janitor comes"}),
         most_faults=2,
+        takes_long=True,
         sometimes=frozenset(
             {
                 "janitor: done",
@@ -66,6 +67,7 @@ WORLDS = (
         runs=1,
         faults=_ANY,
         most_faults=2,
+        takes_long=True,
         sometimes=frozenset(
             {
                 "plan: reopened",
@@ -90,6 +92,7 @@ WORLDS = (
         limit=1,
         faults=frozenset({"operator aborts", "lease expires"}),
         most_faults=1,
+        takes_long=True,
         sometimes=frozenset(
             {
                 "plan notes: committed epoch",
@@ -123,12 +126,14 @@ WORLDS = (
         name="two runs and a record that comes late",
         most_faults=0,
         produced=1,
+        takes_long=True,
         sometimes=frozenset({"plan notes: committed epoch", "plan: nothing_to_read"}),
     ),
     World(
         name="a plan that looks again",
         most_faults=0,
         tries=2,
+        takes_long=True,
         sometimes=frozenset({"plan: PlanChangedError", "plan: planned"}),
     ),
     World(
@@ -182,6 +187,7 @@ WORLDS = (
         records=(2, 0),
         limit=1,
         most_faults=0,
+        takes_long=True,
         sometimes=frozenset({"publish: done", "publish: SinkUnavailableError", "a publisher finds a marker"}),
     ),
     World(

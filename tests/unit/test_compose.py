@@ -307,6 +307,23 @@ def test_the_image_is_of_the_python_that_is_required_and_not_run_by_root():
     assert text.rstrip().splitlines()[-1] == "USER epochline"
 
 
+def test_the_image_holds_bytecode_of_all_that_it_runs():
+    """Its processes may write none, so each would compile what is not compiled; archives cannot hold any."""
+    text = (PROJECT / "Dockerfile").read_text()
+
+    assert "compileall -q -x site-packages /usr/local/lib/python3.11" in text
+    assert "compileall -q include spark_jobs plugins dags" in text
+    assert "rm /usr/local/lib/python3.11/site-packages/pyspark/python/lib/*.zip" in text
+    assert "--no-compile" not in text
+
+
+def test_no_service_hides_the_library_of_the_image_behind_sources():
+    mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+
+    assert not {one for one in mounted if one.startswith(("./include/epochline", "./plugins"))}
+    assert "./include" not in mounted
+
+
 def test_what_the_image_copies_reaches_the_builder():
     sources = re.findall(r"^COPY (.+) \S+$", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
     let_through = {line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")}

@@ -213,6 +213,7 @@ class Execution:
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:
+            from epochline.local.spark_home import spark_home
             from epochline.spark.session import session
 
             printing.progress(f"starting Spark on {self._master}; its log is {log}")
@@ -220,6 +221,7 @@ class Execution:
                 session(
                     f"epochline {self._pipeline.name}",
                     self._master,
+                    home=spark_home(),
                     jars=_jars(),
                     log=log,
                     conf=self._pipeline.spark_conf,

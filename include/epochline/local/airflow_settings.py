@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -17,6 +16,7 @@ from epochline.local.jars import spark_jars
 from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK
 from epochline.local.postgres import Postgres, client_environment
+from epochline.local.spark_home import spark_home
 
 ADMIN = "admin"
 
@@ -123,7 +123,7 @@ class AirflowSettings:
             "EPOCHLINE_SPARK_JARS": ",".join(str(jar) for jar in spark_jars()),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
-            "SPARK_HOME": str(_pyspark()),
+            "SPARK_HOME": str(spark_home()),
             # Otherwise the driver and its user interface listen on every address of the machine.
             "SPARK_LOCAL_IP": LOOPBACK,
             # A driver lives for seconds here, on few cores: the second compiler and a parallel collector cost more than
@@ -135,10 +135,3 @@ class AirflowSettings:
             "no_proxy": direct,
             **client_environment(self.postgres),
         }
-
-
-def _pyspark() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise StackError("pyspark is not installed in this Python; run `make setup`")
-    return Path(spec.origin).parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import warnings
@@ -19,13 +18,14 @@ _LOOPBACK = "127.0.0.1"
 
 @contextmanager
 def session(
-    name: str, master: str, *, jars: Sequence[Path], log: Path, conf: Mapping[str, str]
+    name: str, master: str, *, home: Path, jars: Sequence[Path], log: Path, conf: Mapping[str, str]
 ) -> Iterator[SparkSession]:
     """Start Spark, and stop it at the end of the block.
 
     Args:
         name: shown by Spark.
         master: ``local[2]``, ``spark://host:7077``, …
+        home: what ``SPARK_HOME`` is set to, since another Spark's jars would not fit.
         jars: of the Kafka source.
         log: appended to by the JVM and the workers, from their first line on.
         conf: further settings.
@@ -37,9 +37,7 @@ def session(
     for key, value in conf.items():
         settings.set(key, value)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    spec = importlib.util.find_spec("pyspark")
-    if spec is not None and spec.origin is not None:
-        os.environ["SPARK_HOME"] = str(Path(spec.origin).parent)  # another Spark's jars would not fit
+    os.environ["SPARK_HOME"] = str(home)
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     with log.open("ab") as out:

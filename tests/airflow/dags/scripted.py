@@ -27,6 +27,7 @@ def scripted(
 
 
 nothing = epoch_dag(scripted("nothing"))
+compiled = epoch_dag(scripted("compiled"))
 killed_driver = epoch_dag(scripted("killed_driver"))
 zombie = epoch_dag(scripted("zombie"))
 killed_commit = epoch_dag(scripted("killed_commit"))

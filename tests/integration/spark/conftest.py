@@ -23,6 +23,7 @@ from epochline.epoch import Epoch, Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.layout import StagingTicket, staged_tables
 from epochline.ledger.postgres import PostgresLedger
+from epochline.local.spark_home import spark_home
 from epochline.operations import ACTIONS, Done, Order, Subject
 from epochline.outlets import sinks_by
 from epochline.pipeline import Pipeline
@@ -44,6 +45,7 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
     paths = [str(ROOT / "include"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # workers: epochline alone, no spark_jobs
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(spark_home())
     session = (
         SparkSession.builder.master("local[2,3]")
         .appName("epochline tests")

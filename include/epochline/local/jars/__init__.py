@@ -132,12 +132,22 @@ class JarSet:
             shutil.rmtree(draft, ignore_errors=True)
 
 
-def _ivy() -> Path:
-    # Found without importing pyspark, which takes a second.
+def installed_pyspark() -> Path:
+    """The folder of the installed package, found without importing it, which takes a second.
+
+    Raises:
+        StackError: it is not installed.
+    """
     spec = importlib.util.find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec is not None and spec.origin else []
+    if spec is None or spec.origin is None:
+        raise StackError("pyspark is not installed in this Python; run `make setup`")
+    return Path(spec.origin).parent
+
+
+def _ivy() -> Path:
+    found = sorted(installed_pyspark().glob("jars/ivy-*.jar"))
     if not found:
-        raise StackError("pyspark with its Ivy jar is not installed in this Python; run `make setup`")
+        raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")
     return found[-1]
 
 

@@ -1,0 +1,39 @@
+"""The Spark that is installed with pyspark, as the folder for ``SPARK_HOME``."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+from epochline.errors import StackError
+from epochline.local.jars import cache_folder, installed_pyspark
+
+_LINKED = ("bin", "jars", "sbin")
+
+
+def spark_home() -> Path:
+    """The folder with Spark's launcher and jars, from which Python takes no module.
+
+    Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` before everything else on the path of its drivers and workers.
+    Python caches no bytecode for an archive: each of these processes would compile some 200 modules of pyspark, which
+    are compiled in the installed package. So this folder is one of links, in the cache, without the archives. Where
+    the package has none (the image deletes them), it is the package's own folder.
+
+    Raises:
+        StackError: pyspark is not installed, or the cache cannot be written.
+    """
+    installed = installed_pyspark()
+    if not any(installed.glob("python/lib/*.zip")):
+        return installed
+    folder = cache_folder() / f"spark-home-{hashlib.sha256(bytes(installed)).hexdigest()[:12]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _LINKED:
+            with suppress(FileExistsError):  # made by an earlier call, or by a process that starts at the same time
+                (folder / name).symlink_to(installed / name)
+    except OSError as error:
+        raise StackError(
+            f"the cache {folder.parent} cannot be written: {error.strerror}; set EPOCHLINE_CACHE to a folder you own"
+        ) from error
+    return folder

@@ -1,0 +1,33 @@
+"""Ports for the servers of tests, which other processes of the same run do not choose."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+from epochline.local.home import Home
+from epochline.local.ports import DEFAULTS, is_free
+
+_FIRST, _BEYOND = 20_000, 32_000  # below those from which the kernel makes outgoing connections
+
+
+def free_port() -> int:
+    """A port that is free now, and still is when its server, which a test stops, comes back.
+
+    A server binds it only seconds later, so each process of a parallel run has a range of its own to choose from.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % workers
+    share = (_BEYOND - _FIRST) // workers
+    tried = random.sample(range(_FIRST + number * share, _FIRST + (number + 1) * share), 200)
+    return next(port for port in tried if port not in DEFAULTS.values() and is_free(port))
+
+
+def choose_ports(home: Home) -> None:
+    """Choose the ports of a stack before it starts; by itself it would take the usual ones where they are free."""
+    home.create()
+    ports: set[int] = set()
+    while len(ports) < len(DEFAULTS):
+        ports.add(free_port())
+    home.ports.write_text(json.dumps(dict(zip(DEFAULTS, ports, strict=True))))

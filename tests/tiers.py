@@ -1,0 +1,91 @@
+"""A plugin of pytest: how long each test may take, which need a server, and which run in one process.
+
+The tiers themselves are `make test-fast`, `test`, `test-all` and `test-long`; they choose by the marks ``server``,
+``slow`` and ``long`` (pyproject.toml says what each means).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+
+# Asserts are compiled by pytest itself; without its cache, which the variable that forbids bytecode turns off, each
+# process compiles every test module again.
+sys.dont_write_bytecode = False
+
+_TIMEOUTS = {
+    "unit": 120,
+    "contract": 120,
+    "model": 300,
+    "integration": 300,
+    "crash": 300,
+    "airflow": 600,
+    "soak": 600,
+    "e2e": 900,
+    "long": 3 * 3600,
+}
+"""Seconds for a test of each folder, with the servers that it is the first to need. Every figure leaves room for a
+machine that is several times slower: a time-out names a test that hangs, and judges no speed."""
+
+_SLOW = 4
+"""How many times longer a test may take that is marked as slow."""
+
+_SERVERS = frozenset({"stack", "server", "secure_kafka", "spark"})
+"""Fixtures behind which a server or a JVM stands."""
+
+_ONE_PROCESS = {
+    "airflow": ("airflow",),
+    "crash": ("crash",),
+    "spark": ("integration/spark",),
+    # Each of these makes stacks, whose ports are chosen before they are taken: one such test at a time.
+    "stacks": ("e2e", "soak", "long", "integration/test_stack.py"),
+}
+"""Tests that share servers which take long to start, or that may not run at the same time; the others share a process
+with their file only. The process that is free first takes the next group, so the long ones stand first."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of a parallel run a folder for temporary files: some tests look at all that lies there."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return
+    folder = tempfile.mkdtemp(prefix=f"epochline-{worker}-")
+    os.chmod(folder, 0o1777)  # noqa: S103 - as the usual one: servers that root starts run as another account
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its time-out, with ``server`` where it needs one, and with its group."""
+    groups = [*_ONE_PROCESS]
+    for item in items:
+        path = item.path.relative_to(TESTS)
+        slow = item.get_closest_marker("slow") is not None
+        item.add_marker(pytest.mark.timeout(_TIMEOUTS[path.parts[0]] * (_SLOW if slow else 1)))
+        if _SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)
+        item.add_marker(pytest.mark.xdist_group(_group(path.as_posix())))
+    items.sort(key=lambda item: _rank(item, groups))
+
+
+def _group(path: str) -> str:
+    for name, prefixes in _ONE_PROCESS.items():
+        if path.startswith(prefixes):
+            return name
+    return path
+
+
+def _rank(item: pytest.Item, groups: list[str]) -> int:
+    """Without a server first, since a mistake shows there in seconds; then the long groups."""
+    path = item.path.relative_to(TESTS)
+    if path.parts[0] in ("unit", "contract", "model"):
+        return -1
+    group = _group(path.as_posix())
+    return groups.index(group) if group in groups else len(groups)
