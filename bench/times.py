@@ -1,0 +1,112 @@
+"""``python -m bench.times``: how long the commands take that a newcomer types, from a fresh clone, for the README.
+
+The commit that is checked out is cloned into an empty folder, its environment is made from the package cache, and each
+command is run there as a person would type it. A command that fails ends the measurement: no time is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.report import machine, write_section
+
+ROOT = Path(__file__).parents[1]
+REPEATS = 7
+MAKE = {
+    "setup": "an environment from nothing, its packages in the cache",
+    "demo": "a driver is killed on the way",
+    "test-fast": "without a server",
+    "test": "what CI runs, `make lint` included",
+}
+CALLS = {"--help": "", "lag": "of every declared pipeline, on the stack that the demo leaves"}
+
+
+class Clone:
+    """A fresh clone with a cache and a stack of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        # What the caller's shell holds of another checkout must not leak into this one.
+        foreign = ("EPOCHLINE_", "PYTHONPATH", "VIRTUAL_ENV", "MAKE", "MFLAGS")
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+
+    def seconds(self, *command: str) -> float:
+        """Run a command to its end; its output goes to the terminal's stderr."""
+        began = time.perf_counter()
+        subprocess.run(command, cwd=self.folder, env=self._environment, stdout=sys.stderr, check=True)
+        return time.perf_counter() - began
+
+    def median(self, *command: str) -> float:
+        """The median of several runs, after one that is not counted."""
+        return statistics.median([self.seconds(*command) for _ in range(REPEATS + 1)][1:])
+
+
+def measure(targets: Sequence[str]) -> dict[str, tuple[float, str]]:
+    """Seconds and what they are of, by command."""
+    folder = Path(tempfile.mkdtemp(prefix="epochline-times-"))
+    clone = Clone(folder / "epochline")
+    took = {}
+    try:
+        for target in targets:
+            took[f"make {target}"] = clone.seconds("make", target), MAKE[target]
+            if target == "demo":
+                epochline = str(clone.folder / ".venv" / "bin" / "epochline")
+                for call, what in CALLS.items():
+                    took[f"epochline {call}"] = clone.median(epochline, call), what
+                clone.seconds("make", "down")
+    finally:
+        subprocess.run(["make", "down"], cwd=clone.folder, stdout=sys.stderr, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+    return took
+
+
+def table(took: dict[str, tuple[float, str]]) -> str:
+    """The section of the README."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    rows = [f"| `{command}` | {what} | {_written(seconds)} |" for command, (seconds, what) in took.items()]
+    return "\n".join(
+        [
+            f"Measured by `python -m bench.times` on {datetime.now(UTC):%Y-%m-%d}, at commit `{commit}`, from a fresh"
+            f" clone, on {machine()}.",
+            "",
+            "| command | | time |",
+            "|---|---|---:|",
+            *rows,
+        ]
+    )
+
+
+def _written(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def main() -> None:
+    """Measure, and write the section."""
+    parser = argparse.ArgumentParser(prog="python -m bench.times", description=__doc__)
+    parser.add_argument("--report", type=Path, help="the page whose section is replaced; printed otherwise")
+    parser.add_argument("targets", nargs="*", help=f"targets of make; all of {', '.join(MAKE)} by default")
+    options = parser.parse_args()
+    if unknown := set(options.targets) - set(MAKE):
+        parser.error(f"no time is taken of {', '.join(sorted(unknown))}; choose from {', '.join(MAKE)}")
+    written = table(measure(options.targets or list(MAKE)))
+    if options.report is None:
+        print(written)
+    else:
+        write_section(options.report, "bench.times", written)
+
+
+if __name__ == "__main__":
+    main()
