@@ -7,10 +7,11 @@ line, it gives nothing, and Airflow is never imported.
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 from contextvars import ContextVar
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from epochline.errors import ConfigurationError, DeclarationError
@@ -95,7 +96,10 @@ def _declared_in(path: Path) -> list[Pipeline]:
     declared: list[Pipeline] = []
     reading = _declared.set(declared)
     try:
-        runpy.run_path(str(path))
+        # As a module and not as a script, of which Python keeps no bytecode.
+        module = ModuleType(path.stem)
+        module.__file__ = str(path)
+        SourceFileLoader(path.stem, str(path)).exec_module(module)
     except DeclarationError as error:
         raise DeclarationError(f"{path}: {error}") from error
     except Exception as error:
