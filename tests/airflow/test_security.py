@@ -24,7 +24,7 @@ import pytest
 from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import let_go
+from tests.airflow.half_way import let_go
 
 PIPELINE = "canary"
 TASKS = ("plan_epoch", "pre_commit", "commit_epoch", "abort_epoch")
