@@ -14,12 +14,10 @@ from pathlib import Path
 
 import hypothesis
 import psutil
-import psycopg2
 import pytest
-from psycopg2 import sql
 
-from epochline.ledger.migrate import upgrade
 from epochline.local.stack import Stack
+from tests.databases import Databases
 from tests.ports import choose_ports
 
 pytest_plugins = ["tests.tiers", "tests.durations", "tests.crash.reliability"]
@@ -29,14 +27,9 @@ hypothesis.settings.register_profile("without a clock", deadline=None)
 hypothesis.settings.load_profile("without a clock")
 
 _numbers = itertools.count(1)
-_TEMPLATE = "template_epochline"
 AIRFLOW_DAGS = Path(__file__).with_name("airflow") / "dags"
 FUNCTIONS = Path(__file__).with_name("functions")
 COMPILED = Path(__file__).with_name("compiled")
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    return dsn.replace("postgresql://", "postgresql+psycopg2://", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -110,35 +103,9 @@ def kafka_bootstrap(stack: Stack) -> str:
 
 
 @pytest.fixture(scope="session")
-def _template(stack: Stack) -> str:
-    """A migrated database that tests copy, which is faster than migrating each time."""
-    admin = psycopg2.connect(stack.postgres.superuser_dsn)
-    admin.autocommit = True
-    with admin.cursor() as cursor:
-        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(_TEMPLATE)))
-    admin.close()
-    upgrade(sqlalchemy_url(stack.postgres.dsn(_TEMPLATE)))
-    return _TEMPLATE
-
-
-@pytest.fixture(scope="session")
-def new_database(stack: Stack, _template: str) -> Callable[[], str]:
+def new_database(stack: Stack) -> Callable[[], str]:
     """Makes a fresh database with a migrated ledger; gives its libpq URL, password included."""
-
-    def make() -> str:
-        name = f"test_{os.getpid()}_{next(_numbers)}"
-        admin = psycopg2.connect(stack.postgres.superuser_dsn)
-        admin.autocommit = True
-        with admin.cursor() as cursor:
-            cursor.execute(
-                sql.SQL("CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY").format(
-                    sql.Identifier(name), sql.Identifier(_template)
-                )
-            )
-        admin.close()
-        return stack.postgres.dsn(name)
-
-    return make
+    return Databases(stack.postgres, "FILE_COPY").new
 
 
 @pytest.fixture

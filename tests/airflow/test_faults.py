@@ -9,49 +9,10 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from epochline.declarations import find
+from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, eventually
-from tests.conftest import AIRFLOW_DAGS
-from tests.crash.checker import assert_chain, assert_counts
+from tests.airflow.half_way import held, let_go, some_parts_but_not_all
 from tests.crash.reliability import Recovery
-
-
-def held(pipeline: str) -> dict[int, list[str]]:
-    """Records of which the third and fourth partition stay half copied until they are `let_go`."""
-    wait = f"wait {pipeline}-may-go"
-    return {
-        p: [f"p{p}-{i}" for i in range(25)] + [wait] * (p > 1) + [f"p{p}-late-{i}" for i in range(15)] for p in range(4)
-    }
-
-
-def let_go(scheduler: Scheduler, pipeline: str) -> None:
-    (scheduler.stack.home.root / f"{pipeline}-may-go").touch()
-
-
-def produced(values: dict[int, list[str]]) -> list[tuple[str, int]]:
-    return sorted((value, partition) for partition, some in values.items() for value in some)
-
-
-class Judged:
-    """A pipeline of the scheduler, for the checks of the crash suite."""
-
-    def __init__(self, scheduler: Scheduler, name: str) -> None:
-        self.name = name
-        self.pipeline = find(name, AIRFLOW_DAGS)
-        self.query = scheduler.query
-
-
-def assert_exact(scheduler: Scheduler, pipeline: str, values: dict[int, list[str]]) -> None:
-    """Both targets hold each record once; chain and counts are whole; nothing is left over (G3, INV-1, I1, I2, I4, I6)."""
-    for table in (pipeline, f"{pipeline}_again"):
-        rows = scheduler.query(f"SELECT value, _partition FROM {table}")
-        assert sorted(rows) == produced(values)
-    assert scheduler.heads(pipeline) == {p: len(some) for p, some in values.items()}
-    assert scheduler.group_offsets(pipeline) == scheduler.heads(pipeline)
-    assert not [name for name in scheduler.staging_tables() if pipeline in name]
-    judged = Judged(scheduler, pipeline)
-    assert_chain(judged)
-    assert_counts(judged)
 
 
 def fenced_writes(scheduler: Scheduler, pipeline: str, attempt: int) -> tuple[str, int]:
@@ -59,11 +20,6 @@ def fenced_writes(scheduler: Scheduler, pipeline: str, attempt: int) -> tuple[st
         "SELECT state, fenced_writes FROM epochline.attempts WHERE pipeline = %s AND epoch_id = 1 AND attempt = %s",
         pipeline, attempt,
     )[0]  # fmt: skip
-
-
-def some_parts_but_not_all(scheduler: Scheduler, pipeline: str) -> None:
-    eventually("a part is committed", lambda: scheduler.parts(pipeline, 1) >= 1, every=0.05)
-    assert scheduler.parts(pipeline, 1) < 4
 
 
 @pytest.mark.fault("F2")

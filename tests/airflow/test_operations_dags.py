@@ -95,7 +95,7 @@ except Exception as error:
 @pytest.fixture
 def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[..., Any]:
     """Carries out an operator's own code in a process of its own; starting it from a form is Airflow's."""
-    from tests.integration.test_cli_commands import as_connection
+    from tests.databases import as_connection
 
     (tmp_path / "orders.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
@@ -142,8 +142,7 @@ def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_i
     act: Callable[..., Any], postgres_dsn: str
 ) -> None:
     from epochline.ledger.postgres import PostgresLedger
-    from tests.contract.test_epochs_of_operators import quarantined
-    from tests.contract.worlds import postgres_world
+    from tests.contract.worlds import postgres_world, quarantined
 
     quarantined(postgres_world(postgres_dsn))
 

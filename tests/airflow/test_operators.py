@@ -12,8 +12,9 @@ import pytest
 from epochline.coordinator import abort
 from epochline.epoch import Run
 from epochline.ledger.postgres import PostgresLedger
+from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import assert_exact, held, let_go, some_parts_but_not_all
+from tests.airflow.half_way import held, let_go, sealed_but_paused, some_parts_but_not_all
 from tests.crash.reliability import Recovery
 
 PARTITIONS = range(4)
@@ -23,12 +24,6 @@ FOUR_WEEKS = [datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 29, tzinfo=UTC
 
 def added(values: dict[int, list[str]], more: dict[int, list[str]]) -> dict[int, list[str]]:
     return {p: [*values.get(p, []), *more.get(p, [])] for p in PARTITIONS}
-
-
-def committed(scheduler: Scheduler, pipeline: str) -> int:
-    return scheduler.query(
-        "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'", pipeline
-    )[0][0]
 
 
 def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Scheduler) -> None:
@@ -219,18 +214,6 @@ def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_not
     assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
     assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
     recovery.took()
-
-
-def sealed_but_paused(scheduler: Scheduler, pipeline: str, epoch: int, **conf: Any) -> str:
-    """Trigger a run and pause its DAG while Spark writes: the epoch is sealed, and its commit does not start."""
-    run = scheduler.trigger(pipeline, **conf)
-    eventually("Spark has begun", lambda: scheduler.epoch(pipeline, epoch)[1] == 1)
-    scheduler.pause(pipeline, True)
-    eventually("the epoch is sealed", lambda: scheduler.epoch(pipeline, epoch)[0] == "PRE_COMMITTED")
-    eventually("its task ended", lambda: scheduler.tasks(pipeline, run)["pre_commit"] == "success")
-    assert scheduler.tasks(pipeline, run)["commit_epoch"] is None
-    assert scheduler.state(pipeline, run) == "running"
-    return run
 
 
 @pytest.mark.slow

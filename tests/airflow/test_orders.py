@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import assert_exact
-from tests.airflow.test_operators import committed, sealed_but_paused
+from tests.airflow.half_way import sealed_but_paused
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ import pytest
 from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import let_go
+from tests.airflow.half_way import let_go
 from tests.conftest import AIRFLOW_DAGS
 
 PIPELINE = "canary"

@@ -7,8 +7,9 @@ import signal
 import psutil
 import pytest
 
+from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.test_faults import assert_exact, held, let_go, some_parts_but_not_all
+from tests.airflow.half_way import held, let_go, some_parts_but_not_all
 from tests.crash.reliability import Recovery
 
 

@@ -16,8 +16,8 @@ from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, chain_breaks
 from epochline.operations import ACTIONS, EpochAction
 from epochline.testing import FakeKafka
-from tests.contract.test_operations import ORDER, act, foresee, heads, made_again, subject, written
-from tests.contract.worlds import World, fake_world, orders, postgres_world, rows_of, run, seen_in
+from tests.contract.operators import ORDER, act, foresee, heads, made_again, subject, written
+from tests.contract.worlds import World, bad_record, fake_world, orders, postgres_world, quarantined, run
 
 
 @pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
@@ -33,27 +33,6 @@ def ordered(world: World, name: str, who: str, **parameters: Any) -> Plan:
     return action.plan(subject(world), action.parameters(**parameters), ORDER, run(who))
 
 
-def quarantined(world: World) -> None:
-    """Epoch 1 with offsets 2 and 3 of partition 0 in the quarantine, the other 13 records in the target."""
-    planned = world.plan()
-    ticket = world.begin(1)
-    assert ticket is not None
-    for number, one in enumerate(planned.ranges):
-        bad = [2, 3] if one.tp.partition == 0 else []
-        rows = {"orders": [row for row in rows_of(one) if row["_offset"] not in bad]}
-        rows[QUARANTINE] = [record(offset, f"not JSON at {offset}") for offset in bad]
-        seen = seen_in(one, passed=len(one.range) - len(bad), quarantined=len(bad))
-        assert world.writer.part(ticket, number, rows, {("orders", one.tp.partition): seen})
-    assert world.writer.end(ticket)
-    world.seal(ticket)
-    world.commit(1)
-    assert world.quarantined() == 2
-
-
-def record(offset: int, reason: str) -> dict[str, Any]:
-    return {"topic": "orders", "partition": 0, "offset": offset, "value": b"x", "reason": reason}
-
-
 def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]) -> Any:
     """Stage a requeue epoch as Spark would: the claimed records, under their own positions."""
     assert planned.epoch is not None
@@ -64,7 +43,7 @@ def stage(world: World, planned: Plan, who: str, good: list[int], bad: list[int]
         "orders": [
             {"value": f"again {at}", "_topic": "orders", "_partition": 0, "_offset": at, "_row": 0} for at in good
         ],
-        QUARANTINE: [record(at, f"still bad at {at}") for at in bad],
+        QUARANTINE: [bad_record(at, f"still bad at {at}") for at in bad],
     }
     seen = PartitionCounts(
         received=len(offsets), passed=len(good), skipped=0, quarantined=len(bad),

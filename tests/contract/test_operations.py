@@ -20,10 +20,9 @@ from epochline.errors import (
     SourceUnavailableError,
     TargetError,
 )
-from epochline.operations import ACTIONS, Done, Order, Preview, Subject
+from epochline.operations import Order
+from tests.contract.operators import act, foresee, heads, made_again, written
 from tests.contract.worlds import World, fake_world, orders, postgres_world, run
-
-ORDER = Order(actor="ada@here", reason="because a test says so")
 
 
 @pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
@@ -31,28 +30,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "fake":
         return fake_world()
     return postgres_world(request.getfixturevalue("postgres_dsn"))
-
-
-def subject(world: World) -> Subject:
-    return Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
-
-
-def foresee(world: World, action: str, **parameters: Any) -> Preview:
-    return ACTIONS[action].preview(subject(world), ACTIONS[action].parameters(**parameters))
-
-
-def act(world: World, action: str, **parameters: Any) -> Done:
-    return ACTIONS[action].act(subject(world), ACTIONS[action].parameters(**parameters), ORDER)
-
-
-def written(world: World) -> list[tuple[str, str, str, int | None]]:
-    with world.ledger.transaction() as tx:
-        return [(row.action, row.actor, row.reason, row.epoch_id) for row in tx.operators.actions("orders")]
-
-
-def heads(world: World, generation: int) -> dict[str, int]:
-    with world.ledger.transaction() as tx:
-        return {str(head.tp): head.next_offset for head in tx.chain.heads("orders", generation)}
 
 
 # All of them
@@ -216,11 +193,6 @@ def test_an_aborted_epoch_over_a_lost_range_is_not_tried_again(world: World) -> 
 
 
 # Adopted topics
-
-
-def made_again(world: World) -> None:
-    world.kafka.produce("orders", 0, 7, topic_id="another")
-    world.kafka.produce("orders", 1, 2, topic_id="another")
 
 
 def test_an_adopted_topic_is_read_from_its_log_start_in_a_new_generation(world: World) -> None:

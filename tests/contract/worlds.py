@@ -231,3 +231,24 @@ def _with_target(world: World) -> World:
     world.kafka.produce("orders", 0, 10)
     world.kafka.produce("orders", 1, 5)
     return world
+
+
+def quarantined(world: World) -> None:
+    """Epoch 1 with offsets 2 and 3 of partition 0 in the quarantine, the other 13 records in the target."""
+    planned = world.plan()
+    ticket = world.begin(1)
+    assert ticket is not None
+    for number, one in enumerate(planned.ranges):
+        bad = [2, 3] if one.tp.partition == 0 else []
+        rows = {"orders": [row for row in rows_of(one) if row["_offset"] not in bad]}
+        rows[QUARANTINE] = [bad_record(offset, f"not JSON at {offset}") for offset in bad]
+        seen = seen_in(one, passed=len(one.range) - len(bad), quarantined=len(bad))
+        assert world.writer.part(ticket, number, rows, {("orders", one.tp.partition): seen})
+    assert world.writer.end(ticket)
+    world.seal(ticket)
+    world.commit(1)
+    assert world.quarantined() == 2
+
+
+def bad_record(offset: int, reason: str) -> dict[str, Any]:
+    return {"topic": "orders", "partition": 0, "offset": offset, "value": b"x", "reason": reason}

@@ -14,15 +14,15 @@ import psutil
 import psycopg2
 from psycopg2 import sql
 
-from epochline.ledger.migrate import upgrade
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
 from epochline.local.ports import Ports
 from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
-from tests.conftest import sqlalchemy_url, throw_away
+from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
+from tests.databases import Databases
 from tests.ports import choose_ports, free_port
 
 WAL_SEGMENT = 2 * 1024 * 1024
@@ -63,7 +63,7 @@ class Server:
         self.stack = Stack(home)
         self.postgres = self.stack.postgres
         self.kafka = self.stack.kafka = ProxiedKafka(self.stack.home, Ports(self.stack.home))
-        self._databases = 0
+        self.new_database = Databases(self.postgres, "WAL_LOG").new
 
     @classmethod
     @contextlib.contextmanager
@@ -132,15 +132,6 @@ class Server:
         finally:
             process.resume()
 
-    def new_database(self) -> str:
-        """The libpq URL of a fresh database with a migrated ledger."""
-        self._databases += 1
-        name = f"crash_{self._databases}"
-        self.admin("CREATE DATABASE {} OWNER epochline", name)
-        dsn = self.postgres.dsn(name)
-        upgrade(sqlalchemy_url(dsn))
-        return dsn
-
     def admin(self, statement: str, *names: str) -> None:
         connection = psycopg2.connect(self.postgres.superuser_dsn)
         connection.autocommit = True
@@ -171,6 +162,20 @@ class Server:
     def start_broker(self) -> None:
         self.kafka.start()
         self.kafka.wait()
+
+
+def end_other_sessions(dsn: str) -> None:
+    """Every session on the database but this one loses its server process."""
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            assert cursor.fetchone()[0] > 0
+    finally:
+        connection.close()
 
 
 def wait_for(what: str, check: object, seconds: float = 60.0, every: float = 0.02) -> object:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import psycopg2
 import pytest
 
 from epochline.failpoints.named import KILLED
@@ -14,6 +13,7 @@ from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.fired import IN_SPARK, failpoints_of_a_run
 from tests.crash.scenarios import SCENARIOS, Scenario
+from tests.crash.servers import end_other_sessions
 from tests.crash.steps import StepServer
 
 Passed = Mapping[str, Mapping[str, int]]
@@ -154,17 +154,3 @@ def test_a_connection_lost_inside_a_transaction_is_made_good(name: str, new_case
     assert (ended.error is None) == (scenario.step == "commit")
     scenario.after(line)
     recover(line)
-
-
-def end_other_sessions(dsn: str) -> None:
-    """Every session on the database but this one loses its server process."""
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
-            assert cursor.fetchone()[0] > 0
-    finally:
-        connection.close()

@@ -14,9 +14,8 @@ from tests.crash.checker import assert_exact
 from tests.crash.line import Line, tried
 from tests.crash.one_step import SharedTopic
 from tests.crash.scenarios import ONE, sealed
-from tests.crash.servers import Server
+from tests.crash.servers import Server, end_other_sessions
 from tests.crash.steps import StepServer
-from tests.crash.test_f1_every_failpoint import end_other_sessions
 
 THOUSAND = 1000
 DOCUMENTS_TIME_OUT, STOP = 5, 10

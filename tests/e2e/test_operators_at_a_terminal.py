@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tests.integration.test_cli_commands import as_connection
+from tests.databases import as_connection
 
 DECLARED = """
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag

@@ -1,4 +1,4 @@
-"""Servers that some integration tests need beside the session's own."""
+"""Servers that some integration tests need beside the session's own, and fixtures that several of them use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.bench import bench
+from tests.integration.logins import as_superuser, login
+from tests.integration.people import call, fed, people_topic, planned
 from tests.integration.secure_kafka import SecureKafka
+
+__all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned"]
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ from epochline.epoch import EpochKind
 from epochline.layout import StagingTicket
 from epochline.ports import Selection
 from epochline.spark.claims import ClaimReader
-from tests.contract.test_epochs_of_operators import quarantined
-from tests.contract.worlds import postgres_world, run
+from tests.contract.worlds import postgres_world, quarantined, run
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

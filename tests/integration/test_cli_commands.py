@@ -4,107 +4,11 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 
-import psycopg2
-import pytest
 from psycopg2.extensions import parse_dsn
 
-from epochline import cli
-from epochline.cli import pipelines
-from epochline.cli.connections import ledger_of, offsets_of
-from epochline.coordinator import LEASE, begin, plan
-from epochline.epoch import Epoch, Run
-
-Call = Callable[..., tuple[int, str, str]]
-
-DECLARED = """
-from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
-
-pipeline = Pipeline(
-    name="people",
-    source=KafkaSource(topics="{topic}", records_per_epoch=100),
-    parse=Json(columns={columns}),
-    sinks=PostgresTable(table="people", columns={columns}),
-)
-dag = epoch_dag(pipeline)
-"""
-RUN = Run(dag_id="people", run_id="manual__1", host="somewhere")
-
-
-def as_connection(dsn: str) -> str:
-    parts = parse_dsn(dsn)
-    return json.dumps(
-        {
-            "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
-            "login": parts["user"], "password": parts["password"],
-        }
-    )  # fmt: skip
-
-
-@pytest.fixture
-def world(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch) -> str:
-    """A declared pipeline, its database and its topic of two partitions; the topic's name."""
-    from kafka import KafkaAdminClient
-
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(postgres_dsn))
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(kafka))
-    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    declare(tmp_path, topic_name)
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
-    return topic_name
-
-
-def declare(folder: Path, topic: str, **columns: str) -> None:
-    text = DECLARED.format(topic=topic, columns=columns or {"id": "bigint"})
-    (folder / "people.py").write_text(text)
-
-
-@pytest.fixture
-def call(world: str, capsys, monkeypatch) -> Call:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["epochline", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return code, out, err
-
-    return run
-
-
-@pytest.fixture
-def fed(world: str, call: Call, tmp_path: Path) -> str:
-    """150 records, 75 in each partition, and the tables."""
-    source = tmp_path / "people.jsonl"
-    source.write_text("".join(f'{{"id": {number}}}\n' for number in range(150)))
-    assert call("feed", source, "--topic", world)[0] == 0
-    assert call("migrate")[0] == 0
-    return world
-
-
-@pytest.fixture
-def planned(fed: str) -> Epoch:
-    """An epoch that a run of Airflow left behind with one attempt begun."""
-    declared = pipelines.find("people")
-    epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
-    assert epoch is not None
-    begin(ledger_of(declared), "people", epoch.epoch_id, RUN, lease=LEASE)
-    return epoch
-
-
-def query(dsn: str, statement: str) -> list[tuple[object, ...]]:
-    with closing(psycopg2.connect(dsn)) as session, session, session.cursor() as cursor:
-        cursor.execute(statement)
-        return cursor.fetchall() if cursor.description else []
+from tests.databases import as_connection
+from tests.integration.people import declare, query
 
 
 def test_migrate_makes_targets_once_and_says_so(call, postgres_dsn):
@@ -130,8 +34,8 @@ def test_plan_shows_the_next_ranges_and_changes_nothing(call, fed, postgres_dsn)
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.committed_range") == [(0,)]
 
 
-def test_plan_tells_an_unfinished_epoch_and_what_the_declaration_changed(call, planned, tmp_path, world):
-    declare(tmp_path, world, id="bigint", name="text")
+def test_plan_tells_an_unfinished_epoch_and_what_the_declaration_changed(call, planned, tmp_path, people_topic):
+    declare(tmp_path, people_topic, id="bigint", name="text")
 
     code, out, err = call("plan", "people")
 
@@ -140,7 +44,7 @@ def test_plan_tells_an_unfinished_epoch_and_what_the_declaration_changed(call, p
     assert "needs migration" in out
     assert "name" in err
 
-    declare(tmp_path, world)
+    declare(tmp_path, people_topic)
     assert "epoch 1 of people is PLANNED" in call("plan", "people")[1]
 
 

@@ -7,9 +7,7 @@ import pytest
 
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
-from tests.integration.test_cli_commands import Call, call, fed, planned, query, world
-
-__all__ = ["Call", "call", "fed", "planned", "world"]  # fixtures, used by name
+from tests.integration.people import query
 
 
 @pytest.fixture(autouse=True)

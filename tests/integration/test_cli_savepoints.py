@@ -12,9 +12,7 @@ import pytest
 from epochline.cli import pipelines
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
-from tests.integration.test_cli_commands import Call, call, fed, query, world
-
-__all__ = ["Call", "call", "fed", "world"]  # fixtures, used by name
+from tests.integration.people import Call, query
 
 PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 

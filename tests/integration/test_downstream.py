@@ -24,7 +24,6 @@ from epochline.ledger import receipts
 from epochline.operations import ACTIONS, Order, Subject
 from epochline.ports import ToldReceipt
 from tests.contract.worlds import World, postgres_world, run
-from tests.integration.test_roles import as_superuser, login  # noqa: F401 - fixtures, used by name
 
 _runs = itertools.count(1)
 INCLUDE = Path(__file__).parents[2] / "include"
@@ -250,8 +249,8 @@ def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world
 
 def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothing_else(
     world: World,
-    login: Callable[..., str],  # noqa: F811 - a fixture
-    as_superuser: Any,  # noqa: F811 - a fixture
+    login: Callable[..., str],
+    as_superuser: Any,
 ) -> None:
     """SEC-6: the reader's role and two rights on the cursor (docs/downstream.md)."""
     committed(world, 2)

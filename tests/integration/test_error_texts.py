@@ -19,7 +19,7 @@ from epochline.ledger.writer import check_writer
 from epochline.spark.connection import connect
 from epochline.spark.plan import read_plan
 from epochline.spark.transaction import PartTransaction
-from tests.integration.test_sink_modes import Bench
+from tests.integration.bench import Bench
 
 CANARY = "canary-4111-1111"
 

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from epochline.errors import SealRefusedError
 from epochline.operations import ACTIONS, Order, Subject
-from tests.integration.test_sink_modes import KV, LINEAGE, Bench, in_public
+from tests.integration.bench import LINEAGE, Bench
 
 ORDERED = {"k": "text", "v": "integer", "at": "integer"}
 
 
 @pytest.fixture
-def bench(postgres_dsn: str) -> Callable[..., Bench]:
-    from epochline import PostgresTable
-
-    def make(record: dict[str, str] = KV, *, existing: str | None = None, **sink: Any) -> Bench:
-        if existing is not None:
-            with in_public(postgres_dsn) as connection, connection.cursor() as cursor:
-                cursor.execute(existing)
-            connection.close()
-        columns = None if existing else record
-        return Bench(postgres_dsn, PostgresTable(table="t", mode="upsert", key="k", columns=columns, **sink), record)
-
-    return make
+def bench(bench: Callable[..., Bench]) -> Callable[..., Bench]:
+    return partial(bench, mode="upsert", key="k")
 
 
 def adopt(it: Bench) -> None:

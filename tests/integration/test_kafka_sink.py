@@ -25,8 +25,8 @@ from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.outlets import sinks_by
 from epochline.topic import CONTROL_TOPIC
+from tests.integration.published_queries import queries
 from tests.integration.sinks_world import new_world, seen, values
-from tests.integration.test_ledger_constraints import queries
 
 OUT = KafkaTopic(topic="out", value=Text())
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -19,8 +17,9 @@ from epochline import KafkaSource, PostgresTable, Text
 from epochline.coordinator import abort
 from epochline.errors import LedgerError
 from epochline.ledger import migrate
-from tests.conftest import sqlalchemy_url
 from tests.contract.worlds import orders, postgres_world, run
+from tests.databases import sqlalchemy_url
+from tests.integration.published_queries import queries
 
 RANGE = """
 INSERT INTO epochline.committed_range
@@ -335,12 +334,6 @@ def test_a_view_begins_with_its_promised_columns(sql_of: Callable[..., Any], vie
 
     promised = columns.split(", ")
     assert [name for (name,) in found][: len(promised)] == promised
-
-
-def queries() -> dict[str, str]:
-    text = (Path(__file__).parents[2] / "docs" / "queries.sql").read_text()
-    _, *pieces = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return dict(zip(pieces[::2], pieces[1::2], strict=True))
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from epochline.coordinator import LEASE, begin, plan
 from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
+from tests.databases import as_connection
 from tests.integration.in_process import InProcess, from_kafka
-from tests.integration.test_cli_commands import as_connection
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 SECTION = re.search(r"^## What an operator may do$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)

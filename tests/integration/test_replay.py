@@ -13,10 +13,8 @@ from epochline.errors import ActionRefusedError, EpochStateError, HeadMovedError
 from epochline.operations import ACTIONS, Order, Subject
 from epochline.operations.replay import differences, plan_replay, promote
 from tests.contract.worlds import run
+from tests.integration.bench import Bench, Row
 from tests.integration.guarantee import broken
-from tests.integration.test_sink_modes import Bench, Row, bench
-
-__all__ = ["bench"]  # a fixture, used by name
 
 ORDER = Order(actor="ada", reason="the parse was mended")
 FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]

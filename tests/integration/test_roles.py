@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,35 +28,12 @@ from epochline.ledger.writer import check_writer
 from epochline.local import credentials
 from epochline.local.postgres import Postgres, binaries
 from epochline.local.stack import Stack
-from tests.conftest import sqlalchemy_url
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
+from tests.databases import sqlalchemy_url
+from tests.integration.logins import execute, superuser, user
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
 ROLES = ("epochline_owner", "epochline_writer", "epochline_reader")
-
-
-@pytest.fixture
-def as_superuser(stack: Stack, postgres_dsn: str) -> Callable[..., list[Any]]:
-    """Runs statements as the superuser, in the test's own database."""
-    return lambda *statements: execute(superuser(stack, postgres_dsn), *statements)
-
-
-@pytest.fixture
-def login(stack: Stack, postgres_dsn: str) -> Iterator[Callable[..., str]]:
-    """Makes a login with these attributes and memberships, for this test; gives its URL of the test's database."""
-    made: list[str] = []
-    admin = superuser(stack, postgres_dsn)
-
-    def make(*roles: str, attributes: str = "") -> str:
-        name, password = f"login_{secrets.token_hex(4)}", secrets.token_hex(8)
-        execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{password}' {attributes}")
-        made.append(name)
-        execute(admin, *(f"GRANT {role} TO {name}" for role in roles))
-        return as_login(postgres_dsn, name, password)
-
-    yield make
-    for name in made:
-        execute(admin, f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
 
 
 @pytest.fixture
@@ -91,27 +68,6 @@ def ticket(world: World) -> StagingTicket:
     begun = world.begin(1)
     assert begun is not None
     return begun
-
-
-def as_login(dsn: str, name: str, password: str) -> str:
-    return make_url(dsn).set(username=name, password=password).render_as_string(hide_password=False)
-
-
-def superuser(stack: Stack, dsn: str) -> str:
-    return make_url(stack.postgres.superuser_dsn).set(database=parse_dsn(dsn)["dbname"]).render_as_string(False)
-
-
-def user(dsn: str) -> str:
-    return parse_dsn(dsn)["user"]
-
-
-def execute(dsn: str, *statements: Any, values: Sequence[Any] | None = None) -> list[Any]:
-    """Run statements one by one, each its own transaction; the rows of the last."""
-    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
-        session.autocommit = True
-        for statement in statements:
-            cursor.execute(statement, values)
-        return cursor.fetchall() if cursor.description else []
 
 
 # What the roles can do

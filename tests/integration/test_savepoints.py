@@ -15,10 +15,8 @@ from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFi
 from epochline.offsets import TopicPartition
 from epochline.operations import ACTIONS, Done, Order, Subject
 from tests.contract.worlds import run
+from tests.integration.bench import Bench, Row
 from tests.integration.guarantee import broken
-from tests.integration.test_sink_modes import Bench, Row, bench
-
-__all__ = ["bench"]  # a fixture, used by name
 
 ORDER = Order(actor="ada", reason="the transform was wrong")
 CHAIN = (

@@ -15,7 +15,7 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.ledger.postgres import PostgresLedger
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, orders, run
-from tests.integration.test_sink_modes import Bench
+from tests.integration.bench import Bench
 
 TEXT = """it's "quoted"; DROP TABLE epochline.epoch; -- %s %(x)s {{ conn.epochline_postgres.password }} ü🧾 \\ :x"""
 NAMES = {

@@ -6,146 +6,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-import psycopg2
 import pytest
 from psycopg2 import sql
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import Plan, PlanOutcome, Receipt, begin, commit, plan, seal
+from epochline import PostgresTable
+from epochline.coordinator import PlanOutcome, plan, seal
 from epochline.epoch import CommitOutcome, EpochState
 from epochline.errors import SealRefusedError, StagingLostError, TargetError
-from epochline.layout import DELETED, StagedTable, StagingTicket
-from epochline.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import QUARANTINE, order_column
-from epochline.offsets import PartitionCounts
-from epochline.testing import FakeKafka
-from tests.contract.worlds import LEASE, WRITE_ID, run
-
-Row = dict[str, Any]
-KV = {"k": "text", "v": "integer"}
-LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
-
-
-def in_public(dsn: str) -> Any:
-    """A session as a user's: the role is named as the ledger's schema, which would come first on its search path."""
-    return psycopg2.connect(dsn, options="-c search_path=public")
-
-
-class Bench:
-    """A pipeline with one sink, and a hand that stages given rows, one record each.
-
-    A row may say ``_partition`` (0 otherwise) and, for an upsert, ``_deleted``.
-    """
-
-    def __init__(self, dsn: str, sink: PostgresTable, record: dict[str, str], *, create: bool = True) -> None:
-        self.dsn = dsn
-        self.kafka = FakeKafka()
-        self.ledger = PostgresLedger(dsn, lock_timeout=2)
-        self.sink = sink
-        self.pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=record), sinks=[sink]
-        )
-        self.runs = 0
-        for partition in (0, 1):
-            self.kafka.produce("orders", partition, 0)
-        if create:
-            with self.ledger.transaction() as tx:
-                self.made = tx.targets.create(self.pipeline)
-
-    def sql(self, statement: str | sql.Composable, values: tuple[Any, ...] | None = None) -> Any:
-        connection = in_public(self.dsn)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement, values)
-                return cursor.fetchall() if cursor.description else cursor.rowcount
-        finally:
-            connection.close()
-
-    def plan(self, *rows: Row) -> Plan:
-        self.runs += 1
-        for row in rows:
-            self.kafka.produce("orders", row.get("_partition", 0), 1)
-        return plan(self.ledger, self.kafka, self.pipeline, run(f"run-{self.runs}"))
-
-    def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, "orders", planned.epoch.epoch_id, planned.epoch.run, lease=LEASE)
-        assert ticket is not None
-        staged = ticket.table(self.sink.table)
-        nexts = {one.tp.partition: one.range.start for one in planned.ranges}
-        seen = {}
-        for one in planned.ranges:
-            length = len(one.range)
-            seen["orders", one.tp.partition] = PartitionCounts(
-                received=length, passed=length, skipped=0, quarantined=0,
-                first_offset=one.range.start, last_offset=one.range.until - 1, digest=1,
-            )  # fmt: skip
-        connection = psycopg2.connect(self.dsn, application_name=ticket.application_name)
-        try:
-            with connection, connection.cursor() as cursor:
-                for row in rows:
-                    partition = row.get("_partition", 0)
-                    self._insert(cursor, staged, row, partition, nexts[partition])
-                    nexts[partition] += 1
-                counts = {staged.sink: len(rows), QUARANTINE: 0}
-                messages = {staged.sink: {}, QUARANTINE: message_of(seen)}
-                parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
-                assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
-                assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
-                assert end_job(cursor, ticket.attempt_id)
-        finally:
-            connection.close()
-        return ticket
-
-    def _insert(self, cursor: Any, staged: StagedTable, row: Row, partition: int, offset: int) -> None:
-        own = {"_topic": "orders", "_partition": partition, "_offset": offset, "_row": 0, DELETED: False}
-        orders = {order_column(name): row[name] for name in self.sink.order_by}
-        values = {**own, **orders, **row}
-        names = [name for name in staged.columns if name in values]
-        # Literals, because a column may have a % in its name.
-        statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
-            sql.Identifier("epochline_staging", staged.table),
-            sql.SQL(", ").join(map(sql.Identifier, names)),
-            sql.SQL(", ").join(sql.Literal(values[name]) for name in names),
-        )
-        cursor.execute(statement)
-
-    def sealed(self, *rows: Row) -> Plan:
-        planned = self.plan(*rows)
-        ticket = self.stage(planned, *rows)
-        assert planned.epoch is not None
-        seal(self.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
-        return planned
-
-    def commit(self, planned: Plan) -> Receipt:
-        assert planned.epoch is not None
-        return commit(self.ledger, self.kafka, "orders", planned.epoch.epoch_id)
-
-    def epoch(self, *rows: Row) -> Receipt:
-        return self.commit(self.sealed(*rows))
-
-    def state(self, planned: Plan) -> EpochState:
-        assert planned.epoch is not None
-        with self.ledger.transaction() as tx:
-            return tx.epochs.lock("orders", planned.epoch.epoch_id).state
-
-    def rows(self, columns: str = "k, v") -> list[tuple[Any, ...]]:
-        return self.sql(f"SELECT {columns} FROM t ORDER BY 1, 2")  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def bench(postgres_dsn: str) -> Callable[..., Bench]:
-    def make(record: dict[str, str] = KV, *, existing: str | None = None, **sink: Any) -> Bench:
-        if existing is not None:
-            connection = in_public(postgres_dsn)
-            with connection, connection.cursor() as cursor:
-                cursor.execute(existing)
-            connection.close()
-        fields = {"table": "t", "columns": None if existing is not None else record}
-        return Bench(postgres_dsn, PostgresTable(**{**fields, **sink}), record)
-
-    return make
+from tests.integration.bench import KV, Bench, Row, in_public
 
 
 def kv(k: Any, v: Any, **more: Any) -> Row:

@@ -13,9 +13,9 @@ from epochline.epoch import CommitOutcome, EpochState
 from epochline.ledger.migrate import head_revision, upgrade
 from epochline.local.stack import Stack
 from epochline.offsets import chain_breaks
-from tests.conftest import sqlalchemy_url
 from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
+from tests.databases import sqlalchemy_url
 
 DUMPS = sorted(Path(__file__).parent.glob("ledger-*.sql"))
 

@@ -24,30 +24,9 @@ from epochline.pipeline import Pipeline
 from epochline.reading import KafkaSource
 from epochline.table import PostgresTable
 from epochline.topic import KafkaTopic
+from tests.unit.flows import COLUMNS, flow, records
 
 ONE_TWO = pa.array([1, 2])
-COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
-
-
-def records(*values: bytes | None, keys: list[bytes | None] | None = None, **more: Any) -> pa.RecordBatch:
-    n = len(values)
-    columns = {
-        "topic": pa.array(["t"] * n, pa.string()),
-        "partition": pa.array([0] * n, pa.int32()),
-        "offset": pa.array(range(100, 100 + n), pa.int64()),
-        "timestamp": pa.array([0] * n, pa.timestamp("us", "UTC")),
-        "timestamp_type": pa.array([0] * n, pa.int32()),
-        "key": pa.array(keys or [None] * n, pa.binary()),
-        "value": pa.array(values, pa.binary()),
-    }
-    return pa.record_batch(columns | more)
-
-
-def flow(*sinks: PostgresTable, **declared: Any) -> BatchFlow:
-    declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
-    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, **declared)
-    targets = {sink.table: sink.columns or COLUMNS for sink in sinks}
-    return BatchFlow(pipeline, staged_tables(pipeline, targets, 1, 1))
 
 
 def doc(**members: Any) -> bytes:

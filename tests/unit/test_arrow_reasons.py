@@ -11,7 +11,7 @@ from epochline.columns import SUPPORTED
 from epochline.errors import BadRecordError
 from epochline.parsing import Json, Regex
 from epochline.table import PostgresTable
-from tests.unit.test_arrow_flow import flow, records
+from tests.unit.flows import flow, records
 
 CANARY = "4111-1111-canary"
 BAD = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from epochline.continuity import check_not_truncated, check_same_log
 from epochline.errors import DataLossError
 from epochline.planning import PartitionView
-from tests.unit.test_planning import head, tp, view
+from tests.unit.partitions import head, tp, view
 
 
 @given(first=st.integers(0, 1000), origin=st.integers(0, 1000), end=st.integers(0, 1000))

@@ -1,0 +1,47 @@
+"""What tests share lies in a conftest or a plain module: a test module stands alone and may be changed alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+
+def imported(source: str) -> Iterator[str]:
+    """The parts of each name that a module imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module or ''}.{one.name}" for one in node.names]
+        else:
+            continue
+        for name in names:
+            yield from name.split(".")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import tests.unit.test_x",
+        "from tests.unit.test_x import f",
+        "from tests.unit import test_x",
+        "from . import test_x",
+        "def f():\n    from tests.unit.test_x import g",
+    ],
+)
+def test_an_import_is_found_however_it_is_written(statement: str) -> None:
+    assert "test_x" in imported(statement)
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    modules = {path: path.read_text() for path in TESTS.rglob("*.py")}
+    names = {path.stem for path in modules if path.stem.startswith("test_")}
+
+    found = {str(path.relative_to(TESTS)): names.intersection(imported(source)) for path, source in modules.items()}
+
+    assert {path: taken for path, taken in found.items() if taken} == {}
