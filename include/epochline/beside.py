@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 
 from epochline.columns import LINEAGE
 from epochline.declared import Declared, check_columns, check_reference, in_order, reading_back
+from epochline.specs import BesideSpec, FilesSpec, OwnSinkSpec
 from epochline.table import PostgresTable
 
 
@@ -49,6 +50,11 @@ class Beside(Declared):
     @property
     def name(self) -> str:
         """How the ledger names the sink."""
+        raise NotImplementedError
+
+    @property
+    def spec(self) -> BesideSpec:
+        """What a worker is told of it."""
         raise NotImplementedError
 
     @property
@@ -99,6 +105,11 @@ class Files(Beside):
     def name(self) -> str:
         """How the ledger names the sink."""
         return f"files:{self.path}"
+
+    @property
+    def spec(self) -> FilesSpec:
+        """What a worker is told of it."""
+        return FilesSpec(name=self.name, path=self.path, format=self.format, written=self.written)
 
 
 def _one_spelling(path: str) -> str:
@@ -159,3 +170,8 @@ class OwnSink(Beside):
     def name(self) -> str:
         """How the ledger names the sink."""
         return f"own:{self.label or self.sink}"
+
+    @property
+    def spec(self) -> OwnSinkSpec:
+        """What a worker is told of it."""
+        return OwnSinkSpec(name=self.name, sink=self.sink, options=self.options)

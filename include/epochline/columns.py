@@ -92,6 +92,9 @@ def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
 """Types that sum exactly as integers; with ``numeric`` they are what a measure of mode ``add`` may be."""
 
+START, END = "window_start", "window_end"
+"""Columns of every window's result and of its state: ``timestamptz``, ``[window_start, window_end)``."""
+
 LINEAGE: dict[str, str] = {
     "_topic": "text",
     "_partition": "integer",

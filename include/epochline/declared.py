@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import re
-from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -97,19 +95,3 @@ def check_reference(reference: str) -> str:
     if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
         raise ValueError(f"{spec.origin} defines no function {function!r}")
     return reference
-
-
-def load_function(reference: str) -> Callable[..., Any]:
-    """Import the function that a declaration names as ``module:function``.
-
-    Raises:
-        DeclarationError: the module cannot be imported or has no such function.
-    """
-    module, _, name = reference.partition(":")
-    try:
-        loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise DeclarationError(
-            f"{reference}: cannot be imported here ({error}). Is spark_jobs/ on PYTHONPATH of this process?"
-        ) from error
-    return loaded

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from epochline.avro_types import proposed, unheld
 from epochline.columns import parse_type
 from epochline.declared import Declared, in_order, reading_back
+from epochline.specs import AvroSpec, BytesSpec, JsonSpec, RegexSpec, TextSpec
 
 
 class Bytes(Declared):
@@ -24,6 +25,11 @@ class Bytes(Declared):
         """Columns of the parsed record and their types."""
         return {self.column: "bytea"}
 
+    @property
+    def spec(self) -> BytesSpec:
+        """What a worker is told of it."""
+        return BytesSpec(column=self.column)
+
 
 class Text(Declared):
     """Each record's value as UTF-8 text, in one column. Invalid UTF-8 and NUL are that record's error."""
@@ -35,6 +41,11 @@ class Text(Declared):
     def record(self) -> dict[str, str]:
         """Columns of the parsed record and their types."""
         return {self.column: "text"}
+
+    @property
+    def spec(self) -> TextSpec:
+        """What a worker is told of it."""
+        return TextSpec(column=self.column)
 
 
 class Json(Declared):
@@ -58,6 +69,11 @@ class Json(Declared):
     def record(self) -> dict[str, str]:
         """Columns of the parsed record and their types."""
         return dict(self.columns)
+
+    @property
+    def spec(self) -> JsonSpec:
+        """What a worker is told of it."""
+        return JsonSpec(columns=self.columns)
 
 
 class Regex(Declared):
@@ -91,6 +107,11 @@ class Regex(Declared):
         """Columns of the parsed record and their types."""
         groups = re.compile(self.pattern).groupindex
         return {name: str(parse_type(self.columns.get(name, "text"))) for name in groups}
+
+    @property
+    def spec(self) -> RegexSpec:
+        """What a worker is told of it."""
+        return RegexSpec(pattern=self.pattern, columns=self.record)
 
 
 class Avro(Declared):
@@ -169,6 +190,11 @@ class Avro(Declared):
     def record(self) -> dict[str, str]:
         """Columns of the parsed record and their types."""
         return dict(self.columns)
+
+    @property
+    def spec(self) -> AvroSpec:
+        """What a worker is told of it."""
+        return AvroSpec(columns=self.columns, subject=self.subject, schema=self.schema_, registry=self.registry)
 
 
 ValueFormat = Annotated[Bytes | Text | Json | Avro, Field(discriminator="kind")]

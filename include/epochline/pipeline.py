@@ -21,6 +21,7 @@ from epochline.parsing import ReadyMadeParser
 from epochline.profiles import profile as find_profile
 from epochline.reading import KafkaSource
 from epochline.settings import Settings
+from epochline.specs import PipelineSpec
 from epochline.startup import FromGroup
 from epochline.state import StateTable
 from epochline.table import PostgresTable
@@ -237,10 +238,6 @@ class Pipeline(Declared):
         """Columns and types of the parsed record."""
         return self.record if isinstance(self.parse, str) else self.parse.record
 
-    def sink(self, name: str) -> PostgresTable:
-        """What the rows of a sink are made for: its table, its outbox, or its rows beside the database."""
-        return next(rows for rows in self.written if rows.table == name)
-
     @property
     def targets(self) -> tuple[PostgresTable, ...]:
         """The sinks that are tables."""
@@ -295,6 +292,23 @@ class Pipeline(Declared):
     def consumer_group(self) -> str:
         """The consumer group that mirrors the heads for monitors (S11); it is never read as a start."""
         return consumer_group(self.name)
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """What a worker is told of it."""
+        windows = self.windows
+        return PipelineSpec(
+            name=self.name,
+            parse=self.parse if isinstance(self.parse, str) else self.parse.spec,
+            parsed_columns=self.parsed_columns,
+            explode=self.explode,
+            bad_records=self.bad_records,
+            is_transformed=self.is_transformed,
+            sinks=tuple(sink.spec for sink in self.written),
+            beside=tuple(sink.spec for sink in self.beside),
+            event_time=None if windows is None else windows.time.column,
+            required=() if windows is None else windows.required,
+        )
 
     def stored(self) -> str:
         """The declaration as canonical JSON: what the ledger keeps and `declaration_hash` is made of."""

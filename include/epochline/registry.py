@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError
-from epochline.parsing import Avro
-from epochline.pipeline import Pipeline
-from epochline.topic import KafkaTopic
+from epochline.specs import AvroSpec, OutboxSpec
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+    from epochline.pipeline import Pipeline
 
 _HEADER = struct.Struct(">bI")
 """Before every value: a zero byte and the schema's id."""
@@ -90,9 +90,9 @@ def registry(connection: str) -> Registry:
 
 def registry_connections(pipeline: Pipeline) -> tuple[str, ...]:
     """Ids of the connections of the registries that a pipeline's formats name."""
-    sinks: Sequence[object] = pipeline.sinks
-    formats = [pipeline.parse, *(sink.value for sink in sinks if isinstance(sink, KafkaTopic))]
-    return tuple(sorted({one.registry for one in formats if isinstance(one, Avro)}))
+    spec = pipeline.spec
+    formats = [spec.parse, *(sink.topic.value for sink in spec.sinks if isinstance(sink, OutboxSpec))]
+    return tuple(sorted({one.registry for one in formats if isinstance(one, AvroSpec)}))
 
 
 class Registry:

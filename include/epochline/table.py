@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from epochline.columns import INTEGERS, LINEAGE, ColumnType, parse_type
 from epochline.declared import Declared, check_columns, check_identifier, check_reference
 from epochline.names import order_column, split_table
+from epochline.specs import SinkSpec, TableSpec
 
 Mode = Literal["append", "upsert", "add", "replace"]
 
@@ -121,6 +122,19 @@ class PostgresTable(Declared):
         if self.mode == "add" or not self.lineage:
             return {}
         return {"_epoch": LINEAGE["_epoch"]} if self.aggregated else dict(LINEAGE)
+
+    @property
+    def spec(self) -> SinkSpec:
+        """What a worker is told of it."""
+        return TableSpec(
+            table=self.table,
+            mode=self.mode,
+            key=self.key,
+            order_by=self.order_by,
+            measures=self.measures,
+            on_tombstone=self.on_tombstone,
+            select=self.select,
+        )
 
     def __str__(self) -> str:
         return self.table

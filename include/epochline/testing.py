@@ -20,7 +20,7 @@ from typing import Any
 from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, TopicMissingError
 from epochline.event_time import TimeStanding
-from epochline.layout import StagedTable, StagingTicket, staged_beside, staged_tables
+from epochline.layout import StagedTable, StagingTicket
 from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
 from epochline.pipeline import Pipeline
@@ -53,6 +53,7 @@ from epochline.ports import (
 )
 from epochline.reading import KafkaSource
 from epochline.sink import Committable, Sink, SinkAttempt, WrittenPart
+from epochline.staged import staged_beside, staged_tables
 from epochline.state import StateDigest, StateStanding
 from epochline.table import PostgresTable
 

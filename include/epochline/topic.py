@@ -13,6 +13,7 @@ from epochline.declared import Declared, check_columns, check_reference, in_orde
 from epochline.names import OUTBOX, outbox_table
 from epochline.parsing import ValueFormat
 from epochline.restart import Duration
+from epochline.specs import OutboxSpec, TopicSpec
 from epochline.table import PostgresTable
 
 CONTROL_TOPIC = "epochline.markers"
@@ -28,6 +29,11 @@ class Outbox(PostgresTable):
     """
 
     topic: KafkaTopic
+
+    @property
+    def spec(self) -> OutboxSpec:
+        """What a worker is told of it."""
+        return OutboxSpec(table=self.table, topic=self.topic.spec, aggregated=self.aggregated)
 
 
 class KafkaTopic(Declared):
@@ -118,6 +124,21 @@ class KafkaTopic(Declared):
     def record(self) -> dict[str, str]:
         """Columns and types that are taken from the rows: those of the value, then the others."""
         return {**self.value.record, **self.columns}
+
+    @property
+    def spec(self) -> TopicSpec:
+        """What a worker is told of it."""
+        return TopicSpec(
+            name=self.name,
+            topic=self.topic,
+            value=self.value.spec,
+            record=self.record,
+            key=self.key,
+            headers=self.headers,
+            partition=self.partition,
+            order_by=self.order_by,
+            select=self.select,
+        )
 
     def transactional_id(self, pipeline: str) -> str:
         """Kafka's ``transactional.id``, the same for every process: who begins with it fences who had it."""

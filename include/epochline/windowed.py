@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.columns import parse_type
+from epochline.columns import END, START, parse_type
 from epochline.declared import Declared, check_identifier
 from epochline.event_time import EventTime
 from epochline.names import MAX_IDENTIFIER_BYTES
@@ -18,9 +18,6 @@ from epochline.state import StateTable
 from epochline.table import PostgresTable
 from epochline.topic import KafkaTopic
 from epochline.windows import Windows
-
-START, END = "window_start", "window_end"
-"""Columns of every result and of the state: ``timestamptz``, ``[window_start, window_end)``."""
 
 _TIME = parse_type("timestamptz").name
 _AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")

@@ -179,9 +179,9 @@ class Line:
 
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """The writer that Spark would pickle and send to its executors."""
-        flow = OnePass(pipeline=self.pipeline, tables=ticket.written, functions=ship_functions(self.pipeline))
-        beside = self.pipeline.beside
-        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=beside))
+        spec = self.pipeline.spec
+        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
+        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=spec.beside))
 
     def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket, through: Through = lambda it: it) -> None:
         """What the Spark job does: a part per Kafka partition, manifests, the end mark.

@@ -113,17 +113,18 @@ class SharedTopic(Line):
 
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """Of the records as they are; what a transform or windows make of all of them is written by `write_counted`."""
-        plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None})
+        plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
         flow = OnePass(pipeline=plain, tables=ticket.written, functions=ship_functions(plain))
         return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=plain.beside))
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
         """What the state holds, asked for as the job's executors do."""
-        rows = StateReader(ticket=ticket, state=state, dsn=self.via)
+        rows = StateReader(ticket=ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=self.via)
         if self.pipeline.windows is None:
             found = list(rows.read(iter([pa.RecordBatch.from_pydict({"kind": ["all"]})])))
         else:
-            reader = WindowReader(rows=rows, declared=self.pipeline.windows)
+            windows = self.pipeline.windows
+            reader = WindowReader(rows=rows, key=windows.key, lateness=windows.lateness)
             span = {"value": ["all"], "_from": [WINDOW[0]], "_to": [WINDOW[1]]}
             found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
             assert not list(reader.closing(None, WINDOW[0]))
@@ -132,10 +133,10 @@ class SharedTopic(Line):
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         """How many records there have been."""
         flow = SinkRows(
-            pipeline=self.pipeline,
-            sink=sink,
+            pipeline=self.pipeline.spec,
+            sink=sink.spec,
             tables=(ticket.table(sink.table),),
-            functions=ship_functions(self.pipeline),
+            functions=ship_functions(self.pipeline.spec),
         )
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
         key = {"kind": ["all"]}

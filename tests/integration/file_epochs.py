@@ -30,7 +30,7 @@ ROWS_OF_PART = 40
 
 
 def sink_at(path: str) -> FileSink:
-    return FileSink(Files(path=path, columns=COLUMNS, aggregated=True))
+    return FileSink(Files(path=path, columns=COLUMNS, aggregated=True).spec)
 
 
 def attempt_of(epoch_id: int, number: int = 1, *, pipeline: str = "visits", token: str = "") -> SinkAttempt:

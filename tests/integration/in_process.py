@@ -76,8 +76,9 @@ class InProcess:
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
-        flow = OnePass(pipeline=self.pipeline, tables=ticket.written, functions=ship_functions(self.pipeline))
-        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=self.pipeline.beside))
+        spec = self.pipeline.spec
+        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
+        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=spec.beside))
         before = dict(sys.modules)
         try:
             # A consumer that a failed write leaves open would not let its process end.

@@ -92,12 +92,12 @@ def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str
     pipeline = Pipeline(
         name="p", source=KafkaSource(topics="t"), parse=Avro(columns=columns), sinks=(PostgresTable(table="t"),)
     )
-    rows = build_parser(pipeline)(source)
+    rows = build_parser(pipeline.spec)(source)
     return rows.select(list(columns)).to_pylist(), rows.column("_error").to_pylist()
 
 
 def encoder(value: Avro, **declared: Any) -> TopicEncoder:
-    return TopicEncoder(KafkaTopic(topic=f"out{next(_numbers)}", value=value, **declared).outbox("p"))
+    return TopicEncoder(KafkaTopic(topic=f"out{next(_numbers)}", value=value, **declared).outbox("p").spec)
 
 
 def rows(columns: dict[str, str], *given: dict[str, Any]) -> pa.RecordBatch:

@@ -63,7 +63,7 @@ def rows() -> pa.RecordBatch:
 def written(tmp_path: Path, kind: str, columns: dict[str, str], *batches: pa.RecordBatch) -> Path:
     """The one file of an epoch with these rows."""
     path = tmp_path / kind
-    sink = FileSink(Files(path=str(path), format=kind, columns=columns, aggregated=True))
+    sink = FileSink(Files(path=str(path), format=kind, columns=columns, aggregated=True).spec)
     attempt = SinkAttempt(pipeline="types", generation=1, epoch_id=1, attempt=1, token="0f3c8a52")
     sink.begin(attempt)
     writer = sink.write(attempt, 0)
@@ -177,7 +177,7 @@ def test_json_lines_are_plain_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_rows_of_records_carry_their_position(kind: str, tmp_path: Path) -> None:
     files = Files(path=str(tmp_path / "out"), format=kind, columns={"v": "text"})
-    sink = FileSink(files)
+    sink = FileSink(files.spec)
     attempt = SinkAttempt(pipeline="types", generation=1, epoch_id=1, attempt=1, token="0f3c8a52")
     sink.begin(attempt)
     writer = sink.write(attempt, 0)

@@ -468,7 +468,7 @@ def test_a_folder_that_cannot_be_is_refused_for_good(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_a_disk_that_takes_no_more_says_that_a_repeat_helps_and_leaves_no_file(kind: str, disk: str) -> None:
     """F16: the limit of this process stands for the end of the disk."""
-    sink = FileSink(Files(path=disk, columns=COLUMNS, aggregated=True, format=kind))
+    sink = FileSink(Files(path=disk, columns=COLUMNS, aggregated=True, format=kind).spec)
     attempt = attempt_of(1)
     sink.begin(attempt)
     writer = sink.write(attempt, 0)

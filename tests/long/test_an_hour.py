@@ -8,7 +8,6 @@ from tests.soak.__main__ import main
 
 
 @pytest.mark.long
-@pytest.mark.fault("F37")
 def test_an_hour_of_faults_loses_nothing_and_doubles_nothing() -> None:
     """F37, I1 to I8, under Airflow: drivers, tasks, the scheduler, PostgreSQL and Kafka are killed at random."""
     assert main(["--minutes", "60"]) == 0

@@ -93,11 +93,9 @@ class Tasks:
 
     def _stage(self, ticket: StagingTicket) -> None:
         work = read_plan(self._servers.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt)
-        functions = ship_functions(work.pipeline)
-        flow = OnePass(pipeline=work.pipeline, tables=work.ticket.written, functions=functions)
-        writer = StagingWriter(
-            WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn, beside=work.pipeline.beside)
-        )
+        spec = work.pipeline.spec
+        flow = OnePass(pipeline=spec, tables=work.ticket.written, functions=ship_functions(spec))
+        writer = StagingWriter(WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn, beside=spec.beside))
         reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
         writer.commit([writer.write(chain.from_iterable(reads))])
         with transaction(self._servers.dsn, ticket.application_name) as session, session.cursor() as cursor:

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from epochline.arrow.flow import BatchFlow
-from epochline.layout import staged_tables
 from epochline.parsing import Json
 from epochline.pipeline import Pipeline
 from epochline.reading import KafkaSource
+from epochline.staged import staged_tables
 from epochline.table import PostgresTable
 
 COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
@@ -34,4 +34,4 @@ def flow(*sinks: PostgresTable, **declared: Any) -> BatchFlow:
     declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, **declared)
     targets = {sink.table: sink.columns or COLUMNS for sink in sinks}
-    return BatchFlow(pipeline, staged_tables(pipeline, targets, 1, 1))
+    return BatchFlow(pipeline.spec, staged_tables(pipeline, targets, 1, 1))

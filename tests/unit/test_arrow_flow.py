@@ -18,10 +18,10 @@ from epochline.arrow.flow import BatchFlow
 from epochline.arrow.rows import ValueDoesNotFitError
 from epochline.arrow.source import ColumnMismatchError
 from epochline.errors import BadRecordError
-from epochline.layout import staged_tables
 from epochline.parsing import Json, Text
 from epochline.pipeline import Pipeline
 from epochline.reading import KafkaSource
+from epochline.staged import staged_tables
 from epochline.table import PostgresTable
 from epochline.topic import KafkaTopic
 from tests.unit.flows import COLUMNS, flow, records
@@ -259,7 +259,7 @@ def sent(*values: bytes | None) -> list[tuple[bytes | None, bytes | None]]:
         sinks=KafkaTopic(topic="out", value=Json(columns=record), key="id"),
     )
     (outbox,) = pipeline.outboxes
-    done = BatchFlow(pipeline, staged_tables(pipeline, {outbox.table: outbox.columns or {}}, 1, 1)).process(
+    done = BatchFlow(pipeline.spec, staged_tables(pipeline, {outbox.table: outbox.columns or {}}, 1, 1)).process(
         records(*values)
     )
     rows = done.rows[outbox.table]
@@ -369,7 +369,7 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: C
         transform="user_code:transform", bad_records="quarantine",
     )  # fmt: skip
     tables = staged_tables(pipeline, {"u": COLUMNS}, 1, 1)
-    one = BatchFlow(pipeline, tables)
+    one = BatchFlow(pipeline.spec, tables)
 
     rows, quarantine, counts = one.parse_only(
         records(doc(id=1, name="a", status=2), b"x", None, keys=[None, None, doc(id=1, status=3)])
@@ -379,16 +379,16 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: C
     assert rows.column("_tombstone").to_pylist() == [False, True]
     assert quarantine.column("offset").to_pylist() == [101]
     assert counts["t", 0].passed == 2
-    staged = one.cast_rows(tables[0], sink, rows)
+    staged = one.cast_rows(tables[0], sink.spec, rows)
     assert staged.select(["id", "name", "status", "_order_status", "_deleted"]).to_pylist() == [
         {"id": 1, "name": "a", "status": 2, "_order_status": 2, "_deleted": False},
         {"id": 1, "name": None, "status": None, "_order_status": 3, "_deleted": True},
     ]
     too_big = rows.set_column(rows.schema.get_field_index("status"), "status", pa.array([1, 99999]))
     with pytest.raises(ValueDoesNotFitError, match="status: a value does not fit smallint"):
-        one.cast_rows(tables[0], sink, too_big)
+        one.cast_rows(tables[0], sink.spec, too_big)
     with pytest.raises(ColumnMismatchError, match="no column status"):
-        one.cast_rows(tables[0], sink, rows.drop_columns(["status"]))
+        one.cast_rows(tables[0], sink.spec, rows.drop_columns(["status"]))
 
 
 def test_text_refuses_what_postgresql_has_no_room_for() -> None:

@@ -40,7 +40,7 @@ def rows(declared: KafkaTopic, *given: dict[str, Any], deleted: list[bool | None
 
 
 def encoded(declared: KafkaTopic, *given: dict[str, Any], **more: Any) -> tuple[pa.RecordBatch, dict[int, str]]:
-    batch, problems = TopicEncoder(declared.outbox("p")).encode(rows(declared, *given, **more))
+    batch, problems = TopicEncoder(declared.outbox("p").spec).encode(rows(declared, *given, **more))
     outbox = {"key": "bytea", "value": "bytea", "headers": "text", "partition": "integer"}
     orders = {f"order_{at}": declared.record[name] for at, name in enumerate(declared.order_by, 1)}
     assert batch.schema.equals(record_schema(outbox | orders))
@@ -110,9 +110,9 @@ def test_what_is_written_as_json_is_read_back_as_the_same_row() -> None:
         name="p", source=KafkaSource(topics="t"), parse=Json(columns=columns), sinks=(PostgresTable(table="t"),)
     )
 
-    batch, _ = TopicEncoder(declared.outbox("p")).encode(given)
+    batch, _ = TopicEncoder(declared.outbox("p").spec).encode(given)
     source = pa.record_batch({"key": batch.column("key"), "value": batch.column("value")})
-    back = build_parser(pipeline)(source)
+    back = build_parser(pipeline.spec)(source)
 
     assert back.column("_error").null_count == 2
     assert back.column("doc").to_pylist() == ['{"a":"ü"}', None]
@@ -129,7 +129,7 @@ def test_a_value_that_json_has_no_text_for_is_its_rows_problem_alone(kind: str, 
     values = pa.array([None, value], record_schema(declared.record).field("v").type)
     batch = pa.record_batch({"id": pa.array([1, 2], pa.int64()), "v": values})
 
-    out, problems = TopicEncoder(declared.outbox("p")).encode(batch)
+    out, problems = TopicEncoder(declared.outbox("p").spec).encode(batch)
 
     assert list(problems) == [1]
     assert problems[1].startswith("kafka:out: v: ")
@@ -209,6 +209,6 @@ def test_no_rows_give_no_rows() -> None:
 
     nothing = pa.RecordBatch.from_pylist([], schema=record_schema(declared.record))
 
-    batch, problems = TopicEncoder(declared.outbox("p")).encode(nothing)
+    batch, problems = TopicEncoder(declared.outbox("p").spec).encode(nothing)
 
     assert (batch.num_rows, problems) == (0, {})

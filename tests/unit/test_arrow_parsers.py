@@ -35,7 +35,7 @@ def parse(parser: Any, values: list[bytes | None], keys: list[bytes | None] | No
     batch = pa.record_batch(
         {"key": pa.array(keys or [None] * len(values), pa.binary()), "value": pa.array(values, pa.binary())}
     )
-    rows: list[dict[str, Any]] = build_parser(pipeline)(batch).to_pylist()
+    rows: list[dict[str, Any]] = build_parser(pipeline.spec)(batch).to_pylist()
     return rows
 
 

@@ -22,7 +22,7 @@ SINK = PostgresTable(table="a", mode="add", key=("client", "day"), measures=("n"
 
 
 def sums(columns: dict[str, str] = COLUMNS, sink: PostgresTable = SINK, **more: Any) -> PartialSums:
-    return PartialSums(StagedTable(sink="a", table="stg", columns=columns), sink, **more)
+    return PartialSums(StagedTable(sink="a", table="stg", columns=columns), sink.spec, **more)
 
 
 def rows(*given_rows: tuple[Any, ...]) -> pa.RecordBatch:

@@ -29,8 +29,8 @@ from epochline import (
     Settings,
     Text,
 )
-from epochline.declared import load_function
 from epochline.errors import DeclarationError
+from epochline.functions import load_function
 from epochline.table import order_columns
 
 RECORD = {"client": "text", "hits": "bigint", "seen": "timestamptz"}

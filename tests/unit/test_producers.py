@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from epochline.declarations import find
-from epochline.declared import load_function
+from epochline.functions import load_function
 from examples.producers import PRODUCERS
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from epochline.arrow.jsontext import MAX_DEPTH
 from epochline.arrow.postgres_text import as_text
 from epochline.arrow.textual import DoesNotFitError
 from epochline.columns import INTEGERS, ColumnType
-from epochline.parsing import Avro
 from epochline.registry import HEADER_BYTES, Registry, UndecodableError, split_header, with_header
+from epochline.specs import AvroSpec
 
 
 class AvroReader:
@@ -229,16 +229,16 @@ class AvroWriter:
     """Writes rows as Avro records of one schema, which is registered before the first.
 
     Args:
-        declared: columns, subject and perhaps schema.
+        spec: columns, subject and perhaps schema.
         kinds: the columns' types.
         topic: names the subject and the record where the declaration does not.
         registry: takes the schema.
     """
 
-    def __init__(self, declared: Avro, kinds: Mapping[str, ColumnType], topic: str, registry: Registry) -> None:
-        self._kinds = {name: kinds[name] for name in declared.columns}
-        self._subject = declared.subject or f"{topic}-value"
-        self._schema = declared.schema_ or derived_schema(self._kinds, topic)
+    def __init__(self, spec: AvroSpec, kinds: Mapping[str, ColumnType], topic: str, registry: Registry) -> None:
+        self._kinds = {name: kinds[name] for name in spec.columns}
+        self._subject = spec.subject or f"{topic}-value"
+        self._schema = dict(spec.schema) if spec.schema else derived_schema(self._kinds, topic)
         self._registry = registry
         self._parsed = fastavro.parse_schema(self._schema)
 

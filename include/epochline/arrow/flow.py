@@ -26,9 +26,7 @@ from epochline.errors import BadRecordError
 from epochline.layout import STAGED_LINEAGE, StagedTable
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts
-from epochline.pipeline import Pipeline
-from epochline.table import PostgresTable
-from epochline.topic import Outbox
+from epochline.specs import OutboxSpec, PipelineSpec, TableSpec
 
 Counts = dict[tuple[str, int], PartitionCounts]
 
@@ -62,19 +60,20 @@ class BatchFlow:
     Batches are processed one by one and nothing is kept between them.
 
     Args:
-        pipeline: the declaration.
+        pipeline: what is told of the declaration.
         tables: what the attempt's rows go to; the quarantine may be among them.
     """
 
-    def __init__(self, pipeline: Pipeline, tables: Sequence[StagedTable]) -> None:
+    def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable]) -> None:
         self._pipeline = pipeline
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
         self._sinks: dict[str, SinkRows | TopicRows] = {}
         if not pipeline.is_transformed:
             self._sinks = {table.sink: _rows_of(pipeline, table) for table in tables if table.sink != QUARANTINE}
-        self._quarantines_tombstones = any(sink.on_tombstone == "quarantine" for sink in pipeline.targets)
-        self._required = () if pipeline.windows is None else pipeline.windows.required
+        self._quarantines_tombstones = any(
+            isinstance(sink, TableSpec) and sink.on_tombstone == "quarantine" for sink in pipeline.sinks
+        )
 
     def process(self, batch: pa.RecordBatch) -> Processed:
         """Rows for every sink, the quarantine's rows and the counts of one source batch.
@@ -123,8 +122,8 @@ class BatchFlow:
             rows = _without(rows, parsed.record, parsed.reasons)
         self._refuse(source, parsed.reasons)
         counts = _counts(source, parsed)
-        if self._pipeline.windows is not None:
-            for place, newest in _newest_times(rows, self._pipeline.windows.time.column).items():
+        if self._pipeline.event_time is not None:
+            for place, newest in _newest_times(rows, self._pipeline.event_time).items():
                 counts[place] = replace(counts[place], newest=newest)
         return rows.select(self.parsed_schema.names), quarantine_batch(source, parsed.reasons), counts
 
@@ -139,7 +138,7 @@ class BatchFlow:
         columns = dict(self._pipeline.parsed_columns) | STAGED_LINEAGE | {TOMBSTONE: "boolean"}
         return record_schema(columns)
 
-    def cast_rows(self, staged: StagedTable, sink: PostgresTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def cast_rows(self, staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Cast a transform's rows to the staging columns; see `epochline.arrow.rows.cast_rows`."""
         return cast_rows(staged, sink, batch)
 
@@ -170,7 +169,7 @@ class BatchFlow:
             columns[name] = cast.array
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
-        for name in self._required:
+        for name in self._pipeline.required:
             for row in pc.indices_nonzero(columns[name].is_null()).to_pylist():
                 reasons.setdefault(int(record[row]), f"{name} is NULL, so that the record belongs to no window")
         whole = len(record) == source.num_rows and self._pipeline.explode is None
@@ -198,9 +197,9 @@ class BatchFlow:
         )
 
 
-def _rows_of(pipeline: Pipeline, table: StagedTable) -> SinkRows | TopicRows:
+def _rows_of(pipeline: PipelineSpec, table: StagedTable) -> SinkRows | TopicRows:
     sink = pipeline.sink(table.sink)
-    if isinstance(sink, Outbox):
+    if isinstance(sink, OutboxSpec):
         return TopicRows(sink, table)
     return SinkRows(sink, table, pipeline.parsed_columns)
 

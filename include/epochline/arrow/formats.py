@@ -10,15 +10,13 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.avro import AvroWriter
 from epochline.arrow.json_objects import JsonWriter
 from epochline.arrow.postgres_text import as_text
 from epochline.arrow.types import column_type
 from epochline.columns import ColumnType
 from epochline.layout import DELETED
-from epochline.parsing import Avro, Json
 from epochline.registry import registry
-from epochline.topic import KafkaTopic, Outbox
+from epochline.specs import AvroSpec, JsonSpec, OutboxSpec, TopicSpec
 
 
 class ValueEncoder(Protocol):
@@ -35,7 +33,7 @@ class TopicEncoder:
         outbox: of the topic.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: OutboxSpec) -> None:
         topic = outbox.topic
         self._topic = topic
         self._kinds = {name: column_type(text) for name, text in topic.record.items()}
@@ -125,10 +123,13 @@ def _deleted(rows: pa.RecordBatch) -> pa.Array | None:
     return deleted if deleted.true_count else None
 
 
-def _value_encoder(topic: KafkaTopic, kinds: Mapping[str, ColumnType]) -> ValueEncoder:
-    if isinstance(topic.value, Json):
+def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEncoder:
+    if isinstance(topic.value, JsonSpec):
         return _JsonValues(topic.value, kinds)
-    if isinstance(topic.value, Avro):
+    if isinstance(topic.value, AvroSpec):
+        # Loads fastavro.
+        from epochline.arrow.avro import AvroWriter
+
         return AvroWriter(topic.value, kinds, topic.topic, registry(topic.value.registry))
     return _ColumnValues(topic.value.column)
 
@@ -144,7 +145,7 @@ class _ColumnValues:
 
 
 class _JsonValues:
-    def __init__(self, value: Json, kinds: Mapping[str, ColumnType]) -> None:
+    def __init__(self, value: JsonSpec, kinds: Mapping[str, ColumnType]) -> None:
         self._writer = JsonWriter({name: kinds[name] for name in value.columns})
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:

@@ -7,22 +7,20 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.avro import AvroReader
 from epochline.arrow.casting import cast_column
 from epochline.arrow.contract import ERROR, BatchFunction, call, require_columns
 from epochline.arrow.json_values import JsonReader
 from epochline.arrow.types import column_type
 from epochline.columns import ColumnType, parse_type
-from epochline.declared import load_function
 from epochline.errors import DeclarationError
-from epochline.parsing import Avro, Bytes, Json, Regex, Text
-from epochline.pipeline import Pipeline
+from epochline.functions import load_function
 from epochline.registry import registry
+from epochline.specs import AvroSpec, BytesSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
 
 _TEXT = parse_type("text")
 
 
-def build_parser(pipeline: Pipeline) -> BatchFunction:
+def build_parser(pipeline: PipelineSpec) -> BatchFunction:
     """The function that parses this pipeline's source batches.
 
     It gives one row per row, in order: the record's columns and perhaps ``_error`` and ``_skip``. Columns of the
@@ -34,20 +32,20 @@ def build_parser(pipeline: Pipeline) -> BatchFunction:
     parse = pipeline.parse
     if isinstance(parse, str):
         return _checked(pipeline, parse, load_function(parse))
-    if isinstance(parse, Json):
+    if isinstance(parse, JsonSpec):
         return _JsonParser(parse)
-    if isinstance(parse, Avro):
+    if isinstance(parse, AvroSpec):
         return _AvroParser(parse)
-    if isinstance(parse, Regex):
+    if isinstance(parse, RegexSpec):
         return _RegexParser(parse)
-    if isinstance(parse, Text):
+    if isinstance(parse, TextSpec):
         return _TextParser(parse)
     return _BytesParser(parse)
 
 
-def _checked(pipeline: Pipeline, reference: str, function: BatchFunction) -> BatchFunction:
+def _checked(pipeline: PipelineSpec, reference: str, function: BatchFunction) -> BatchFunction:
     what = f"parse {reference}"
-    wanted = [name for name in pipeline.record if pipeline.explode is None]
+    wanted = [name for name in pipeline.parsed_columns if pipeline.explode is None]
 
     def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
         given = call(what, function, batch)
@@ -78,7 +76,10 @@ def _cast(
 
 
 class _AvroParser:
-    def __init__(self, parse: Avro) -> None:
+    def __init__(self, parse: AvroSpec) -> None:
+        # Loads fastavro.
+        from epochline.arrow.avro import AvroReader
+
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
         self._reader = AvroReader(self._kinds, registry(parse.registry))
 
@@ -89,7 +90,7 @@ class _AvroParser:
 
 
 class _BytesParser:
-    def __init__(self, parse: Bytes) -> None:
+    def __init__(self, parse: BytesSpec) -> None:
         self._column = parse.column
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -97,7 +98,7 @@ class _BytesParser:
 
 
 class _TextParser:
-    def __init__(self, parse: Text) -> None:
+    def __init__(self, parse: TextSpec) -> None:
         self._column = parse.column
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -106,8 +107,8 @@ class _TextParser:
 
 
 class _RegexParser:
-    def __init__(self, parse: Regex) -> None:
-        self._kinds = {name: column_type(text) for name, text in parse.record.items()}
+    def __init__(self, parse: RegexSpec) -> None:
+        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
         # RE2's classes like \d are of ASCII; Python is asked only whether a group took part in the match.
         self._python = re.compile(parse.pattern, re.ASCII)
         self._pattern = rf"\A(?:{_only_named_groups(parse.pattern)})\z"
@@ -159,7 +160,7 @@ def _only_named_groups(pattern: str) -> str:
 
 
 class _JsonParser:
-    def __init__(self, parse: Json) -> None:
+    def __init__(self, parse: JsonSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
         self._reader = JsonReader(self._kinds)
 

@@ -11,11 +11,11 @@ from epochline.arrow.casting import cast_column, null_rows, shown
 from epochline.arrow.contract import BatchContractError, BatchFunction, call, require_columns
 from epochline.arrow.reasons import without_values
 from epochline.arrow.types import column_types, record_schema
-from epochline.declared import load_function
 from epochline.errors import EpochlineError
+from epochline.functions import load_function
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
-from epochline.table import PostgresTable
+from epochline.specs import TableSpec
 
 TOMBSTONE = "_tombstone"
 """Boolean column of parsed rows: the record had no value."""
@@ -29,12 +29,12 @@ class SinkRows:
     """Makes the staging rows of one sink.
 
     Args:
-        sink: the declared sink.
+        sink: what is told of the sink.
         staged: its staging table.
         record: columns and types of the parsed record, which the rows that `build` gets are cast to already.
     """
 
-    def __init__(self, sink: PostgresTable, staged: StagedTable, record: Mapping[str, str]) -> None:
+    def __init__(self, sink: TableSpec, staged: StagedTable, record: Mapping[str, str]) -> None:
         self._sink = sink
         self._record = record
         self._schema = record_schema(staged.columns)
@@ -144,14 +144,14 @@ def said_deleted(rows: pa.RecordBatch) -> pa.Array | None:
     return pc.fill_null(said.cast(pa.bool_()), False)
 
 
-def _no_null_measure(sink: PostgresTable, name: str, column: pa.Array) -> pa.Array:
+def _no_null_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
     """A measure that is NULL adds nothing; left NULL it would turn the whole sum into NULL."""
     if name in sink.measures and column.null_count:
         return pc.fill_null(column, pa.scalar(0).cast(column.type))
     return column
 
 
-def cast_rows(staged: StagedTable, sink: PostgresTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Cast a batch of a transform's DataFrame to the staging columns.
 
     Columns are taken by name. An upsert's order columns come from the columns of ``order_by``; ``_deleted`` from a
@@ -191,7 +191,7 @@ def cast_rows(staged: StagedTable, sink: PostgresTable, batch: pa.RecordBatch) -
     return pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
 
 
-def _deleted(sink: PostgresTable, batch: pa.RecordBatch) -> pa.Array:
+def _deleted(sink: TableSpec, batch: pa.RecordBatch) -> pa.Array:
     for name in (DELETED, TOMBSTONE):
         if name in batch.schema.names and (name == DELETED or sink.on_tombstone == "delete"):
             return pc.fill_null(batch.column(name).cast(pa.bool_()), False)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from epochline.arrow.exact import Measure
 from epochline.arrow.types import column_type, record_schema
 from epochline.layout import StagedTable
-from epochline.table import PostgresTable
+from epochline.specs import TableSpec
 
 Key = tuple[Any, ...]
 
@@ -30,7 +30,7 @@ class PartialSums:
         max_keys: so many keys are held at most.
     """
 
-    def __init__(self, staged: StagedTable, sink: PostgresTable, max_keys: int = 100_000) -> None:
+    def __init__(self, staged: StagedTable, sink: TableSpec, max_keys: int = 100_000) -> None:
         self._schema = record_schema(staged.columns)
         self._keys = [name for name in staged.columns if name not in sink.measures]
         self._measures = {

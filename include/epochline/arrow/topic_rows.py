@@ -13,9 +13,9 @@ from epochline.arrow.formats import TopicEncoder
 from epochline.arrow.reasons import without_values
 from epochline.arrow.rows import TOMBSTONE, ValueDoesNotFitError, said_deleted
 from epochline.arrow.types import column_type, record_schema
-from epochline.declared import load_function
+from epochline.functions import load_function
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
-from epochline.topic import Outbox
+from epochline.specs import OutboxSpec
 
 
 class TopicRows:
@@ -26,7 +26,7 @@ class TopicRows:
         staged: its staging table.
     """
 
-    def __init__(self, outbox: Outbox, staged: StagedTable) -> None:
+    def __init__(self, outbox: OutboxSpec, staged: StagedTable) -> None:
         self._topic = outbox.topic
         self._schema = record_schema(staged.columns)
         self._kinds = {name: column_type(text) for name, text in outbox.topic.record.items()}
@@ -95,6 +95,6 @@ class TopicRows:
         )
 
 
-def taken_columns(outbox: Outbox) -> list[str]:
+def taken_columns(outbox: OutboxSpec) -> list[str]:
     """Columns that a topic takes from a transform's DataFrame."""
     return [*outbox.topic.record, *(() if outbox.aggregated else STAGED_LINEAGE)]

@@ -112,7 +112,7 @@ def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlo
     # What a policy `fail` would stop at now is a difference to be named, not an end of the audit.
     lenient = declared.model_copy(update={"bad_records": "quarantine"})
     try:
-        return BatchFlow(lenient, tables), None
+        return BatchFlow(lenient.spec, tables), None
     except EpochlineError as error:
         return None, str(error)
 

@@ -46,7 +46,7 @@ class ExpectedRows:
 
     Args:
         connection: a session of its own; every call is a transaction of its own.
-        sinks: per target its columns with their types, as `epochline.layout.staged_columns` orders them.
+        sinks: per target its columns with their types, as `epochline.staged.staged_columns` orders them.
     """
 
     def __init__(self, connection: Connection, sinks: Mapping[str, Mapping[str, str]]) -> None:

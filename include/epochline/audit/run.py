@@ -20,12 +20,13 @@ from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, st
 from epochline.audit.source import claimed_batch
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader, TopicLog
-from epochline.layout import StagedTable, staged_tables
+from epochline.layout import StagedTable
 from epochline.ledger.postgres import explained
 from epochline.offsets import PartitionCounts
 from epochline.pipeline import Pipeline
 from epochline.sinks.catalog import find_target
 from epochline.sinks.rules import with_rules
+from epochline.staged import staged_tables
 from epochline.table import PostgresTable
 
 _NEWEST = 2**62

@@ -8,13 +8,16 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from epochline.failpoints.named import armed, failpoint
 from epochline.failpoints.sites import USE_CASES, Site, sites_of
-from epochline.pipeline import Pipeline
-from epochline.ports import Ledger, OffsetSource, Transaction
-from epochline.sink import Sink
+
+if TYPE_CHECKING:
+    # Every worker of Spark imports this package: here it must not load the declarations.
+    from epochline.pipeline import Pipeline
+    from epochline.ports import Ledger, OffsetSource, Transaction
+    from epochline.sink import Sink
 
 
 def watched(ledger: Ledger) -> Ledger:

@@ -10,7 +10,7 @@ from psycopg2 import sql
 from sqlalchemy import Connection, Row
 
 from epochline.epoch import Attempt, AttemptState, Epoch, Run
-from epochline.layout import StagedTable, StagingTicket, staged_beside, staged_tables
+from epochline.layout import StagedTable, StagingTicket
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.parts import BESIDE, counts_of
@@ -20,6 +20,7 @@ from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
 from epochline.sink import WrittenPart
+from epochline.staged import staged_beside, staged_tables
 
 
 def _attempt(row: Row[Any]) -> Attempt:

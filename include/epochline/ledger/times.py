@@ -7,12 +7,12 @@ from datetime import datetime
 from psycopg2 import sql
 from sqlalchemy import Connection
 
+from epochline.columns import END
 from epochline.event_time import PartitionTime, TimeStanding
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run as execute
 from epochline.names import split_table
 from epochline.pipeline import Pipeline
-from epochline.windowed import END
 
 
 class PostgresTimes:

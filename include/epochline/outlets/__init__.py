@@ -6,29 +6,27 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from epochline.beside import Beside, Files, OwnSink
-from epochline.declared import load_function
 from epochline.errors import SinkError
+from epochline.functions import load_function
 from epochline.sink import Sink
+from epochline.specs import BesideSpec, FilesSpec
 
 if TYPE_CHECKING:
     from epochline.ledger.postgres import Outlets, PostgresLedger
     from epochline.pipeline import Pipeline
 
 
-def beside_sink(declared: Beside) -> Sink:
-    """The sink behind a declaration, on the driver as on executors.
+def beside_sink(declared: BesideSpec) -> Sink:
+    """The sink beside the database that a declaration names, on the driver as on executors.
 
     Raises:
         DeclarationError: an own sink's class cannot be imported, or does not take its options.
     """
-    if isinstance(declared, Files):
+    if isinstance(declared, FilesSpec):
         from epochline.outlets.files import FileSink
 
         return FileSink(declared)
-    if isinstance(declared, OwnSink):
-        return cast("Sink", load_function(declared.sink)(**declared.options))
-    raise NotImplementedError(f"{declared}: there is no such kind of sink")
+    return cast("Sink", load_function(declared.sink)(**declared.options))
 
 
 def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> Outlets:
@@ -42,7 +40,7 @@ def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> Outlets:
                 return TopicSink(pipeline.name, outbox, partial(kafka_settings, outbox.topic.connection), ledger)
         (declared,) = (one for one in pipeline.beside if one.name == name)
         try:
-            return beside_sink(declared)
+            return beside_sink(declared.spec)
         except SinkError:
             raise
         except Exception as error:  # whatever the class of somebody else, or a driver of a store, raises

@@ -19,13 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.beside import Files
 from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.following import Manifest, ManifestEntry, ShownFile
 from epochline.outlets.file_formats import FORMATS, RowFormat, check_batch
 from epochline.outlets.storage import STAGING, Storage, reaching, storage_at
 from epochline.sink import Committable, SinkAttempt, WrittenPart
+from epochline.specs import FilesSpec
 
 
 class FileSink:
@@ -38,7 +38,7 @@ class FileSink:
         SinkError: of a URL that fsspec cannot open here.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FilesSpec) -> None:
         self._files = files
         self._storage = storage_at(files.path, files.name)
         self._manifest = Manifest(files.path)
@@ -190,7 +190,7 @@ class FileSink:
 class FilePart:
     """Writes the rows of one Spark partition into one file; no rows, no file."""
 
-    def __init__(self, files: Files, storage: Storage, folder: str, name: str) -> None:
+    def __init__(self, files: FilesSpec, storage: Storage, folder: str, name: str) -> None:
         self._files = files
         self._storage = storage
         self._name = name

@@ -8,9 +8,10 @@ from datetime import timedelta
 from psycopg2 import sql
 from sqlalchemy import Connection
 
+from epochline.columns import END
 from epochline.epoch import Epoch
 from epochline.errors import TargetError
-from epochline.layout import QUARANTINE_COLUMNS, StagedTable, staged_columns
+from epochline.layout import QUARANTINE_COLUMNS, StagedTable
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run
 from epochline.names import OWNER, deleted_keys_table, split_table
@@ -20,10 +21,10 @@ from epochline.sinks import differences, images, modes
 from epochline.sinks.catalog import filled_columns, find_target, order_of, remembers_deleted, table_definition
 from epochline.sinks.followed import follow
 from epochline.sinks.prepare import prepare
+from epochline.staged import staged_columns
 from epochline.state import StateTable
 from epochline.table import PostgresTable
 from epochline.topic import Outbox
-from epochline.windowed import END
 
 
 class PostgresTargets:

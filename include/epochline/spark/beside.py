@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.beside import Beside
 from epochline.layout import StagedTable
 from epochline.ledger.parts import BESIDE
 from epochline.outlets import beside_sink
 from epochline.sink import PartWriter, SinkAttempt
+from epochline.specs import BesideSpec
 
 
 class BesideParts:
@@ -26,7 +26,7 @@ class BesideParts:
     """
 
     def __init__(
-        self, declared: Sequence[Beside], tables: Sequence[StagedTable], attempt: SinkAttempt, part: int
+        self, declared: Sequence[BesideSpec], tables: Sequence[StagedTable], attempt: SinkAttempt, part: int
     ) -> None:
         filled = {table.sink for table in tables}
         self._declared = [sink for sink in declared if sink.name in filled]

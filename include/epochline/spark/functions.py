@@ -11,9 +11,8 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from epochline.beside import OwnSink
-from epochline.declared import load_function
-from epochline.pipeline import Pipeline
+from epochline.functions import load_function
+from epochline.specs import OutboxSpec, OwnSinkSpec, PipelineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,15 @@ class ShippedFunctions:
         sys.modules.update(modules)
 
 
-def ship_functions(pipeline: Pipeline) -> ShippedFunctions:
+def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
     """Load the functions that run on executors and pickle them, those of installed packages by reference.
 
     Raises:
         DeclarationError: a function cannot be imported on the driver.
     """
-    references = [sink.select for sink in pipeline.sinks if sink.select is not None]
-    references += [sink.sink for sink in pipeline.beside if isinstance(sink, OwnSink)]
+    selects = [sink.topic.select if isinstance(sink, OutboxSpec) else sink.select for sink in pipeline.sinks]
+    references = [select for select in selects if select is not None]
+    references += [sink.sink for sink in pipeline.beside if isinstance(sink, OwnSinkSpec)]
     if isinstance(pipeline.parse, str):
         references.append(pipeline.parse)
     functions = {}

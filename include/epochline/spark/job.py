@@ -90,11 +90,9 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     registries = Registries(credentials.registries)
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
-    declared = plan.pipeline
-    flow = OnePass(
-        pipeline=declared, tables=plan.ticket.written, functions=ship_functions(declared), registries=registries
-    )
-    stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=declared.beside))
+    spec = plan.pipeline.spec
+    flow = OnePass(pipeline=spec, tables=plan.ticket.written, functions=ship_functions(spec), registries=registries)
+    stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=spec.beside))
     return Made()
 
 

@@ -14,9 +14,9 @@ from epochline.layout import StagedTable
 from epochline.ledger.parts import message_of
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, add_up
-from epochline.pipeline import Pipeline
 from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
+from epochline.specs import PipelineSpec, TableSpec
 
 MAX_KEYS = 100_000
 """Keys that one part sums before it writes them: bounds memory, and a repeat flushes at the same rows."""
@@ -26,7 +26,7 @@ MAX_KEYS = 100_000
 class OnePass:
     """Makes the flow of records into every sink and the quarantine."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSpec
     tables: tuple[StagedTable, ...]
     functions: ShippedFunctions
     registries: Registries = field(default=Registries(), repr=False)
@@ -41,7 +41,7 @@ class OnePass:
 class OnePassFlow:
     """Records of one Spark partition on their way into every sink and the quarantine."""
 
-    def __init__(self, pipeline: Pipeline, tables: tuple[StagedTable, ...]) -> None:
+    def __init__(self, pipeline: PipelineSpec, tables: tuple[StagedTable, ...]) -> None:
         self._batches = BatchFlow(pipeline, tables)
         self._sums = partial_sums(pipeline, tables)
         self._counts: dict[tuple[str, int], PartitionCounts] = {}
@@ -66,14 +66,10 @@ class OnePassFlow:
         return message_of(self._counts) if sink == QUARANTINE else {}
 
 
-def partial_sums(pipeline: Pipeline, tables: tuple[StagedTable, ...]) -> dict[str, PartialSums]:
+def partial_sums(pipeline: PipelineSpec, tables: tuple[StagedTable, ...]) -> dict[str, PartialSums]:
     """For each sink of mode ``add`` among the tables, what sums its rows."""
-    modes = {sink.table: sink for sink in pipeline.tables}
-    return {
-        table.sink: PartialSums(table, modes[table.sink], MAX_KEYS)
-        for table in tables
-        if table.sink in modes and modes[table.sink].mode == "add"
-    }
+    added = {sink.table: sink for sink in pipeline.sinks if isinstance(sink, TableSpec) and sink.mode == "add"}
+    return {table.sink: PartialSums(table, added[table.sink], MAX_KEYS) for table in tables if table.sink in added}
 
 
 def flushed(sums: Mapping[str, PartialSums]) -> dict[str, pa.RecordBatch]:

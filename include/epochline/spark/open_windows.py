@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 from psycopg2 import sql
@@ -14,13 +14,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.columns import parse_type
+from epochline.columns import END, START, parse_type
 from epochline.failpoints import failpoint
 from epochline.names import split_table
 from epochline.spark.connection import transaction
 from epochline.spark.parsed import quoted
 from epochline.spark.state import StateReader
-from epochline.windowed import END, START, Windowed
 
 _FROM, _TO = "_from", "_to"
 _AT_ONCE = 1000
@@ -31,7 +30,8 @@ class WindowReader:
     """Looks up open windows; runs on executors, once or again."""
 
     rows: StateReader
-    declared: Windowed
+    key: tuple[str, ...]
+    lateness: timedelta
 
     def touched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The windows that overlap a span of time of a key.
@@ -56,7 +56,7 @@ class WindowReader:
         ).format(
             self.rows.selected, self._table,
             end=sql.Identifier(END), after=sql.Literal(after), before=sql.Literal(before),
-            lateness=sql.Literal(self.declared.lateness),
+            lateness=sql.Literal(self.lateness),
         )  # fmt: skip
         who = self.rows.ticket.application_name
         # Streamed: after a long pause, everything that was open may end at once.
@@ -68,11 +68,11 @@ class WindowReader:
 
     @property
     def _table(self) -> sql.Composable:
-        return sql.Identifier(*split_table(self.rows.state.table))
+        return sql.Identifier(*split_table(self.rows.table))
 
     def _look_up(self, cursor: Cursor, spans: pa.RecordBatch) -> pa.RecordBatch:
-        key, columns = self.declared.key, self.rows.state.columns or {}
-        cast = [*(str(parse_type(columns[name])) for name in key), "timestamptz", "timestamptz"]
+        key = self.key
+        cast = [*(str(parse_type(self.rows.columns[name])) for name in key), "timestamptz", "timestamptz"]
         overlaps = sql.SQL("t.{} < k._to AND t.{} > k._from").format(sql.Identifier(START), sql.Identifier(END))
         names = (*key, _FROM, _TO)
         values = [tuple(row[name] for name in names) for row in spans.to_pylist()]
@@ -93,12 +93,10 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
         after: the watermark that the epoch leaves.
     """
     schema = from_arrow_schema(reader.rows.schema)
-    key: list[Column] = [F.col(quoted(name)) for name in reader.declared.key]
+    key: list[Column] = [F.col(quoted(name)) for name in reader.key]
     spans = placed.groupBy(*key).agg(F.min(START).alias(_FROM), F.max(END).alias(_TO)).where(F.col(_FROM).isNotNull())
     types = {one.name: one.dataType for one in schema}
-    spans = spans.select(
-        *(F.col(quoted(name)).cast(types[name]).alias(name) for name in reader.declared.key), _FROM, _TO
-    )
+    spans = spans.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in reader.key), _FROM, _TO)
 
     def touched(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reader.touched(batches)
@@ -114,4 +112,4 @@ def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | Non
         return reader.closing(before, until)
 
     one_row = placed.sparkSession.range(1).coalesce(1)
-    return found.unionByName(one_row.mapInArrow(closing, schema)).dropDuplicates([*reader.declared.key, START])
+    return found.unionByName(one_row.mapInArrow(closing, schema)).dropDuplicates([*reader.key, START])

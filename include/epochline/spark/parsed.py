@@ -34,11 +34,11 @@ from epochline.layout import QUARANTINE_COLUMNS, STAGED_LINEAGE, StagedTable, St
 from epochline.ledger.parts import PARSE, Part, counts_of, message_of
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, add_up
-from epochline.pipeline import Pipeline
 from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
+from epochline.specs import PipelineSpec
 
 KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
 IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
@@ -50,7 +50,7 @@ _WIDEST_DECIMAL = 38
 class ParseTask:
     """Parses the records of one Spark partition; runs on executors, once or again."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSpec
     ticket: StagingTicket
     functions: ShippedFunctions
     dsn: str = field(repr=False)
@@ -91,7 +91,7 @@ class ParseTask:
             part.close()
 
 
-def frame_schema(pipeline: Pipeline) -> pa.Schema:
+def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
     """The Arrow schema of the frame.
 
     Raises:
@@ -117,7 +117,7 @@ def parse(records: DataFrame, task: ParseTask) -> DataFrame:
     return records.mapInArrow(run, from_arrow_schema(frame_schema(task.pipeline)))
 
 
-def parsed_rows(frame: DataFrame, pipeline: Pipeline) -> DataFrame:
+def parsed_rows(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:
     """What the transform gets: the record's columns, its lineage and whether it is a tombstone."""
     names = [*pipeline.parsed_columns, *STAGED_LINEAGE, TOMBSTONE]
     return frame.where(F.col(KIND) == IS_PARSED).select(*(F.col(quoted(name)) for name in names))

@@ -13,11 +13,12 @@ from epochline.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.event_time import PartitionTime, TimeStanding
 from epochline.failpoints import failpoint
-from epochline.layout import StagingTicket, staged_beside, staged_tables
+from epochline.layout import StagingTicket
 from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.sinks.rules import with_rules
 from epochline.spark.connection import transaction
+from epochline.staged import staged_beside, staged_tables
 
 _READER = "epochline:plan"
 

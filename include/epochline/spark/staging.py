@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from epochline.arrow.encoding import CopyEncoder
-from epochline.beside import Beside
 from epochline.errors import EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.layout import StagedTable, StagingTicket
@@ -26,6 +25,7 @@ from epochline.spark.connection import transaction
 from epochline.spark.flow import FlowMaker
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
+from epochline.specs import BesideSpec
 
 SOURCE_NAME = "epochline_staging"
 
@@ -37,7 +37,7 @@ class WriteOrder:
     ticket: StagingTicket
     flow: FlowMaker
     dsn: str = field(repr=False)
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[BesideSpec, ...] = ()
     """The sinks beside the database that the declaration names; the flow says which of them it fills."""
 
 

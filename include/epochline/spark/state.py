@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +16,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.types import record_schema
 from epochline.columns import parse_type
-from epochline.declared import load_function
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
+from epochline.functions import load_function
 from epochline.layout import StagingTicket
 from epochline.names import split_table
 from epochline.spark.connection import transaction
 from epochline.spark.parsed import quoted
-from epochline.state import StateTable
 
 _KEYS_AT_ONCE = 1000
 _NOTHING = sql.SQL("true")
@@ -34,13 +33,15 @@ class StateReader:
     """Looks up the rows of one state table for the keys of a Spark partition; runs on executors, once or again."""
 
     ticket: StagingTicket
-    state: StateTable
+    table: str
+    key: tuple[str, ...]
+    columns: Mapping[str, str]
     dsn: str = field(repr=False)
 
     @property
     def schema(self) -> pa.Schema:
         """The columns that the transform is given: all that are declared."""
-        return record_schema(self.state.columns or {})
+        return record_schema(self.columns)
 
     @property
     def selected(self) -> sql.Composable:
@@ -65,12 +66,10 @@ class StateReader:
                     yield self._look_up(cursor, batch)
 
     def _look_up(self, cursor: Cursor, keys: pa.RecordBatch) -> pa.RecordBatch:
-        state = self.state
-        kinds = {name: str(parse_type(text)) for name, text in (state.columns or {}).items()}
-        cast = ", ".join(f"CAST(%s AS {kinds[name]})" for name in state.key)
-        values = [tuple(row[name] for name in state.key) for row in keys.to_pylist()]
+        cast = ", ".join(f"CAST(%s AS {parse_type(self.columns[name])})" for name in self.key)
+        values = [tuple(row[name] for name in self.key) for row in keys.to_pylist()]
         rows = execute_values(
-            cursor, self.joined(cursor, state.key, state.key), values,
+            cursor, self.joined(cursor, self.key, self.key), values,
             template=f"({cast})", page_size=_KEYS_AT_ONCE, fetch=True,
         )  # fmt: skip
         return self.as_batch(rows)
@@ -85,7 +84,7 @@ class StateReader:
             also: a further condition.
         """
         same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
-        table = sql.Identifier(*split_table(self.state.table))
+        table = sql.Identifier(*split_table(self.table))
         head = sql.SQL("SELECT {} FROM {} t JOIN (VALUES ").format(self.selected, table)
         tail = sql.SQL(") AS k ({}) ON {}").format(
             sql.SQL(", ").join(map(sql.Identifier, values)), sql.SQL(" AND ").join([*same, also])
@@ -102,37 +101,36 @@ class StateReader:
         newest = max((row[-1] for row in rows), default=0)
         if newest >= self.ticket.epoch_id:
             raise EpochFencedError(
-                f"{self.ticket}: state {self.state} is of epoch {newest} already; another attempt was committed"
+                f"{self.ticket}: state {self.table} is of epoch {newest} already; another attempt was committed"
             )
         arrays = [pa.array([_plain(row[at]) for row in rows], one.type) for at, one in enumerate(self.schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def read_state(records: DataFrame, reader: StateReader) -> DataFrame:
+def read_state(records: DataFrame, reader: StateReader, keys: str | None) -> DataFrame:
     """The state of the keys that the records have, each key once; keys with a NULL have none.
 
     Args:
         records: the parsed records.
         reader: of one state table.
+        keys: the function that makes the keys of the records, where one is declared.
 
     Raises:
-        DeclarationError: the frame of the state's ``keys`` lacks a column of the key.
+        DeclarationError: the frame of ``keys`` lacks a column of the key.
     """
-    state = reader.state
-    if state.keys is not None:
-        made: Callable[[DataFrame], DataFrame] = load_function(state.keys)
+    if keys is not None:
+        made: Callable[[DataFrame], DataFrame] = load_function(keys)
         records = made(records)
-    missing = [name for name in state.key if name not in records.columns]
+    missing = [name for name in reader.key if name not in records.columns]
     if missing:
-        raise DeclarationError(f"state {state}: {state.keys} gives no {', '.join(missing)}; it has {records.columns}")
-    columns = state.columns or {}
-    key_types = from_arrow_schema(record_schema({name: columns[name] for name in state.key}))
-    keys = records.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
+        raise DeclarationError(f"state {reader.table}: {keys} gives no {', '.join(missing)}; it has {records.columns}")
+    key_types = from_arrow_schema(record_schema({name: reader.columns[name] for name in reader.key}))
+    met = records.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reader.read(batches)
 
-    return keys.na.drop().distinct().mapInArrow(run, from_arrow_schema(reader.schema))
+    return met.na.drop().distinct().mapInArrow(run, from_arrow_schema(reader.schema))
 
 
 def _plain(value: Any) -> Any:

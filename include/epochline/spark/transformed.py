@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,11 @@ from epochline.arrow.topic_rows import TopicRows, taken_columns
 from epochline.errors import DeclarationError
 from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
 from epochline.names import order_column
-from epochline.pipeline import Pipeline
 from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
 from epochline.spark.one_pass import flushed, partial_sums
 from epochline.spark.parsed import quoted
-from epochline.table import PostgresTable
-from epochline.topic import Outbox
+from epochline.specs import OutboxSpec, PipelineSpec, SinkSpec
 
 DIGEST = "_epochline_digest"
 """A hash of each row as the transform gave it; a part carries their sum, so that two tries can be told apart."""
@@ -32,8 +31,8 @@ DIGEST = "_epochline_digest"
 class SinkRows:
     """Makes the flow of a transform's rows into one sink."""
 
-    pipeline: Pipeline
-    sink: PostgresTable
+    pipeline: PipelineSpec
+    sink: SinkSpec
     tables: tuple[StagedTable, ...]
     functions: ShippedFunctions
     registries: Registries = field(default=Registries(), repr=False)
@@ -48,10 +47,12 @@ class SinkRows:
 class SinkFlow:
     """Rows of one Spark partition on their way into one sink."""
 
-    def __init__(self, pipeline: Pipeline, sink: PostgresTable, tables: tuple[StagedTable, ...]) -> None:
+    def __init__(self, pipeline: PipelineSpec, sink: SinkSpec, tables: tuple[StagedTable, ...]) -> None:
         self._sink = sink
-        (self._table,) = tables
-        self._topic = TopicRows(sink, self._table) if isinstance(sink, Outbox) else None
+        (table,) = tables
+        self._cast: Callable[[pa.RecordBatch], pa.RecordBatch] = (
+            TopicRows(sink, table).cast if isinstance(sink, OutboxSpec) else partial(cast_rows, table, sink)
+        )
         self._sums = partial_sums(pipeline, tables)
         self._rows = 0
         self._digest = 0
@@ -62,9 +63,7 @@ class SinkFlow:
         self._digest = (self._digest + int(hashes.sum(dtype=np.uint64))) % 2**64
         self._rows += batch.num_rows
         given = batch.drop_columns([DIGEST])
-        if self._topic is not None:
-            return {self._sink.table: self._topic.cast(given)}
-        rows = cast_rows(self._table, self._sink, given)
+        rows = self._cast(given)
         summed = self._sums[self._sink.table].add(rows) if self._sums else rows
         return {} if summed is None else {self._sink.table: summed}
 
@@ -77,22 +76,21 @@ class SinkFlow:
         return {"rows": self._rows, "digest": str(self._digest)}
 
 
-def by_table(pipeline: Pipeline, made: Any, states: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+def by_table(where: str, names: Mapping[str, str], made: Any, states: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
     """The DataFrame of every sink and every state table, from what a transform returned.
 
     Args:
-        pipeline: the declaration.
+        where: names pipeline and transform, for the message.
+        names: what a sink's rows are staged as, by the name under which the transform gives them.
         made: what it returned; a state table that is not in it keeps what it has.
         states: what it was given of each state table.
 
     Raises:
         DeclarationError: a sink got none, or a table is not declared.
     """
-    names = declared_rows(pipeline)
     tables = list(names)
     if isinstance(made, DataFrame):
         made = {tables[0]: made} if len(tables) == 1 and not states else made
-    where = f"{pipeline.name}: {pipeline.transform}"
     if not isinstance(made, Mapping):
         raise DeclarationError(
             f"{where} returned {type(made).__name__}; return a dict with a DataFrame for each of: {', '.join(tables)}"
@@ -110,14 +108,7 @@ def by_table(pipeline: Pipeline, made: Any, states: Mapping[str, DataFrame]) -> 
     return {**unchanged, **frames}
 
 
-def declared_rows(pipeline: Pipeline) -> dict[str, str]:
-    """By the name under which a transform gives a sink its rows, what they are staged as."""
-    rows = {sink.table: sink.table for sink in pipeline.targets}
-    rows |= {box.topic.name: box.table for box in pipeline.outboxes}
-    return rows | {sink.name: sink.name for sink in pipeline.beside}
-
-
-def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> DataFrame:
+def staged_frame(sink: SinkSpec, staged: StagedTable, frame: DataFrame) -> DataFrame:
     """The staging columns of a sink and each row's digest, taken from a transform's DataFrame by name.
 
     The columns of ``order_by`` stand for the ``_order_…`` columns, and ``_tombstone`` for ``_deleted``, where the
@@ -127,7 +118,7 @@ def staged_frame(sink: PostgresTable, staged: StagedTable, frame: DataFrame) -> 
         DeclarationError: the frame lacks a column.
     """
     have = frame.columns
-    if isinstance(sink, Outbox):
+    if isinstance(sink, OutboxSpec):
         needed, may_delete = taken_columns(sink), True
     else:
         sources = {order_column(name): name for name in sink.order_by}

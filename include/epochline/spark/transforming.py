@@ -12,11 +12,12 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from epochline.declared import load_function
 from epochline.event_time import TimeStanding
+from epochline.functions import load_function
 from epochline.ledger.parts import counts_of
 from epochline.names import QUARANTINE
 from epochline.offsets import add_up
+from epochline.pipeline import Pipeline
 from epochline.registry import Registries
 from epochline.spark.functions import pickle_by_value, ship_functions
 from epochline.spark.open_windows import WindowReader, read_windows
@@ -33,8 +34,9 @@ from epochline.spark.parsed import (
 from epochline.spark.plan import AttemptPlan
 from epochline.spark.staging import WriteOrder, stage
 from epochline.spark.state import StateReader, read_state
-from epochline.spark.transformed import SinkRows, by_table, declared_rows, staged_frame
+from epochline.spark.transformed import SinkRows, by_table, staged_frame
 from epochline.spark.windowing import placed_in_windows, windowed
+from epochline.state import StateTable
 from epochline.windowed import Windowed
 
 _Keep = Callable[[DataFrame], DataFrame]
@@ -65,8 +67,9 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registrie
     for reference in filter(None, named):
         load_function(reference)
         pickle_by_value(reference.partition(":")[0])
-    functions = ship_functions(pipeline)
-    task = ParseTask(pipeline=pipeline, ticket=ticket, functions=functions, dsn=dsn, registries=registries)
+    spec = pipeline.spec
+    functions = ship_functions(spec)
+    task = ParseTask(pipeline=spec, ticket=ticket, functions=functions, dsn=dsn, registries=registries)
     with _kept() as keep:
         frame = keep(parse(records, task))
         first = FirstWrite(tables=(ticket.table(QUARANTINE),))
@@ -75,43 +78,52 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registrie
             frames, made = _by_windows(frame, plan, pipeline.windows, plan.times, dsn, keep)
         else:
             frames, made = _by_transform(frame, plan, dsn, keep), Made()
-        for sink in pipeline.written:
+        for sink in spec.sinks:
             staged = ticket.table(sink.table)
-            flow = SinkRows(pipeline=pipeline, sink=sink, tables=(staged,), functions=functions, registries=registries)
+            flow = SinkRows(pipeline=spec, sink=sink, tables=(staged,), functions=functions, registries=registries)
             rows = staged_frame(sink, staged, frames[sink.table])
-            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, beside=pipeline.beside))
+            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, beside=spec.beside))
     return made
 
 
 def _by_transform(frame: DataFrame, plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
     pipeline = plan.pipeline
-    rows = parsed_rows(frame, pipeline)
+    rows = parsed_rows(frame, pipeline.spec)
     transform: Callable[..., object] = load_function(pipeline.transform or "")
-    states = {
-        state.table: keep(read_state(rows, StateReader(ticket=plan.ticket, state=state, dsn=dsn)))
-        for state in pipeline.state
-    }
-    return by_table(pipeline, transform(rows, states) if states else transform(rows), states)
+    states = {state.table: keep(read_state(rows, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state}
+    made = transform(rows, states) if states else transform(rows)
+    return by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
 
 
 def _by_windows(
     frame: DataFrame, plan: AttemptPlan, windows: Windowed, times: TimeStanding, dsn: str, keep: _Keep
 ) -> tuple[Mapping[str, DataFrame], Made]:
-    rows = parsed_rows(frame, plan.pipeline)
+    rows = parsed_rows(frame, plan.pipeline.spec)
     counted = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
     seen = add_up(counts_of(json.loads(one[COUNTS])) for one in counted)
     before = times.watermark
     after = times.after(windows.time, {place: counts.newest for place, counts in seen.items()})
     state = windows.open_windows(plan.pipeline.sinks)
-    reader = WindowReader(rows=StateReader(ticket=plan.ticket, state=state, dsn=dsn), declared=windows)
+    reader = WindowReader(rows=_reader_of(state, plan, dsn), key=windows.key, lateness=windows.lateness)
     known = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
     out = windowed(rows, known, windows, before=_moment(before), after=_moment(after))
     too_late = keep(out.too_late)
-    rows_of = declared_rows(plan.pipeline)
+    rows_of = _declared_rows(plan.pipeline)
     frames = {rows_of[windows.into]: out.results, state.table: out.state}
     if windows.too_late is not None:
         frames[rows_of[windows.too_late]] = too_late
     return frames, Made(watermark=after, too_late=too_late.count())
+
+
+def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
+    return StateReader(ticket=plan.ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=dsn)
+
+
+def _declared_rows(pipeline: Pipeline) -> dict[str, str]:
+    """By the name under which a transform gives a sink its rows, what they are staged as."""
+    rows = {sink.table: sink.table for sink in pipeline.targets}
+    rows |= {box.topic.name: box.table for box in pipeline.outboxes}
+    return rows | {sink.name: sink.name for sink in pipeline.beside}
 
 
 def _moment(watermark: datetime | None) -> Column:

@@ -16,9 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
+from epochline.columns import END, START
 from epochline.layout import DELETED
 from epochline.spark.parsed import quoted
-from epochline.windowed import END, START, Windowed
+from epochline.windowed import Windowed
 from epochline.windows import Session, Sliding, Tumbling
 
 _TOUCHED, _KNOWN, _ISLAND = "_touched", "_known", "_island"

@@ -21,7 +21,7 @@ from access_log_maker import lines
 from epochline.coordinator import LEASE, Plan, begin, commit, plan, publish, seal
 from epochline.epoch import Epoch, Run
 from epochline.kafka.source import KafkaOffsets
-from epochline.layout import StagingTicket, staged_tables
+from epochline.layout import StagingTicket
 from epochline.ledger.postgres import PostgresLedger
 from epochline.local.spark_home import spark_home
 from epochline.operations import ACTIONS, Done, Order, Subject
@@ -29,6 +29,7 @@ from epochline.outlets import sinks_by
 from epochline.pipeline import Pipeline
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
+from epochline.staged import staged_tables
 
 ROOT = Path(__file__).parents[3]
 

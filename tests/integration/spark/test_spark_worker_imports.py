@@ -1,0 +1,115 @@
+"""What fresh Python workers of Spark import: neither the declarations' library nor what reads Avro or serves drivers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from epochline import (
+    EventTime,
+    Files,
+    Json,
+    KafkaSource,
+    KafkaTopic,
+    Pipeline,
+    PostgresTable,
+    StateTable,
+    Tumbling,
+    Windowed,
+)  # fmt: skip
+from tests.integration.sinks_world import new_topics
+from tests.integration.spark.conftest import Runs
+
+NEEDLESS = {
+    "airflow", "alembic", "authlib", "confluent_kafka", "fastavro", "httpx", "kafka", "pydantic", "pydantic_core",
+    "rich", "sqlalchemy", "typer",
+}  # fmt: skip
+
+HOOK = """
+import os, sys
+file = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+sys.addaudithook(lambda event, given: event == "import" and given[0] and os.write(file, given[0].encode() + b"\\n"))
+"""
+
+FUNCTIONS = """
+from pyspark.sql import functions as F
+
+
+def count(parsed, state):
+    new = parsed.groupBy("who").agg(F.count("*").alias("more"))
+    counted = new.join(state["seen"], "who", "left").select("who", (F.coalesce("n", F.lit(0)) + F.col("more")).alias("n"))
+    return {"totals": counted, "seen": counted, "rows": parsed}
+"""
+
+RECORD = {"who": "text", "n": "bigint", "at": "timestamptz"}
+TOTALS = {"who": "text", "n": "bigint"}
+HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
+RECORDS = [json.dumps({"who": f"w{n % 3}", "n": n, "at": f"2026-01-01T00:00:{n:02}Z"}).encode() for n in range(60)]
+
+ROWS = PostgresTable(table="rows", columns=TOTALS)
+
+
+def one_pass(out: str, folder: Path) -> dict[str, object]:
+    return {
+        "sinks": [
+            ROWS,
+            PostgresTable(table="sums", mode="add", columns=TOTALS, key="who", measures="n"),
+            PostgresTable(table="latest", mode="upsert", columns=TOTALS, key="who", order_by="at"),
+            KafkaTopic(topic=out, value=Json(columns=TOTALS), key="who"),
+            Files(path=str(folder), columns=TOTALS),
+        ]
+    }
+
+
+def transformed_with_state(out: str, folder: Path) -> dict[str, object]:
+    return {
+        "sinks": [ROWS, PostgresTable(table="totals", mode="upsert", key="who", columns=TOTALS, aggregated=True)],
+        "transform": "imports_of_tests:count",
+        "state": [StateTable(table="seen", key="who", columns=TOTALS)],
+    }
+
+
+def windowed(out: str, folder: Path) -> dict[str, object]:
+    return {
+        "sinks": [
+            PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True)
+        ],
+        "windows": Windowed(
+            time=EventTime(column="at"), window=Tumbling(size=timedelta(seconds=5)), key="who",
+            aggregates={"hits": "count(*)"}, into="hits",
+        ),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def imported(spark, tmp_path, monkeypatch) -> Callable[[], set[str]]:
+    """What workers import from now on; another environment makes Spark start new ones."""
+    log, site = tmp_path / "imported", tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(HOOK.format(log=str(log)))
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(site))
+    return lambda: set(log.read_text().split())
+
+
+@pytest.mark.parametrize("kind", [one_pass, transformed_with_state, windowed], ids=lambda kind: kind.__name__)
+def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
+    spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch, imported, kind
+):
+    (tmp_path / "imports_of_tests.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for table in ("rows", "sums", "latest", "totals", "seen", "hits", "hits_open"):
+        database.query(f"DROP TABLE IF EXISTS {table}")
+    database.query("DELETE FROM epochline.target")
+    source = KafkaSource(topics=topic({0: RECORDS[:40], 1: RECORDS[40:]}))
+    declared = kind(new_topics(kafka_bootstrap, names=("out",))[0], tmp_path / "files")
+    pipeline = Pipeline(name=name, source=source, parse=Json(columns=RECORD), **declared)
+
+    epoch = Runs(spark, database, pipeline, kafka_bootstrap).epoch()
+
+    assert epoch.counts.read == 60
+    assert {"epochline.spark.staging", "epochline.arrow.flow"} <= imported()
+    assert NEEDLESS.intersection(module.partition(".")[0] for module in imported()) == set()

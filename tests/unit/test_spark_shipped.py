@@ -1,0 +1,154 @@
+"""What the driver ships to Spark's workers is read there without the libraries of declarations and of Avro."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from epochline import (
+    Bytes,
+    EventTime,
+    Files,
+    Json,
+    KafkaSource,
+    KafkaTopic,
+    Pipeline,
+    PostgresTable,
+    Regex,
+    StateTable,
+    Text,
+    Tumbling,
+    Windowed,
+)  # fmt: skip
+from epochline.layout import StagingTicket
+from epochline.spark.functions import ship_functions
+from epochline.spark.one_pass import OnePass
+from epochline.spark.open_windows import WindowReader
+from epochline.spark.parsed import ParseTask
+from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.state import StateReader
+from epochline.spark.transformed import SinkRows
+from epochline.staged import staged_beside, staged_tables
+
+COLUMNS = {"who": "text", "n": "bigint"}
+HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
+ROWS = PostgresTable(table="rows", columns=COLUMNS)
+NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydantic", "sqlalchemy"}
+
+READ = """
+import pickle, sys
+import pyarrow as pa
+from epochline.arrow.flow import BatchFlow
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.outlets import beside_sink
+from epochline.spark.one_pass import OnePass
+from epochline.spark.parsed import ParseTask
+from epochline.spark.staging import StagingWriter
+
+values = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "value": b"a 1"}
+records = pa.RecordBatch.from_pylist([values], schema=SOURCE_SCHEMA)
+for one in pickle.load(sys.stdin.buffer):
+    if isinstance(one, ParseTask):
+        one.functions.install()
+        BatchFlow(one.pipeline, one.ticket.tables).parse_only(records)
+    if isinstance(one, StagingWriter):
+        flow = one._order.flow.make()
+        for sink in one._order.beside:
+            beside_sink(sink)
+        if isinstance(one._order.flow, OnePass):
+            flow.process(records)
+            flow.finish()
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def pipeline(*sinks: Any, **declared: Any) -> Pipeline:
+    declared = {"parse": Json(columns={**COLUMNS, "at": "timestamptz"})} | declared
+    return Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, bad_records="quarantine", **declared)
+
+
+def ticket(declared: Pipeline) -> StagingTicket:
+    tables = staged_tables(declared, {sink.table: sink.columns or {} for sink in declared.tables}, 1, 1)
+    return StagingTicket(
+        pipeline="p", epoch_id=1, attempt=1, attempt_id=1, application_name="a", tables=tables,
+        beside=staged_beside(declared),
+    )  # fmt: skip
+
+
+def one_pass(folder: str, parse: Any = None) -> list[object]:
+    declared = pipeline(
+        ROWS,
+        PostgresTable(table="sums", mode="add", columns=COLUMNS, key="who", measures="n"),
+        PostgresTable(table="latest", mode="upsert", columns=COLUMNS, key="who", order_by="n", tombstone="ignore"),
+        KafkaTopic(topic="json", value=Json(columns=COLUMNS), key=("who", "n"), order_by="n"),
+        KafkaTopic(topic="text", value=Text(column="who"), headers={"h": "who"}),
+        Files(path=folder, columns=COLUMNS),
+        **({"parse": parse} if parse else {}),
+    )
+    return [writer(declared)]
+
+
+def writer(declared: Pipeline) -> StagingWriter:
+    one = ticket(declared)
+    flow = OnePass(pipeline=declared.spec, tables=one.written, functions=ship_functions(declared.spec))
+    return StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="", beside=declared.spec.beside))
+
+
+def by_regex(folder: str) -> list[object]:
+    return one_pass(folder, Regex(pattern=r"(?P<who>\w+) (?P<n>\d+)", columns={"n": "bigint"}))
+
+
+def bytes_alone(folder: str) -> list[object]:
+    sinks = (PostgresTable(table="raw", columns={"value": "bytea"}), KafkaTopic(topic="raw", value=Bytes()))
+    return [writer(pipeline(*sinks, parse=Bytes()))]
+
+
+def by_windows(folder: str) -> list[object]:
+    time = EventTime(column="at")
+    windows = Windowed(
+        time=time, window=Tumbling(size=timedelta(seconds=5)), key="who", aggregates={"hits": "count(*)"}, into="hits",
+    )  # fmt: skip
+    declared = pipeline(
+        PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True),
+        windows=windows,
+    )
+    (state,) = declared.states
+    return [*of_a_transform(declared), WindowReader(rows=reader(declared, state), key=("who",), lateness=timedelta(0))]
+
+
+def with_state(folder: str) -> list[object]:
+    state = StateTable(table="seen", key="who", columns=COLUMNS)
+    declared = pipeline(ROWS).model_copy(update={"transform": "not_shipped:transform", "state": (state,)})
+    return [*of_a_transform(declared), reader(declared, state)]
+
+
+def of_a_transform(declared: Pipeline) -> list[object]:
+    one, spec, functions = ticket(declared), declared.spec, ship_functions(declared.spec)
+    flows = [
+        SinkRows(pipeline=spec, sink=sink, tables=(one.table(sink.table),), functions=functions) for sink in spec.sinks
+    ]
+    writers = [StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="")) for flow in flows]
+    return [ParseTask(pipeline=spec, ticket=one, functions=functions, dsn=""), *writers]
+
+
+def reader(declared: Pipeline, state: StateTable) -> StateReader:
+    return StateReader(ticket=ticket(declared), table=state.table, key=state.key, columns=state.columns or {}, dsn="")
+
+
+@pytest.mark.parametrize(
+    "shipped", [one_pass, by_regex, bytes_alone, by_windows, with_state], ids=lambda it: it.__name__
+)
+def test_a_worker_reads_what_it_is_shipped_without_a_declaration(shipped: Any, tmp_path: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READ], input=cloudpickle.dumps(shipped(str(tmp_path))), capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr.decode()
+    loaded = done.stdout.decode().split()
+    assert "epochline" in loaded
+    assert NEEDLESS.intersection(loaded) == set()
