@@ -14,6 +14,7 @@ import epochline
 from epochline import cli
 from epochline.cli.commands import COMMANDS, registered_by
 
+PROJECT = Path(__file__).parents[2]
 HEAVY = {"airflow", "alembic", "confluent_kafka", "kafka", "numpy", "pandas", "psycopg2", "pyarrow", "pyspark", "sqlalchemy"}  # fmt: skip
 
 DECLARED = """
@@ -71,7 +72,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def run(code: str, environment: dict[str, str]) -> tuple[str, set[str]]:
     """What the code prints, and the modules that its process has imported by its end."""
     last = "\nimport json, sys\nprint()\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code + last], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code + last], env=environment, cwd=PROJECT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     *printed, modules = done.stdout.splitlines()
     return "\n".join(printed), set(json.loads(modules))
@@ -184,3 +187,123 @@ def test_the_status_of_a_stack_without_a_kafka_imports_no_client_of_kafka(enviro
 
     assert "stopped" in said
     assert not those(modules, *HEAVY - {"psycopg2"})
+
+
+# Airflow's tasks.
+
+TASKS = """
+import runpy
+import sys
+from types import SimpleNamespace
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
+from epochline.airflow import connections, operators, publishing
+from epochline.airflow.dag import epoch_dag
+from tests.contract.worlds import fake_world, run
+
+runpy.run_path("dags/access_log.py")["dag"].get_task("pre_commit")
+
+# The adapters, as a task makes them: none of them connects before it is asked something.
+columns = {"value": "text"}
+shown = Pipeline(
+    name="shown",
+    source=KafkaSource(topics="shown"),
+    parse=Text(),
+    sinks=[
+        PostgresTable(table="shown", columns=columns),
+        KafkaTopic(topic="out", columns=columns, value=Text()),
+        Files(path=sys.argv[1], columns=columns),
+    ],
+)
+assert "publish" in epoch_dag(shown).task_ids
+ledger = connections.ledger_of(shown)
+connections.offsets_of(shown)
+for sink in shown.following:
+    ledger.sink(shown, sink.name)
+
+# The use cases, on a ledger and a Kafka in memory.
+world = fake_world()
+dag = epoch_dag(world.pipeline)
+operators.ledger_of = publishing.ledger_of = lambda pipeline: world.ledger
+operators.offsets_of = lambda pipeline: world.kafka
+operators.writers_of = lambda pipeline: 1
+
+
+class Events:
+    def __getitem__(self, alias):
+        return self
+
+    def ascending(self, order):
+        return self
+
+    def limit(self, count):
+        return []
+
+    def add(self, asset, extra):
+        print("SAID event", asset.uri, extra["epoch_id"])
+
+
+def execute(task, who, epoch=None):
+    context = {
+        "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
+        "inlet_events": Events(), "outlet_events": Events(),
+    }
+    if epoch is None:
+        task.record_limit = task.note = None
+    else:
+        task.epoch_id = epoch
+    try:
+        print("SAID", task.task_id, task.execute(context))
+    except (AirflowFailException, AirflowSkipException) as ended:
+        print("SAID", task.task_id, type(ended).__name__, ended)
+
+
+execute(dag.get_task("plan_epoch"), "run-1")
+planned = world.plan("run-1")
+ticket = world.begin(1)
+world.stage(planned, ticket)
+world.seal(ticket)
+execute(dag.get_task("commit_epoch"), "run-1", "1")
+world.kafka.produce("orders", 0, 3)
+execute(dag.get_task("plan_epoch"), "run-2")
+execute(dag.get_task("abort_epoch"), "run-2", "2")
+execute(publishing.PublishOperator(task_id="publish", pipeline=world.pipeline), "run-2", "")
+"""
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, set[str]]:
+    """What the tasks of a pipeline say, all but ``pre_commit``, and the modules that their process has imported."""
+    home = tmp_path_factory.mktemp("airflow")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
+    environment = {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs", ".")),
+        "PYTHONWARNINGS": "ignore",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": "postgres://nobody@192.0.2.1/none",
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA": '{"extra": {"bootstrap.servers": "192.0.2.1:9092"}}',
+    }
+    return run(f"import sys\nsys.argv = ['tasks', {str(home / 'files')!r}]\n{TASKS}", environment)
+
+
+def test_a_task_that_plans_commits_aborts_or_publishes_imports_no_spark_and_no_pandas(tasks):
+    said, modules = tasks
+
+    ended = [" ".join(line.split()[1:3]) for line in said.splitlines() if line.startswith("SAID")]
+    assert ended == [
+        "plan_epoch 1", "event epochline://orders/orders", "commit_epoch None", "plan_epoch 2",
+        "abort_epoch AirflowFailException", "event epochline://orders/orders", "publish None",
+    ]  # fmt: skip
+    assert {"epochline.ledger.postgres", "epochline.kafka.source", "epochline.outlets.files", "epochline.outlets.topic"} <= modules  # fmt: skip
+    assert not those(modules, "pyspark", "pandas", "pyarrow", "numpy", "alembic")
+
+
+def test_a_task_imports_no_database_model_of_airflow(tasks):
+    _, modules = tasks
+
+    assert "airflow.models.dagrun" not in modules
+    assert "airflow.providers.standard.operators.trigger_dagrun" not in modules
