@@ -25,7 +25,8 @@ from epochline.beside import Files
 from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints.named import KILLED
 from epochline.following import CommittedEpoch, committed_files
-from epochline.outlets.files import FilePart, FileSink
+from epochline.outlets.file_part import FilePart
+from epochline.outlets.files import FileSink
 from epochline.sink import WrittenPart
 from tests.integration.file_epochs import (
     COLUMNS,

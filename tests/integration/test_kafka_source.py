@@ -15,6 +15,7 @@ from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome, plan
 from epochline.epoch import Interval, Run
 from epochline.errors import BeforeOriginError, DataLossError, SourceError, SourceUnavailableError
+from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.source import KafkaOffsets
 from epochline.ledger.postgres import PostgresLedger
 from epochline.offsets import Head
@@ -229,3 +230,26 @@ def test_a_topic_that_is_not_there_is_named(source: KafkaOffsets) -> None:
 def test_brokers_that_do_not_answer_are_tried_again_later() -> None:
     with pytest.raises(SourceUnavailableError, match=r"127\.0\.0\.1:1 does not answer"):
         KafkaOffsets({"bootstrap.servers": "127.0.0.1:1"}).look(KafkaSource(topics="any"))
+
+
+def test_all_questions_of_a_block_are_asked_with_one_client(source, topic, kafka_bootstrap, monkeypatch):
+    clients = []
+
+    class Counted(EpochlineAdmin):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            clients.append(self)
+
+    monkeypatch.setattr("epochline.kafka.source.EpochlineAdmin", Counted)
+    produce(kafka_bootstrap, topic, 0, 3)
+
+    with source.one_client():
+        seen = [source.look(KafkaSource(topics=topic)).partitions[0].last_stable for _ in range(2)]
+        with pytest.raises(SourceError, match="no_such_topic"):
+            source.look(KafkaSource(topics="no_such_topic"))
+        seen.append(source.look(KafkaSource(topics=topic)).partitions[0].last_stable)
+    in_block = len(clients)
+    source.look(KafkaSource(topics=topic))
+
+    assert seen == [3, 3, 3]
+    assert (in_block, len(clients)) == (1, 2)

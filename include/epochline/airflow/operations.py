@@ -6,7 +6,6 @@ committed by runs of the pipeline's own DAG, which are started here and told by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +15,14 @@ from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.connections import epochline_errors, ledger_at, ledger_of, offsets_of, run_of, writers_of
+from epochline.airflow.action_runs import actor_of, subject_of
+from epochline.airflow.connections import epochline_errors, ledger_at, run_of
 from epochline.airflow.settings import ACTION
 from epochline.declarations import dags_folder, find, find_all
-from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, Subject, tidy
-from epochline.pipeline import Pipeline
+from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, tidy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from epochline.coordinator import Plan
 
 _TAGS = ["epochline", "operations"]
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,39 +92,6 @@ class JanitorOperator(BaseOperator):
                 tidied = tidy(ledger_at(connection), run_of(context))
                 for line in tidied.lines():
                     self.log.info("%s: %s", connection, line)
-
-
-def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | None:
-    """The plan of a run whose conf names an action; None for every other run.
-
-    Raises:
-        ActionRefusedError: the conf names no such action, or the action is refused.
-    """
-    from epochline.errors import ActionRefusedError
-
-    told = (context["dag_run"].conf or {}).get(ACTION)
-    if told is None:
-        return None
-    action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
-    if not isinstance(action, EpochAction):
-        raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
-    order = Order(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
-    asked = action.asked(told.get("parameters") or {})
-    return action.plan(subject_of(pipeline), asked, order, run_of(context), writers=writers_of(pipeline))
-
-
-def subject_of(pipeline: Pipeline) -> Subject:
-    """A declared pipeline with the ledger and the Kafka behind its connections."""
-    return Subject(name=pipeline.name, ledger=ledger_of(pipeline), declared=pipeline, source=offsets_of(pipeline))
-
-
-def actor_of(context: Mapping[str, Any], told: object = None) -> str:
-    """Who triggered the run, as far as Airflow says; else who the run was ``told`` of; else the run itself.
-
-    Airflow is believed first: a conf can name anybody.
-    """
-    run = context["dag_run"]
-    return str(getattr(run, "triggering_user_name", None) or told or f"run {run.run_id} of {run.dag_id}")
 
 
 def _dags_folder() -> Path:

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
     AirflowTaskTimeout,
 )
 
+from epochline.airflow.action_runs import planned_by_action
 from epochline.airflow.assets import events_of, tell_airflow
 from epochline.airflow.connections import (
     epochline_errors,
@@ -28,7 +29,6 @@ from epochline.airflow.connections import (
     run_of,
     writers_of,
 )
-from epochline.airflow.operations import planned_by_action
 from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
 from epochline.declarations import project_folder
 from epochline.errors import EpochTimeoutError, PipelinePausedError, error_of

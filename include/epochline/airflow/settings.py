@@ -20,7 +20,7 @@ PUBLISH_PATIENCE = timedelta(hours=1)
 """For all that is due; what is left then is published by the next run, epoch by epoch."""
 
 ACTION = "action"
-"""Key of a run's conf: which of an operator's actions the run is an epoch of (`epochline.airflow.operations`)."""
+"""Key of a run's conf: which of an operator's actions the run is an epoch of (`epochline.airflow.action_runs`)."""
 
 
 def settings_of_dag(pipeline: Pipeline) -> InForce:

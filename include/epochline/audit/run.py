@@ -21,7 +21,7 @@ from epochline.audit.source import claimed_batch
 from epochline.errors import EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader, TopicLog
 from epochline.layout import StagedTable
-from epochline.ledger.postgres import explained
+from epochline.ledger.driver_errors import explained
 from epochline.offsets import PartitionCounts
 from epochline.pipeline import Pipeline
 from epochline.sinks.catalog import find_target

@@ -1,72 +1,34 @@
 """The command line.
 
 Exit codes, the same for every command: 0: done. 1: refused or failed, the message says why. 2: wrong use, or a wrong
-declaration. 3: not healthy, further behind than was asked for, or not
-wholly judged by an audit. 70: an error of epochline itself. 130: interrupted.
+declaration. 3: not healthy, further behind than was asked for, or not wholly judged by an audit. 70: an
+error of epochline itself. 130: interrupted.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
-import traceback
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochline.cli import (
-    audit,
-    examples,
-    feed,
-    lag,
-    ledger,
-    migrate,
-    operations,
-    plan,
-    publish,
-    replay,
-    run,
-    savepoint_files,
-    sql,
-    stack,
-    trigger,
-    verify_topic,
-)
-from epochline.cli.demo import command as demo
+from epochline.cli.commands import Commands
 from epochline.errors import EpochlineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 
 app = typer.Typer(
     name="epochline",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (
-    stack,
-    feed,
-    migrate,
-    plan,
-    run,
-    publish,
-    ledger,
-    lag,
-    verify_topic,
-    sql,
-    audit,
-    operations,
-    savepoint_files,
-    replay,
-    trigger,
-    demo,
-    examples,
-):
-    _command.register(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -117,6 +79,11 @@ def _say(text: str) -> None:
 
 
 def _keep_traceback() -> Path:
+    import os
+    import tempfile
+    import traceback
+    from pathlib import Path
+
     from epochline.local.home import Home
 
     home = Home()

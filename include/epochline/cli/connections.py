@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -17,12 +18,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from epochline.brokers import broker_settings
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
-from epochline.pipeline import Pipeline
-from epochline.registry import registry_connections
-from epochline.registry import registry_settings as checked_registry
 
 if TYPE_CHECKING:
     from epochline.local.stack import Stack
+    from epochline.pipeline import Pipeline
     from epochline.ports import Ledger, OffsetSource
 
 POSTGRES = "epochline_postgres"
@@ -151,6 +150,8 @@ def registry_settings(connection_id: str) -> dict[str, str]:
     Raises:
         ConfigurationError: there is no such connection, or it names no registry.
     """
+    from epochline.registry import registry_settings as checked_registry
+
     connection = named(connection_id)
     if connection is None:
         raise ConfigurationError(
@@ -173,6 +174,8 @@ def registries_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
     Raises:
         ConfigurationError: a connection names no registry, or there is none.
     """
+    from epochline.registry import registry_connections
+
     return {one: registry_settings(one) for one in registry_connections(pipeline)}
 
 
@@ -225,6 +228,22 @@ def offsets_of(pipeline: Pipeline) -> OffsetSource:
     from epochline.kafka.source import KafkaOffsets
 
     return watched_source(KafkaOffsets(kafka_settings(pipeline.source.connection)))
+
+
+@contextmanager
+def opened_offsets(connection_id: str) -> Iterator[OffsetSource]:
+    """The Kafka behind a connection, asked by one client in the whole block.
+
+    Raises:
+        ConfigurationError: there is no such connection, or the stack does not run.
+        SourceError: Kafka does not answer, or refuses.
+    """
+    from epochline.failpoints import watched_source
+    from epochline.kafka.source import KafkaOffsets
+
+    source = KafkaOffsets(kafka_settings(connection_id))
+    with source.one_client():
+        yield watched_source(source)
 
 
 def _stack(connection_id: str, known: Iterable[str], what: str) -> Stack:

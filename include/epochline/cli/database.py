@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
+
+from epochline.ledger.driver_errors import explained
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _READ_ONLY = "-c default_transaction_read_only=on"
@@ -20,7 +22,7 @@ Row = dict[str, Any]
 
 @cache
 def _statements() -> dict[str, str]:
-    _, *pieces = _NAME.split(files("epochline.cli").joinpath("queries.sql").read_text())
+    _, *pieces = _NAME.split(Path(__file__).with_name("queries.sql").read_text())
     return {name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
@@ -31,8 +33,6 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Connection]:
     Raises:
         LedgerUnavailableError, LedgerError: PostgreSQL cannot be reached, or refuses.
     """
-    from epochline.ledger.postgres import explained
-
     try:
         opened = psycopg2.connect(
             dsn,
@@ -58,9 +58,16 @@ def ask(opened: Connection, name: str, **values: Any) -> list[Row]:
 def execute(
     opened: Connection, statement: str, values: dict[str, Any] | None = None
 ) -> tuple[list[str], Sequence[tuple[Any, ...]]]:
-    """Run any statement; its columns and rows, none for a statement that gives none."""
-    with opened.cursor() as cursor:
-        cursor.execute(statement, values)
-        if cursor.description is None:
-            return [], []
-        return [column.name for column in cursor.description], cursor.fetchall()
+    """Run any statement; its columns and rows, none for a statement that gives none.
+
+    Raises:
+        LedgerUnavailableError, LedgerError: the session broke off, or PostgreSQL refuses.
+    """
+    try:
+        with opened.cursor() as cursor:
+            cursor.execute(statement, values)
+            if cursor.description is None:
+                return [], []
+            return [column.name for column in cursor.description], cursor.fetchall()
+    except psycopg2.Error as error:
+        raise explained(error) from error

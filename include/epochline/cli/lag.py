@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from epochline.errors import EpochlineError
-from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
+
+    from epochline.pipeline import Pipeline
+    from epochline.ports import OffsetSource
+
+T = TypeVar("T")
 
 TOO_FAR_BEHIND = 3
 
@@ -34,13 +43,15 @@ def lag(
 
     declared = pipelines.find_all() if pipeline is None else {pipeline: pipelines.find(pipeline)}
     rows, errors = [], {}
-    for name, one in declared.items():
-        try:
-            rows += lag_of(one)
-        except EpochlineError as error:
-            if pipeline is not None:
-                raise
-            errors[name] = error
+    with ExitStack() as block:
+        servers = _Servers(block)
+        for name, one in declared.items():
+            try:
+                rows += servers.lag_of(one)
+            except EpochlineError as error:
+                if pipeline is not None:
+                    raise
+                errors[name] = error
     if as_json:
         printing.say(printing.as_json(rows))
     else:
@@ -80,22 +91,65 @@ def _ago(seconds: float | None) -> str:
 
 def lag_of(pipeline: Pipeline) -> list[dict[str, Any]]:
     """One row per partition; a partition that the ledger does not know yet has the head where it would begin."""
-    from epochline.cli.connections import ledger_of, offsets_of, postgres_dsn
-    from epochline.cli.database import ask, session
-    from epochline.coordinator import ask_startup, origins_of
+    with ExitStack() as block:
+        return _Servers(block).lag_of(pipeline)
 
-    with session(postgres_dsn(pipeline.postgres_connection)) as opened:
-        heads = {(row["topic"], row["partition"]): row for row in ask(opened, "heads", pipeline=pipeline.name)}
-    source = offsets_of(pipeline)
+
+class _Servers:
+    """The databases and Kafkas of all pipelines. Each is opened once, when it is first needed, and kept for the block.
+
+    One that cannot be opened is not tried again: every pipeline that needs it gets the same error, and none waits.
+    """
+
+    def __init__(self, block: ExitStack) -> None:
+        self._block = block
+        self._databases: dict[str, Connection | EpochlineError] = {}
+        self._kafkas: dict[str, OffsetSource | EpochlineError] = {}
+
+    def lag_of(self, pipeline: Pipeline) -> list[dict[str, Any]]:
+        """One row per partition."""
+        from epochline.cli import connections, database
+
+        ledger = self._kept(
+            self._databases, pipeline.postgres_connection, lambda one: database.session(connections.postgres_dsn(one))
+        )
+        heads = database.ask(ledger, "heads", pipeline=pipeline.name)
+        source = self._kept(self._kafkas, pipeline.source.connection, connections.opened_offsets)
+        return _lag(pipeline, heads, source)
+
+    def _kept(
+        self, known: dict[str, T | EpochlineError], connection: str, opened: Callable[[str], AbstractContextManager[T]]
+    ) -> T:
+        if connection not in known:
+            try:
+                known[connection] = self._block.enter_context(opened(connection))
+            except EpochlineError as error:
+                known[connection] = error
+        found = known[connection]
+        if isinstance(found, EpochlineError):
+            raise found
+        return found
+
+
+def _lag(pipeline: Pipeline, heads: Sequence[Mapping[str, Any]], source: OffsetSource) -> list[dict[str, Any]]:
+    from epochline.coordinator import ask_startup, origins_of
+    from epochline.offsets import Head, TopicPartition
+
+    known = [
+        Head(
+            tp=TopicPartition(topic=row["topic"], partition=row["partition"], topic_id=row["topic_id"]),
+            origin=row["origin_offset"],
+            next_offset=row["next_offset"],
+        )
+        for row in heads
+    ]
     view = source.look(pipeline.source)
-    with ledger_of(pipeline).transaction() as tx:
-        row = tx.epochs.pipeline(pipeline.name)
-        known = tx.chain.heads(pipeline.name, row.generation) if row is not None else ()
     begun = origins_of(pipeline, known, view, ask_startup(source, pipeline, known, view))
     origins = {(one.tp.topic, one.tp.partition): one.offset for one in begun}
+    by_partition = {(row["topic"], row["partition"]): row for row in heads}
     rows = []
     for one in sorted(view.partitions, key=lambda each: each.tp):
-        head = heads.get((one.tp.topic, one.tp.partition))
+        head = by_partition.get((one.tp.topic, one.tp.partition))
         at = head["next_offset"] if head else origins[one.tp.topic, one.tp.partition]
         committed = head is not None and head["epoch_id"] is not None
         rows.append(

@@ -53,11 +53,14 @@ def ledger(
 
 def connection_of(pipeline: str | None) -> str:
     """The connection that a declared pipeline names; the usual one for pipelines that are no longer declared."""
-    from epochline.cli import connections, pipelines
-    from epochline.errors import EpochlineError
+    from epochline.cli import connections
 
     if pipeline is None:
         return connections.POSTGRES
+    # Without a pipeline no declaration is read.
+    from epochline.cli import pipelines
+    from epochline.errors import EpochlineError
+
     try:
         return pipelines.find(pipeline).postgres_connection
     except EpochlineError:

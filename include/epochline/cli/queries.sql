@@ -35,7 +35,7 @@ FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_ha
 WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1
 
 -- name: heads
-SELECT topic, partition, origin_offset, next_offset, epoch_id,
+SELECT topic, topic_id, partition, origin_offset, next_offset, epoch_id,
        extract(epoch FROM clock_timestamp() - committed_at)::float8 AS seconds
 FROM epochline.heads WHERE pipeline = %(pipeline)s ORDER BY topic, partition
 

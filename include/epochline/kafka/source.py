@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -51,10 +51,37 @@ class KafkaOffsets:
         if not settings.get(SERVERS):
             raise SourceError("the Kafka connection names no bootstrap.servers.")
         self._settings = python_settings(settings)
+        self._kept: EpochlineAdmin | None = None
+
+    @contextmanager
+    def one_client(self) -> Iterator[None]:
+        """Ask all questions of the block with one client; otherwise each question makes and closes a client.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses the client, or is too old.
+        """
+        with self._opened() as admin:
+            self._kept = admin
+            try:
+                yield
+            finally:
+                self._kept = None
 
     @contextmanager
     def _client(self) -> Iterator[Callable[..., Any]]:
         """A function that calls a method of the admin client, patient with what passes by itself."""
+        with ExitStack() as opened:
+            admin = self._kept or opened.enter_context(self._opened())
+
+            def call(method: str, *args: Any, **options: Any) -> Any:
+                return _patient()(getattr(admin, method), *args, **options)
+
+            with self._explaining():
+                yield call
+
+    @contextmanager
+    def _opened(self) -> Iterator[EpochlineAdmin]:
         servers = self._settings["bootstrap_servers"]
         try:
             with told_refusals(servers, logging_in="sasl_mechanism" in self._settings):
@@ -66,19 +93,23 @@ class KafkaOffsets:
                 )
         except (KafkaError, OSError) as error:
             raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_said(error)}") from error
+        try:
+            with self._explaining():
+                check_versions(servers, admin.api_versions())
+            yield admin
+        finally:
+            admin.close()
 
-        def call(method: str, *args: Any, **options: Any) -> Any:
-            return _patient()(getattr(admin, method), *args, **options)
-
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turn kafka-python's errors of the block into ours."""
+        servers = self._settings["bootstrap_servers"]
         try:
             with told_refusals(servers):
-                check_versions(servers, admin.api_versions())
-                yield call
+                yield
         except KafkaError as error:
             kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
             raise kind(f"Kafka at {servers} refused or did not answer: {_said(error)}") from error
-        finally:
-            admin.close()
 
     def look(self, source: KafkaSource) -> SourceView:
         with self._client() as call:

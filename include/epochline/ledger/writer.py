@@ -9,7 +9,7 @@ from sqlalchemy.pool import NullPool
 
 from epochline.errors import ConfigurationError
 from epochline.layout import StagingTicket
-from epochline.ledger.postgres import explained
+from epochline.ledger.driver_errors import explained
 from epochline.ledger.statements import run as execute
 from epochline.names import OWNER, WRITER
 

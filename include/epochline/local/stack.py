@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epochline.errors import StackError
 from epochline.local import credentials
-from epochline.local.airflow import Airflow
 from epochline.local.home import Home
 from epochline.local.kafka import Kafka
 from epochline.local.ports import Ports
 from epochline.local.postgres import Postgres
 from epochline.local.process import Daemon
 from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, StackStatus, State
+
+if TYPE_CHECKING:
+    from epochline.local.airflow import Airflow
 
 PARTS = ("postgres", "kafka", "airflow")
 
@@ -48,14 +51,23 @@ class Stack:
         self._ports = Ports(self.home)
         self.postgres = Postgres(self.home, self._ports, postgres_settings)
         self.kafka = Kafka(self.home, self._ports, kafka_settings)
-        self.airflow = Airflow(
+        self._airflow_config = airflow_config
+        self._dags_folder = dags_folder
+        self._extra_pythonpath = extra_pythonpath
+
+    @cached_property
+    def airflow(self) -> Airflow:
+        """Airflow. Its module is imported here: commands that need only a database or a broker do without it."""
+        from epochline.local.airflow import Airflow
+
+        return Airflow(
             self.home,
             self._ports,
             self.postgres,
             self.kafka,
-            config=airflow_config,
-            dags_folder=dags_folder,
-            extra_pythonpath=extra_pythonpath,
+            config=self._airflow_config,
+            dags_folder=self._dags_folder,
+            extra_pythonpath=self._extra_pythonpath,
         )
 
     def up(self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print) -> None:

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.following import Manifest, ManifestEntry, ShownFile
-from epochline.outlets.file_formats import FORMATS, RowFormat, check_batch
-from epochline.outlets.storage import STAGING, Storage, reaching, storage_at
+from epochline.outlets.storage import STAGING, reaching, storage_at
 from epochline.sink import Committable, SinkAttempt, WrittenPart
 from epochline.specs import FilesSpec
+
+if TYPE_CHECKING:
+    from epochline.outlets.file_part import FilePart
 
 
 class FileSink:
@@ -57,6 +56,9 @@ class FileSink:
 
     def write(self, attempt: SinkAttempt, part: int) -> FilePart:
         """One file for one Spark partition, under a name that no other try of it has."""
+        # Imported here: only what writes rows needs Arrow, and a commit or a publish writes none.
+        from epochline.outlets.file_part import FilePart
+
         name = f"part-{part:05d}-{uuid.uuid4().hex}.{self._files.format}"
         return FilePart(self._files, self._storage, _folder(attempt), name)
 
@@ -185,68 +187,6 @@ class FileSink:
                 " the ledger knows nothing: it went back in time, as from a backup. Nothing was written. Bring the"
                 " ledger to where it was, or let the pipeline go on in a new folder."
             )
-
-
-class FilePart:
-    """Writes the rows of one Spark partition into one file; no rows, no file."""
-
-    def __init__(self, files: FilesSpec, storage: Storage, folder: str, name: str) -> None:
-        self._files = files
-        self._storage = storage
-        self._name = name
-        self._path = f"{folder}/{name}"
-        self._file: Any = None
-        self._format: RowFormat | None = None
-        self._rows = 0
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take some rows, cast to the columns of the sink.
-
-        Raises:
-            EpochlineError: they were not cast.
-            SinkError: nobody may write there.
-            SinkUnavailableError: the storage does not answer, or is full.
-        """
-        check_batch(batch, self._files.written, self._files.name)
-        if batch.num_rows == 0:
-            return
-        if self._format is None:
-            self._file = self._storage.create(self._path)
-        with reaching(self._files.name):
-            if self._format is None:
-                self._format = FORMATS[self._files.format](self._file, self._files.written)
-            self._format.write(batch)
-        self._rows += batch.num_rows
-
-    def finish(self) -> Mapping[str, Any]:
-        """Complete the file, and have it safe.
-
-        Raises:
-            SinkError: nobody may write there.
-            SinkUnavailableError: the storage does not answer, or is full.
-        """
-        if self._format is None:
-            return {}
-        failpoint("files.write")
-        with reaching(self._files.name):
-            self._format.end()
-        size = self._storage.close(self._file, self._path)
-        self._file = None
-        return {"file": self._name, "rows": self._rows, "bytes": size}
-
-    def close(self) -> None:
-        """Take away a file that was not finished, if that can be done; its attempt's end will otherwise."""
-        if self._file is None:
-            return
-        file, self._file = self._file, None
-        if self._format is not None:
-            # Else Parquet's writer would try when nobody listens any more.
-            with suppress(Exception):
-                self._format.end()
-        with suppress(Exception):
-            file.close()
-        with suppress(SinkError):
-            self._storage.remove_file(self._path)
 
 
 def _folder(attempt: SinkAttempt) -> str:

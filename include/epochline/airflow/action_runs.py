@@ -1,0 +1,54 @@
+"""Runs of a pipeline's own DAG that an operator's action started: their conf names the action that plans the epoch.
+
+Every task of a pipeline imports this module, so it imports no operator of Airflow's: the one that starts DAG runs
+imports Airflow's database models, half a second per task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from epochline.airflow.connections import ledger_of, offsets_of, run_of, writers_of
+from epochline.airflow.settings import ACTION
+from epochline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from epochline.coordinator import Plan
+    from epochline.operations import Subject
+
+
+def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | None:
+    """The plan of a run whose conf names an action; None for every other run.
+
+    Raises:
+        ActionRefusedError: the conf names no such action, or the action is refused.
+    """
+    told = (context["dag_run"].conf or {}).get(ACTION)
+    if told is None:
+        return None
+    from epochline.errors import ActionRefusedError
+    from epochline.operations import ACTIONS, EpochAction, Order
+
+    action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
+    if not isinstance(action, EpochAction):
+        raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
+    order = Order(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
+    asked = action.asked(told.get("parameters") or {})
+    return action.plan(subject_of(pipeline), asked, order, run_of(context), writers=writers_of(pipeline))
+
+
+def subject_of(pipeline: Pipeline) -> Subject:
+    """A declared pipeline with the ledger and the Kafka behind its connections."""
+    from epochline.operations import Subject
+
+    return Subject(name=pipeline.name, ledger=ledger_of(pipeline), declared=pipeline, source=offsets_of(pipeline))
+
+
+def actor_of(context: Mapping[str, Any], told: object = None) -> str:
+    """Who triggered the run, as far as Airflow says; else who the run was ``told`` of; else the run itself.
+
+    Airflow is believed first: a conf can name anybody.
+    """
+    run = context["dag_run"]
+    return str(getattr(run, "triggering_user_name", None) or told or f"run {run.run_id} of {run.dag_id}")

@@ -1,0 +1,161 @@
+"""The table of commands. A command's module is imported when that command is asked for, and not to list it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+COMMANDS: Mapping[str, Mapping[str, str]] = {
+    "stack": {
+        "up": "Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.",
+        "down": "Stop what `up` started, and nothing else. Data stays, unless --wipe is given.",
+        "status": "Show the parts of the stack: health, version, address, and where the passwords lie.",
+    },
+    "feed": {"feed": "Send the lines of FILE to a topic, evenly over its partitions, acknowledged by Kafka."},
+    "migrate": {
+        "migrate": "Bring the ledger to this version, and make the target tables that are declared and missing.",
+    },
+    "plan": {
+        "plan": "Show what the next epoch of PIPELINE would read, and what its declaration changed. Changes nothing.",
+    },
+    "run": {"run": "Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit."},
+    "publish": {
+        "publish": (
+            "Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet."
+        ),
+    },
+    "ledger": {"ledger": "Show the last epochs of the ledger; with --epoch, everything it knows of one."},
+    "lag": {
+        "lag": (
+            "Show per partition the head, the end of the log, the records between, and when something was last"
+            " committed."
+        ),
+    },
+    "verify_topic": {
+        "verify-topic": (
+            "Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side."
+        ),
+    },
+    "sql": {
+        "sql": "Open psql on the target database, or run QUERY and show its rows. Read only, unless --write is given.",
+    },
+    "audit": {
+        "audit": (
+            "Read committed ranges of PIPELINE again from Kafka and compare counts, digests and rows. Changes nothing."
+        ),
+    },
+    "operations": {
+        "abort": (
+            "End EPOCH of PIPELINE: its staging is discarded, no offset moves, its range is read again by a later run."
+            " Also an epoch that is pre-committed. A committed epoch stays as it is."
+        ),
+        "declare-loss": (
+            "Declare that offsets of PIPELINE which retention deleted before they were read are lost: each partition"
+            " goes on at its log start, and the ledger keeps the gap. Refused where nothing is lost."
+        ),
+        "adopt-topic": (
+            "Go on with TOPIC although it is another log now (deleted and made again, or truncated): a new generation"
+            " of PIPELINE begins at its log start, every other topic goes on where it is. What was committed stays."
+        ),
+        "requeue": (
+            "Read chosen records of PIPELINE's quarantine again, with today's parse, as an epoch of their own. Each is"
+            " written once; one that fails again stays, with the new reason."
+        ),
+        "extend-back": (
+            "Commit what lies before the origin of PIPELINE, back to TO, in epochs that each end at the origin and move"
+            " it back. Heads do not move. Only for targets of mode append and add."
+        ),
+        "accept-state": (
+            "Go on with the state of PIPELINE as it is now, although it is not what the last committed epoch left. What"
+            " it held then is not brought back."
+        ),
+        "savepoint": (
+            "Keep where PIPELINE stands now under NAME, with a copy of its state, until somebody deletes it. `restore`"
+            " puts everything back to it, and a new pipeline can begin from it."
+        ),
+        "delete-savepoint": (
+            "Delete the savepoint NAME of PIPELINE, with its copy of the state. Nothing else changes."
+        ),
+        "restore": (
+            "Put PIPELINE back to its savepoint NAME: heads, state and targets in one transaction. The epochs since"
+            " then are undone and their ranges are read again. With --of OTHER, PIPELINE is new, and begins from"
+            " OTHER's savepoint with empty targets."
+        ),
+        "drop": (
+            "Drop PIPELINE for good: its targets are released for other pipelines, left-over staging and the mirrored"
+            " consumer group are deleted. Its tables and its history stay, and its name is refused from then on."
+        ),
+        "pause": (
+            "Plan no epoch of PIPELINE until it is resumed; its runs end as skipped. What is planned already goes on,"
+            " and what is pre-committed may still be committed."
+        ),
+        "resume": "Let epochs of PIPELINE be planned again.",
+        "actions": (
+            "Show what operators did to PIPELINE: who, when, why, and what was so before and after; the newest last."
+        ),
+        "savepoints": (
+            "Show the savepoints of PIPELINE: after which epoch, with how much state, by whom, when and why."
+        ),
+        "janitor": (
+            "Drop staging that nobody needs, end epochs that nobody stages, report tables that nobody explains."
+        ),
+    },
+    "savepoint_files": {
+        "savepoint-export": (
+            "Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state. The target is not in it."
+        ),
+        "savepoint-import": (
+            "Keep the savepoint in FILE, so that a new pipeline can begin from it: `epochline restore NEW NAME --of"
+            " PIPELINE`."
+        ),
+    },
+    "replay": {
+        "replay": (
+            "Read the ranges of a committed epoch of PIPELINE again with today's code, and compare with what it"
+            " committed."
+        ),
+    },
+    "trigger": {
+        "trigger": ("Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print what became of it."),
+    },
+    "demo.command": {
+        "demo": (
+            "Feed an access log while Airflow runs epochs, kill a Spark driver half-way, and compare the result with"
+            " the log."
+        ),
+    },
+    "examples": {"examples": "The documents' programs: what they do, and a run of each."},
+}
+"""By module of `epochline.cli`: its commands, in the order of the help, and the first paragraph of each one's help."""
+
+_MODULE_OF = {name: module for module, commands in COMMANDS.items() for name in commands}
+
+
+def registered_by(module: str) -> Mapping[str, Any]:
+    """The commands that a module registers, by name. Imports the module.
+
+    Args:
+        module: its name within `epochline.cli`.
+    """
+    app = typer.Typer()
+    import_module(f"epochline.cli.{module}").register(app)
+    return get_group(app).commands
+
+
+class Commands(TyperGroup):
+    """Lists commands from the table, and imports the module of the one command that is run or explained."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        listed = {name: help for commands in COMMANDS.values() for name, help in commands.items()}
+        self.commands = {name: TyperCommand(name, help=help) for name, help in listed.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The command that ``args`` name, from its module; an unknown name is refused as Typer refuses it."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed if name is None else registered_by(_MODULE_OF[name])[name], rest

@@ -1,0 +1,56 @@
+"""What the errors of PostgreSQL's driver mean. It imports no SQLAlchemy: a command that only reads needs none."""
+
+from __future__ import annotations
+
+import psycopg2
+from psycopg2 import errorcodes
+
+from epochline.errors import (
+    EpochlineError,
+    LedgerError,
+    LedgerUnavailableError,
+    LockTimeoutError,
+    PlanChangedError,
+    StatementTimeoutError,
+)
+
+_DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
+"""What PostgreSQL says of a value that it cannot take begins with the value itself."""
+
+
+def explained(error: BaseException | None) -> EpochlineError:
+    """The driver's error as one of ours, without values of rows: details are left out, and what is said of a value."""
+    if not isinstance(error, psycopg2.Error):
+        return LedgerError(str(error))
+    code = error.pgcode or ""
+    message = (error.diag.message_primary or str(error)).strip().splitlines()[0] if (error.diag or error.args) else code
+    if code.startswith(_DATA_EXCEPTION):
+        message = f"{errorcodes.lookup(code).lower().replace('_', ' ')} (the value is not shown)"
+    if code in (
+        errorcodes.LOCK_NOT_AVAILABLE,
+        errorcodes.DEADLOCK_DETECTED,
+        errorcodes.SERIALIZATION_FAILURE,
+    ):
+        return LockTimeoutError(
+            f"PostgreSQL: {message}. Another transaction holds what this one needs; nothing was changed."
+        )
+    if code == errorcodes.UNIQUE_VIOLATION and error.diag.constraint_name == "one_unfinished_epoch":
+        return PlanChangedError("another run wrote an unfinished epoch of the pipeline at the same moment")
+    if code in (errorcodes.UNDEFINED_TABLE, errorcodes.INVALID_SCHEMA_NAME) and "epochline." in message:
+        return LedgerError(
+            f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`."
+        )
+    if code == errorcodes.INSUFFICIENT_PRIVILEGE:
+        return LedgerError(
+            f"PostgreSQL: {message}. This login may not do that; nothing was changed. Whoever runs the ledger is a"
+            " member of epochline_owner: `epochline migrate` grants what is missing and prints what a DBA has to run."
+        )
+    if code == errorcodes.QUERY_CANCELED:
+        return StatementTimeoutError(f"PostgreSQL: {message}. The transaction was rolled back; nothing was changed.")
+    # 53: resources that are short now (memory, disk, connections); 58: the operating system refused.
+    lost = not code or code.startswith(("08", "57P", "53", "58"))
+    # The server ended the session of a process that stood still in a transaction; no class of codes says so.
+    stood_still = code == errorcodes.IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+    if lost or stood_still or isinstance(error, psycopg2.InterfaceError):
+        return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")
+    return LedgerError(f"PostgreSQL refused ({code}): {message}")

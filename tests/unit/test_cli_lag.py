@@ -1,0 +1,123 @@
+"""`epochline lag` of many pipelines: each server is opened once, and one that cannot be reached costs one attempt."""
+
+import json
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from epochline import cli
+from epochline.cli import connections, database
+from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, SourceUnavailableError
+from epochline.offsets import TopicPartition
+from epochline.planning import PartitionView, SourceView
+
+NAMES = ("first", "second", "third")
+DECLARED = """
+from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+for name in {names}:
+    table = PostgresTable(table=name, columns={{"value": "bytea"}})
+    epoch_dag(Pipeline(name=name, source=KafkaSource(topics=name), parse=Bytes(), sinks=table))
+"""
+
+
+class Servers:
+    """A ledger and a Kafka that count how often they are opened and closed, and fail where they are told to."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.closed: list[str] = []
+        self.unreachable: dict[str, EpochlineError] = {}
+        self.refused: dict[str, EpochlineError] = {}
+
+    @contextmanager
+    def kafka(self, connection):
+        self._open("kafka")
+        yield self
+        self.closed.append("kafka")
+
+    @contextmanager
+    def ledger(self, dsn):
+        self._open("ledger")
+        yield self
+        self.closed.append("ledger")
+
+    def _open(self, server):
+        self.opened.append(server)
+        if server in self.unreachable:
+            raise self.unreachable[server]
+
+    def ask(self, opened, name, *, pipeline):
+        if pipeline in self.refused:
+            raise self.refused[pipeline]
+        head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4,
+                "epoch_id": 1, "seconds": 2.0}  # fmt: skip
+        return [head]
+
+    def look(self, source):
+        (topic,) = source.topics
+        views = [
+            PartitionView(tp=TopicPartition(topic=topic, partition=number, topic_id="one"), log_start=3, last_stable=9,
+                          high_watermark=9)
+            for number in (0, 1)
+        ]  # fmt: skip
+        return SourceView(cluster_id="c", partitions=views)
+
+
+@pytest.fixture
+def servers(monkeypatch, tmp_path) -> Servers:
+    (tmp_path / "declared.py").write_text(DECLARED.format(names=NAMES))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    made = Servers()
+    monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
+    monkeypatch.setattr(connections, "opened_offsets", made.kafka)
+    monkeypatch.setattr(database, "session", made.ledger)
+    monkeypatch.setattr(database, "ask", made.ask)
+    return made
+
+
+def test_one_session_and_one_client_serve_all_pipelines_and_are_closed(servers):
+    shown = CliRunner().invoke(cli.app, ["lag", "--json"])
+
+    assert shown.exit_code == 0
+    assert sorted(servers.opened) == ["kafka", "ledger"]
+    assert sorted(servers.closed) == ["kafka", "ledger"]
+    # The second partition was added to a topic that the ledger knows: it begins at offset 0.
+    assert [(row["pipeline"], row["head"], row["lag"]) for row in json.loads(shown.output)] == [
+        (name, head, lag) for name in NAMES for head, lag in ((4, 5), (0, 9))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("server", "error"),
+    [("kafka", SourceUnavailableError("no Kafka there")), ("ledger", LedgerUnavailableError("no ledger there"))],
+    ids=["kafka", "ledger"],
+)
+def test_a_server_that_cannot_be_reached_is_tried_once_and_said_for_each_pipeline(servers, server, error):
+    servers.unreachable[server] = error
+
+    shown = CliRunner().invoke(cli.app, ["lag"])
+
+    assert shown.exit_code == 1
+    assert servers.opened.count(server) == 1
+    assert [f"{name}: cannot be asked: {error}" in shown.output for name in NAMES] == [True, True, True]
+
+
+def test_a_pipeline_that_cannot_be_asked_hides_no_other(servers):
+    servers.refused["second"] = LedgerError("the ledger is missing")
+
+    shown = CliRunner().invoke(cli.app, ["lag"])
+
+    assert shown.exit_code == 1
+    assert "second: cannot be asked: the ledger is missing" in shown.output
+    assert "first: 14 records behind" in shown.output
+    assert "third: 14 records behind" in shown.output
+
+
+def test_the_error_of_the_one_pipeline_that_was_named_is_the_command_s_own(servers):
+    servers.refused["second"] = LedgerError("the ledger is missing")
+
+    shown = CliRunner().invoke(cli.app, ["lag", "second"])
+
+    assert shown.exception is servers.refused["second"]

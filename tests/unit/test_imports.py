@@ -1,0 +1,309 @@
+"""What is imported when: a command and a task pay for what they use, and for nothing else. Each in a fresh process."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import epochline
+from epochline import cli
+from epochline.cli.commands import COMMANDS, registered_by
+
+PROJECT = Path(__file__).parents[2]
+HEAVY = {"airflow", "alembic", "confluent_kafka", "kafka", "numpy", "pandas", "psycopg2", "pyarrow", "pyspark", "sqlalchemy"}  # fmt: skip
+
+DECLARED = """
+from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+dag = epoch_dag(
+    Pipeline(
+        name="plain",
+        source=KafkaSource(topics="plain"),
+        parse=Bytes(),
+        sinks=PostgresTable(table="plain", columns={"value": "bytea"}),
+    )
+)
+"""
+
+# A ledger of one row, whatever is asked, and a Kafka of one partition: the rest of a command is its own.
+SERVERS = """
+from collections import defaultdict
+from contextlib import contextmanager, nullcontext
+
+from epochline.cli import database
+
+
+def use_a_ledger(*rows):
+    database.session = lambda dsn: nullcontext()
+    database.ask = lambda opened, name, **values: [defaultdict(lambda: None, row) for row in rows]
+
+
+def use_a_kafka():
+    from epochline.kafka.source import KafkaOffsets
+    from epochline.offsets import TopicPartition
+    from epochline.planning import PartitionView, SourceView
+
+    tp = TopicPartition(topic="plain", partition=0, topic_id="one")
+    one = PartitionView(tp=tp, log_start=0, last_stable=9, high_watermark=9)
+    KafkaOffsets.one_client = lambda source: nullcontext()
+    KafkaOffsets.look = lambda source, wanted: SourceView(cluster_id="c", partitions=(one,))
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A home without a stack, a folder with one declaration, and connections to servers that nobody reaches."""
+    (tmp_path / "declared.py").write_text(DECLARED)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
+    return {
+        **kept,
+        "EPOCHLINE_HOME": str(tmp_path / "home"),
+        "EPOCHLINE_DAGS": str(tmp_path),
+        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": "postgres://nobody@192.0.2.1/none",
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA": "kafka://192.0.2.1:9092",
+    }
+
+
+def run(code: str, environment: dict[str, str]) -> tuple[str, set[str]]:
+    """What the code prints, and the modules that its process has imported by its end."""
+    last = "\nimport json, sys\nprint()\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + last], env=environment, cwd=PROJECT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    *printed, modules = done.stdout.splitlines()
+    return "\n".join(printed), set(json.loads(modules))
+
+
+def command(*arguments: str, before: str = "") -> str:
+    """Code that runs a command, with the lines of ``before`` run first."""
+    return f"""{before}
+import sys
+
+from epochline.cli import main
+
+sys.argv = ["epochline", *{arguments!r}]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
+def those(modules: set[str], *unwanted: str) -> set[str]:
+    """The top-level packages among the modules that are unwanted."""
+    return {module.partition(".")[0] for module in modules} & set(unwanted)
+
+
+# The package.
+
+
+@pytest.mark.parametrize("name", epochline.__all__)
+def test_every_name_of_the_package_resolves(name):
+    assert getattr(epochline, name) is not None
+    assert name in dir(epochline)
+
+
+def test_the_package_itself_imports_no_pydantic_and_nothing_heavy(environment):
+    _, modules = run("import epochline", environment)
+
+    assert not those(modules, "pydantic", *HEAVY)
+
+
+# The command line.
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_the_table_of_commands_is_what_the_modules_register(module):
+    registered = registered_by(module)
+
+    helps = {name: " ".join((one.help or "").split("\n\n")[0].split()) for name, one in registered.items()}
+    assert list(helps.items()) == list(COMMANDS[module].items())
+
+
+def test_no_module_registers_commands_beside_the_table():
+    folder = Path(cli.__file__).parent
+    found = {
+        ".".join(path.relative_to(folder).with_suffix("").parts)
+        for path in folder.rglob("*.py")
+        if "\ndef register(app: typer.Typer)" in path.read_text()
+    }
+
+    assert found == set(COMMANDS)
+    assert all(callable(import_module(f"epochline.cli.{module}").register) for module in found)
+
+
+def test_commands_are_listed_in_the_order_of_the_table():
+    shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"}).output
+    listed = [line.split()[1] for line in shown.partition("Commands")[2].splitlines() if line.startswith("│ ")]
+
+    names = [name for commands in COMMANDS.values() for name in commands]
+    assert [word for word in listed if word in names] == names
+
+
+@pytest.mark.parametrize("option", ["--help", "-h", "--version"])
+def test_help_imports_no_driver_and_no_pydantic(environment, option):
+    said, modules = run(command(option), environment)
+
+    assert "epochline" in said
+    assert not those(modules, "pydantic", "psutil", *HEAVY)
+    assert {one for one in modules if one.startswith("epochline.")} == {
+        "epochline.cli", "epochline.cli.commands", "epochline.errors",
+    }  # fmt: skip
+
+
+def test_the_ledger_is_shown_without_kafka(environment):
+    ledger = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
+    said, modules = run(command("ledger", before=ledger), environment)
+
+    assert "plain" in said
+    assert not those(modules, *HEAVY - {"psycopg2"})
+    assert "epochline.pipeline" not in modules
+
+
+def test_the_ledger_of_one_pipeline_is_shown_without_kafka(environment):
+    ledger = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
+    said, modules = run(command("ledger", "plain", before=ledger), environment)
+
+    assert "plain" in said
+    assert not those(modules, *HEAVY - {"psycopg2"})
+
+
+def test_lag_is_shown_without_sqlalchemy(environment):
+    servers = SERVERS + "\nuse_a_ledger()\nuse_a_kafka()"
+    said, modules = run(command("lag", before=servers), environment)
+
+    assert "plain: 9 records behind" in said
+    assert not those(modules, *HEAVY - {"psycopg2", "kafka"})
+
+
+def test_the_status_of_a_stack_without_a_kafka_imports_no_client_of_kafka(environment):
+    said, modules = run(command("status"), environment)
+
+    assert "stopped" in said
+    assert not those(modules, *HEAVY - {"psycopg2"})
+
+
+# Airflow's tasks.
+
+TASKS = """
+import runpy
+import sys
+from types import SimpleNamespace
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
+from epochline.airflow import connections, operators, publishing
+from epochline.airflow.dag import epoch_dag
+from tests.contract.worlds import fake_world, run
+
+runpy.run_path("dags/access_log.py")["dag"].get_task("pre_commit")
+
+# The adapters, as a task makes them: none of them connects before it is asked something.
+columns = {"value": "text"}
+shown = Pipeline(
+    name="shown",
+    source=KafkaSource(topics="shown"),
+    parse=Text(),
+    sinks=[
+        PostgresTable(table="shown", columns=columns),
+        KafkaTopic(topic="out", columns=columns, value=Text()),
+        Files(path=sys.argv[1], columns=columns),
+    ],
+)
+assert "publish" in epoch_dag(shown).task_ids
+ledger = connections.ledger_of(shown)
+connections.offsets_of(shown)
+for sink in shown.following:
+    ledger.sink(shown, sink.name)
+
+# The use cases, on a ledger and a Kafka in memory.
+world = fake_world()
+dag = epoch_dag(world.pipeline)
+operators.ledger_of = publishing.ledger_of = lambda pipeline: world.ledger
+operators.offsets_of = lambda pipeline: world.kafka
+operators.writers_of = lambda pipeline: 1
+
+
+class Events:
+    def __getitem__(self, alias):
+        return self
+
+    def ascending(self, order):
+        return self
+
+    def limit(self, count):
+        return []
+
+    def add(self, asset, extra):
+        print("SAID event", asset.uri, extra["epoch_id"])
+
+
+def execute(task, who, epoch=None):
+    context = {
+        "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
+        "inlet_events": Events(), "outlet_events": Events(),
+    }
+    if epoch is None:
+        task.record_limit = task.note = None
+    else:
+        task.epoch_id = epoch
+    try:
+        print("SAID", task.task_id, task.execute(context))
+    except (AirflowFailException, AirflowSkipException) as ended:
+        print("SAID", task.task_id, type(ended).__name__, ended)
+
+
+execute(dag.get_task("plan_epoch"), "run-1")
+planned = world.plan("run-1")
+ticket = world.begin(1)
+world.stage(planned, ticket)
+world.seal(ticket)
+execute(dag.get_task("commit_epoch"), "run-1", "1")
+world.kafka.produce("orders", 0, 3)
+execute(dag.get_task("plan_epoch"), "run-2")
+execute(dag.get_task("abort_epoch"), "run-2", "2")
+execute(publishing.PublishOperator(task_id="publish", pipeline=world.pipeline), "run-2", "")
+"""
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, set[str]]:
+    """What the tasks of a pipeline say, all but ``pre_commit``, and the modules that their process has imported."""
+    home = tmp_path_factory.mktemp("airflow")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
+    environment = {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs", ".")),
+        "PYTHONWARNINGS": "ignore",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": "postgres://nobody@192.0.2.1/none",
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA": '{"extra": {"bootstrap.servers": "192.0.2.1:9092"}}',
+    }
+    return run(f"import sys\nsys.argv = ['tasks', {str(home / 'files')!r}]\n{TASKS}", environment)
+
+
+def test_a_task_that_plans_commits_aborts_or_publishes_imports_no_spark_and_no_pandas(tasks):
+    said, modules = tasks
+
+    ended = [" ".join(line.split()[1:3]) for line in said.splitlines() if line.startswith("SAID")]
+    assert ended == [
+        "plan_epoch 1", "event epochline://orders/orders", "commit_epoch None", "plan_epoch 2",
+        "abort_epoch AirflowFailException", "event epochline://orders/orders", "publish None",
+    ]  # fmt: skip
+    assert {"epochline.ledger.postgres", "epochline.kafka.source", "epochline.outlets.files", "epochline.outlets.topic"} <= modules  # fmt: skip
+    assert not those(modules, "pyspark", "pandas", "pyarrow", "numpy", "alembic")
+
+
+def test_a_task_imports_no_database_model_of_airflow(tasks):
+    _, modules = tasks
+
+    assert "airflow.models.dagrun" not in modules
+    assert "airflow.providers.standard.operators.trigger_dagrun" not in modules
