@@ -30,12 +30,11 @@ setup: $(INSTALLED) ## virtual environment, pinned packages, jars, everything co
 	@-$(BIN)/python -m compileall -q $(COMPILED)
 	@$(BIN)/python -m epochline.local.jars
 
-# Stamped when everything is there, so that an interrupted setup is simply run again; from nothing, so that a package
-# that is no longer required is gone.
+# Stamped when everything is there, so that an interrupted setup is simply run again.
 $(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml
 	@python=$$(include/prerequisites.sh) || exit 1; \
 	echo "setup     virtual environment in $(VENV) (the first time takes a minute or two)"; \
-	"$$python" -m venv --clear $(VENV)
+	"$$python" -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check "$(UV)"
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --compile-bytecode -r requirements.txt -r requirements-dev.txt
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -q --no-deps -e .
