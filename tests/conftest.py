@@ -20,6 +20,7 @@ from psycopg2 import sql
 
 from epochline.ledger.migrate import upgrade
 from epochline.local.stack import Stack
+from tests.processes.client import fork_server
 
 pytest_plugins = ["tests.crash.reliability"]
 
@@ -52,6 +53,13 @@ def _modules_of_this_process() -> Iterator[None]:
             sys.modules[name] = before[name]
         else:
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_left() -> Iterator[None]:
+    """Processes that tests had forked do not outlast the session."""
+    yield
+    fork_server.end()
 
 
 @pytest.fixture(scope="session")

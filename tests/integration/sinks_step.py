@@ -1,4 +1,4 @@
-"""One step of an epoch in a process of its own, so that it can be killed or stopped there; see `sinks_world`."""
+"""One step of an epoch in a process of its own, so that a test can kill or stop it there; see `sinks_world`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Watched(InProcess):
         return watched(super().ledger)
 
 
-def main(kind: type[Watched] = Watched) -> None:
+def take_step(kind: type[Watched] = Watched) -> None:
+    """Take the step that the environment names, of the pipeline that it holds."""
     plain = in_process(os.environ["DSN"], os.environ["BOOTSTRAP"], Pipeline.from_stored(os.environ["PIPELINE"]))
     it = kind(
         dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
@@ -26,7 +27,3 @@ def main(kind: type[Watched] = Watched) -> None:
     it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"
     it.invisible_allowed = plain.source.look(plain.pipeline.source).invisible_allowed
     print(getattr(it, os.environ["STEP"])())
-
-
-if __name__ == "__main__":
-    main()

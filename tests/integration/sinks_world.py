@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,8 @@ from kafka import KafkaAdminClient
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
+from tests.processes.client import Forked, fork_server
 
-PROJECT = Path(__file__).parents[2]
 _numbers = itertools.count(1)
 
 
@@ -103,9 +101,10 @@ class World:
     bootstrap: str
     source: str
     topics: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    program: str = "tests.integration.sinks_step"
+    task: str = "tests.integration.sinks_step:take_step"
     """What takes a step in a process of its own."""
+    path: tuple[Path, ...] = ()
+    """Folders of modules that such a process needs besides those of the tests."""
 
     def produce(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
         produce(self.bootstrap, self.source, values, keys=keys)
@@ -121,17 +120,10 @@ class World:
         schema, table = box.table.split(".")
         return int(self.it.sql(f'SELECT count(*) FROM "{schema}"."{table}"')[0][0])
 
-    def in_a_process(self, step: str, **environment: str) -> subprocess.Popen[str]:
+    def in_a_process(self, step: str, **environment: str) -> Forked:
         """One step of a use case, ``publish`` or ``epoch``, in a process of its own."""
-        given = {
-            **os.environ, "PYTHONPATH": ":".join(map(str, (PROJECT / "include", PROJECT / "spark_jobs", PROJECT, PROJECT / "tests" / "functions"))),
-            "STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(),
-            "BOOTSTRAP": self.bootstrap, **self.environment, **environment,
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", self.program],
-            cwd=PROJECT, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        given = {"STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(), "BOOTSTRAP": self.bootstrap}
+        return fork_server.fork(self.task, environment=given | environment, path=self.path)
 
     def done(self, step: str, **environment: str) -> None:
         """A process does the step to its end."""

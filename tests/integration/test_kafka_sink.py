@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-import psutil
 import psycopg2
 import pytest
 from kafka import KafkaAdminClient
@@ -141,11 +139,10 @@ def test_a_zombie_that_wakes_before_its_commit_changes_nothing(world):
     """P13, F22: fenced by the next publisher's init_transactions; its records are never visible."""
     world.produce("a", "b", "c")
     world.it.epoch()
-    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.commit:stop")
-    _wait_until_stopped(zombie.pid)
+    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.commit:stop").until_stopped()
 
     world.it.publish()
-    os.kill(zombie.pid, signal.SIGCONT)
+    zombie.send_signal(signal.SIGCONT)
     _, said = zombie.communicate(timeout=60)
 
     assert zombie.returncode != 0
@@ -158,11 +155,10 @@ def test_a_zombie_that_wakes_before_its_commit_changes_nothing(world):
 def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
     world.produce("a", "b", "c")
     world.it.epoch()
-    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop")
-    _wait_until_stopped(zombie.pid)
+    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop").until_stopped()
 
     world.it.publish()
-    os.kill(zombie.pid, signal.SIGCONT)
+    zombie.send_signal(signal.SIGCONT)
     _, said = zombie.communicate(timeout=60)
 
     assert zombie.returncode == 0, said
@@ -449,15 +445,6 @@ def test_headers_partition_and_tombstones_arrive(postgres_dsn, kafka_bootstrap):
     assert found == {
         (1, "a", "x", (("trace", b"1"),)), (0, "b", None, (("trace", None),)), (1, None, "", (("trace", None),)),
     }  # fmt: skip
-
-
-def _wait_until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the process did not stop")
 
 
 def _copied(stack, dsn: str, *, back: bool = False) -> None:
