@@ -28,7 +28,7 @@ from tests.integration import sinks_step
 from tests.integration.sinks_world import World, values
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
-BRIEF = timedelta(seconds=1)
+BRIEF = timedelta(seconds=0.2)
 """The lease of runs that are killed: whoever comes next waits for its end."""
 
 COLUMNS = {"value": "text"}

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
 from epochline import Pipeline
 from epochline.failpoints import watched, watched_source
 from tests.integration.in_process import InProcess
 from tests.integration.sinks_world import in_process
+
+for _name in (
+    "confluent_kafka.admin", "epochline.kafka.markers", "epochline.kafka.preflight", "epochline.kafka.sending",
+    "epochline.outlets.files", "epochline.outlets.topic", "fsspec.implementations.local", "pandas", "psycopg2.extras",
+    "pyarrow.parquet", "sqlalchemy.dialects.postgresql.psycopg2", "encodings.idna",
+):  # fmt: skip
+    import_module(_name)  # What a step would import on its way is there once for all forked processes.
 
 
 class Watched(InProcess):
