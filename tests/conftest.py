@@ -19,6 +19,7 @@ import pytest
 from epochline.local.stack import Stack
 from tests.databases import Databases
 from tests.ports import choose_ports
+from tests.processes.client import fork_server
 
 pytest_plugins = ["tests.tiers", "tests.durations", "tests.crash.reliability"]
 
@@ -47,6 +48,13 @@ def _modules_of_this_process() -> Iterator[None]:
             sys.modules[name] = before[name]
         else:
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_left() -> Iterator[None]:
+    """Processes that tests had forked do not outlast the session."""
+    yield
+    fork_server.end()
 
 
 @pytest.fixture(scope="session")

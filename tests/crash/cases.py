@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -54,10 +54,9 @@ class AskedOnce:
 
 
 @pytest.fixture(scope="session")
-def steps(tmp_path_factory: pytest.TempPathFactory, fired: Path) -> Iterator[StepServer]:
+def steps(fired: Path) -> StepServer:
     """Starts tasks in processes of their own."""
-    with StepServer.running(tmp_path_factory.mktemp("steps"), fired) as server:
-        yield server
+    return StepServer(fired)
 
 
 @dataclass(frozen=True)

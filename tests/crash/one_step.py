@@ -1,16 +1,8 @@
-"""One task in a process of its own, which a failpoint may kill or stop: forked from an interpreter that is warm.
-
-`python -m tests.crash.one_step` reads requests from its input, one JSON object per line, forks a process for each, and
-tells on its output what became of them. It is single-threaded, so that a fork is a whole process.
-"""
+"""The tasks of a run on a topic that cases share, each to be taken in a process of its own (`tests.processes`)."""
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import selectors
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -23,7 +15,7 @@ import timed
 from epochline import KafkaSource, PostgresTable, StateTable
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
-from epochline.failpoints import arm, known_failpoints, named
+from epochline.failpoints import named
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import Part
 from epochline.ledger.postgres import PostgresLedger
@@ -252,74 +244,18 @@ class Tracer:
             trace.write(f"{name}\n")
 
 
-def carry_out(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what a request asks for, with its environment; what it gave, or the error it ended with."""
-    os.environ.update(request["environment"])
-    arm(os.environ)
-    if "trace" in request:
-        named._armed = Tracer(request["trace"])  # type: ignore[assignment]
-    try:
-        line = SharedTopic(**request["line"])
-        line.ledger, line.source = ledger_of(line.pipeline), offsets_of(line.pipeline)
-        said = getattr(line, f"step_{request['step']}")(request["run"], **request["options"])
-    except Exception as error:
-        retryable = getattr(error, "retryable", True)
-        return {"error": type(error).__name__, "message": str(error)[:800], "retryable": retryable}
-    return {"said": said}
+def take_step(line: dict[str, Any], step: str, run: str, *, trace: str | None = None, options: dict[str, Any]) -> Any:
+    """One task of a run.
 
-
-def tell(**facts: Any) -> None:
-    os.write(1, f"{json.dumps(facts)}\n".encode())
-
-
-def serve() -> None:
-    """Fork a process for every request until the input ends; then end those that are left."""
-    known_failpoints()  # read from the sources once, and not by every process
-    wake, waker = os.pipe()
-    os.set_blocking(waker, False)
-    os.set_blocking(wake, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waker)
-    children: dict[int, int] = {}
-    selector = selectors.DefaultSelector()
-    selector.register(0, selectors.EVENT_READ)
-    selector.register(wake, selectors.EVENT_READ)
-    pending = b""
-    while True:
-        ready = {key.fd for key, _ in selector.select()}
-        if wake in ready:
-            os.read(wake, 4096)
-            _report(children)
-        if 0 in ready:
-            given = os.read(0, 1 << 16)
-            if not given:
-                break
-            *lines, pending = (pending + given).split(b"\n")
-            for text in lines:
-                request = json.loads(text)
-                pid = os.fork()
-                if pid == 0:
-                    signal.set_wakeup_fd(-1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    answer = carry_out(request)
-                    tell(id=request["id"], **answer)
-                    os._exit(1 if "error" in answer else 0)
-                children[pid] = request["id"]
-                tell(id=request["id"], pid=pid)
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
-
-
-def _report(children: dict[int, int]) -> None:
-    while children:
-        pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-        if pid == 0:
-            return
-        if os.WIFSTOPPED(status):
-            tell(id=children[pid], stopped=True)
-        else:
-            tell(id=children.pop(pid), exit=os.waitstatus_to_exitcode(status))
-
-
-if __name__ == "__main__":
-    sys.exit(serve())
+    Args:
+        line: what `SharedTopic` is made of.
+        step: its name after ``step_``.
+        run: the id of the run.
+        trace: file for the names of all failpoints that the task passes, where none is to act.
+        options: of the step.
+    """
+    if trace is not None:
+        named._armed = Tracer(trace)  # type: ignore[assignment]
+    pipeline = SharedTopic(**line)
+    pipeline.ledger, pipeline.source = ledger_of(pipeline.pipeline), offsets_of(pipeline.pipeline)
+    return getattr(pipeline, f"step_{step}")(run, **options)

@@ -1,6 +1,6 @@
 """Every kind of sink, as the contract suite needs it: how it is declared, and what a reader of it sees.
 
-Also a program, as `sinks_step` is: its steps are whole runs, whose lease is over soon after they were killed.
+Also steps for processes, as `sinks_step` has them: whole runs, whose lease is over soon after they were killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.integration import sinks_step
 from tests.integration.sinks_world import World, values
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
-BRIEF = timedelta(seconds=1)
+BRIEF = timedelta(seconds=0.2)
 """The lease of runs that are killed: whoever comes next waits for its end."""
 
 COLUMNS = {"value": "text"}
@@ -185,6 +185,10 @@ def _delete_staged(world: World, table: str) -> None:
         cursor.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
 
 
+RUN = "tests.integration.sink_kinds:take_run"
+"""What takes a run in a process of its own."""
+
+
 class Runs(sinks_step.Watched):
     """Whole runs, in a process of their own."""
 
@@ -209,5 +213,6 @@ class Runs(sinks_step.Watched):
         return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 
 
-if __name__ == "__main__":
-    sinks_step.main(Runs)
+def take_run() -> None:
+    """Take the run that the environment names."""
+    sinks_step.take_step(Runs)

@@ -1,13 +1,21 @@
-"""One step of an epoch in a process of its own, so that it can be killed or stopped there; see `sinks_world`."""
+"""One step of an epoch in a process of its own, so that a test can kill or stop it there; see `sinks_world`."""
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
 from epochline import Pipeline
 from epochline.failpoints import watched, watched_source
 from tests.integration.in_process import InProcess
 from tests.integration.sinks_world import in_process
+
+for _name in (
+    "confluent_kafka.admin", "epochline.kafka.markers", "epochline.kafka.preflight", "epochline.kafka.sending",
+    "epochline.outlets.files", "epochline.outlets.topic", "fsspec.implementations.local", "pandas", "psycopg2.extras",
+    "pyarrow.parquet", "sqlalchemy.dialects.postgresql.psycopg2", "encodings.idna",
+):  # fmt: skip
+    import_module(_name)  # What a step would import on its way is there once for all forked processes.
 
 
 class Watched(InProcess):
@@ -18,7 +26,8 @@ class Watched(InProcess):
         return watched(super().ledger)
 
 
-def main(kind: type[Watched] = Watched) -> None:
+def take_step(kind: type[Watched] = Watched) -> None:
+    """Take the step that the environment names, of the pipeline that it holds."""
     plain = in_process(os.environ["DSN"], os.environ["BOOTSTRAP"], Pipeline.from_stored(os.environ["PIPELINE"]))
     it = kind(
         dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
@@ -26,7 +35,3 @@ def main(kind: type[Watched] = Watched) -> None:
     it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"
     it.invisible_allowed = plain.source.look(plain.pipeline.source).invisible_allowed
     print(getattr(it, os.environ["STEP"])())
-
-
-if __name__ == "__main__":
-    main()

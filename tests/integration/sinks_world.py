@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from kafka import KafkaAdminClient
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
+from tests.processes.client import Forked, fork_server
 
-PROJECT = Path(__file__).parents[2]
+_UNDECIDED_SECONDS = 0.5
 _numbers = itertools.count(1)
 
 
@@ -45,9 +46,18 @@ def new_topics(bootstrap: str, *, partitions: int = 2, names: Sequence[str] = ("
     return topics
 
 
+@cache
+def producer_to(bootstrap: str) -> Producer:
+    """The one producer of this process: a new one waits half a second for its id before it sends."""
+    # A test may have killed the broker since the last record.
+    return Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "reconnect.backoff.max.ms": 100, "log_level": 0}
+    )
+
+
 def produce(bootstrap: str, topic: str, values: Sequence[str | None], *, keys: Sequence[str | None] = ()) -> None:
     """Each value to the partition of its key, or, without keys, to partition i modulo 2."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer = producer_to(bootstrap)
     for at, value in enumerate(values):
         placed: dict[str, Any] = {"key": keys[at]} if keys else {"partition": at % 2}
         producer.produce(topic, value=value, **placed)
@@ -55,28 +65,41 @@ def produce(bootstrap: str, topic: str, values: Sequence[str | None], *, keys: S
 
 
 def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[Seen]:
-    """Everything that a consumer of this isolation sees in a topic now, by partition and offset."""
+    """Everything that a consumer of this isolation sees in a topic now, by partition and offset.
+
+    Where a transaction hides the end of a partition from it, the consumer waits for a while: a commit is answered
+    before its records are visible.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap, "group.id": "tests", "isolation.level": isolation,
             "enable.partition.eof": True, "enable.auto.commit": False,
+            # How long the broker waits for more before a consumer hears of the end.
+            "fetch.wait.max.ms": 10,
         }
     )  # fmt: skip
     try:
         partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
-        found, left = [], set(partitions)
+        found, left, hidden = [], set(partitions), set()
+        begun = time.monotonic()
         while left:
-            message = consumer.poll(10)
-            assert message is not None, "the broker is silent"
+            message = consumer.poll(0.1)
+            if message is None:
+                assert time.monotonic() < begun + 10, "the broker is silent"
+                if time.monotonic() > begun + _UNDECIDED_SECONDS:
+                    left -= hidden
+                continue
+            partition, offset = message.partition(), message.offset()
             if message.error():
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                left.discard(message.partition())
+                _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+                (hidden.add if offset < end else left.discard)(partition)
                 continue
             found.append(
                 Seen(
-                    partition=message.partition(),
-                    offset=message.offset(),
+                    partition=partition,
+                    offset=offset,
                     key=_text(message.key()),
                     value=_text(message.value()),
                     headers=tuple(message.headers() or ()),
@@ -103,9 +126,10 @@ class World:
     bootstrap: str
     source: str
     topics: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    program: str = "tests.integration.sinks_step"
+    task: str = "tests.integration.sinks_step:take_step"
     """What takes a step in a process of its own."""
+    path: tuple[Path, ...] = ()
+    """Folders of modules that such a process needs besides those of the tests."""
 
     def produce(self, *values: str | None, keys: Sequence[str | None] = ()) -> None:
         produce(self.bootstrap, self.source, values, keys=keys)
@@ -121,17 +145,10 @@ class World:
         schema, table = box.table.split(".")
         return int(self.it.sql(f'SELECT count(*) FROM "{schema}"."{table}"')[0][0])
 
-    def in_a_process(self, step: str, **environment: str) -> subprocess.Popen[str]:
+    def in_a_process(self, step: str, **environment: str) -> Forked:
         """One step of a use case, ``publish`` or ``epoch``, in a process of its own."""
-        given = {
-            **os.environ, "PYTHONPATH": ":".join(map(str, (PROJECT / "include", PROJECT / "spark_jobs", PROJECT, PROJECT / "tests" / "functions"))),
-            "STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(),
-            "BOOTSTRAP": self.bootstrap, **self.environment, **environment,
-        }  # fmt: skip
-        return subprocess.Popen(
-            [sys.executable, "-m", self.program],
-            cwd=PROJECT, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        given = {"STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(), "BOOTSTRAP": self.bootstrap}
+        return fork_server.fork(self.task, environment=given | environment, path=self.path)
 
     def done(self, step: str, **environment: str) -> None:
         """A process does the step to its end."""

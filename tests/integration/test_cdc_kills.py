@@ -5,11 +5,9 @@ from __future__ import annotations
 import random
 from datetime import UTC
 
-from confluent_kafka import Producer
-
 from epochline import KafkaSource
-from tests.integration.sinks_world import World, in_process, new_topics
-from tests.integration.test_cdc_orders import DECLARED, Order, Shop
+from tests.integration.shop import DECLARED, Order, Record, Shop
+from tests.integration.sinks_world import World, in_process, new_topics, producer_to
 
 KILLS = (
     "begin.committed", "write.copy", "write.commit", "write.committed", "manifest.committed",
@@ -37,8 +35,8 @@ def test_the_target_is_the_source_table_after_every_epoch_wherever_it_was_killed
         assert _target(world) == shop.orders, kill
 
 
-def _send(bootstrap: str, topic: str, changes: list[list[tuple[bytes | None, bytes | None]]], rng) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+def _send(bootstrap: str, topic: str, changes: list[list[Record]], rng) -> None:
+    producer = producer_to(bootstrap)
     for records in changes:
         partition = rng.randrange(PARTITIONS)  # as after a change of the topic's partitions: not by the key
         for key, value in records:

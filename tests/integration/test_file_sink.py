@@ -8,8 +8,6 @@ import os
 import pickle
 import resource
 import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -46,8 +44,7 @@ from tests.integration.file_epochs import (
     stage,
     write_part,
 )
-
-PROJECT = Path(__file__).parents[2]
+from tests.processes.client import Forked, fork_server
 
 
 def failpoints_of_the_sink() -> list[str]:
@@ -92,15 +89,9 @@ def left(path: str) -> list[str]:
     return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
 
 
-def process(step: str, path: str, place: Path, failpoint: str = "") -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), "EPOCHLINE_FAILPOINT": failpoint}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.file_epochs", step, path, str(place)],
-        cwd=PROJECT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def process(step: str, path: str, place: Path, failpoint: str = "") -> Forked:
+    environment = {"EPOCHLINE_FAILPOINT": failpoint}
+    return fork_server.fork("tests.integration.file_epochs:main", step, path, place, environment=environment)
 
 
 # Shown whole, and once.
@@ -398,8 +389,7 @@ def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_fas
     committable = sealed(sink, attempt_of(2))
     keep(committable, place)
     with process("commit", disk, place, f"{failpoint}:stop") as zombie:
-        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
+        zombie.until_stopped()
         sink.recover_and_commit(committable)
         committed(sink, attempt_of(3))
         before = list(committed_files(disk))

@@ -29,10 +29,10 @@ from tests.integration.kafka_topics import (
     delete_topic,
     make_topic,
     read_topic,
-    sending_process,
     values,
 )
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+from tests.integration.sends import sending_process
 
 MINUTE = timedelta(minutes=1)
 
@@ -186,8 +186,7 @@ def test_a_zombie_that_wakes_before_its_commit_is_fenced_and_shows_nothing(
 ) -> None:
     """P13, F22: its records are seen by no read_committed consumer, and it is told why."""
     with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 10, "topic.commit:stop") as zombie:
-        _, status = os.waitpid(zombie.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), zombie.communicate()
+        zombie.until_stopped()
         sent(settings, topic, 5, epoch=2)
 
         zombie.send_signal(signal.SIGCONT)

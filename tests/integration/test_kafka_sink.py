@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-import psutil
 import psycopg2
 import pytest
 from kafka import KafkaAdminClient
@@ -19,6 +17,7 @@ from epochline.coordinator import PlanOutcome, publish, seal
 from epochline.epoch import Run
 from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints import arm
+from epochline.kafka import preflight, sending
 from epochline.ledger import outbox
 from epochline.ledger.postgres import PostgresLedger
 from epochline.operations import Subject
@@ -141,11 +140,10 @@ def test_a_zombie_that_wakes_before_its_commit_changes_nothing(world):
     """P13, F22: fenced by the next publisher's init_transactions; its records are never visible."""
     world.produce("a", "b", "c")
     world.it.epoch()
-    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.commit:stop")
-    _wait_until_stopped(zombie.pid)
+    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.commit:stop").until_stopped()
 
     world.it.publish()
-    os.kill(zombie.pid, signal.SIGCONT)
+    zombie.send_signal(signal.SIGCONT)
     _, said = zombie.communicate(timeout=60)
 
     assert zombie.returncode != 0
@@ -158,11 +156,10 @@ def test_a_zombie_that_wakes_before_its_commit_changes_nothing(world):
 def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
     world.produce("a", "b", "c")
     world.it.epoch()
-    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop")
-    _wait_until_stopped(zombie.pid)
+    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop").until_stopped()
 
     world.it.publish()
-    os.kill(zombie.pid, signal.SIGCONT)
+    zombie.send_signal(signal.SIGCONT)
     _, said = zombie.communicate(timeout=60)
 
     assert zombie.returncode == 0, said
@@ -240,17 +237,20 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(postgres_ds
 
 
 @pytest.mark.slow  # F19 kills the broker, too, and has one topic
-def test_a_topic_that_is_down_delays_itself_alone_and_loses_nothing(postgres_dsn, kafka_bootstrap):
+def test_a_topic_that_is_down_delays_itself_alone_and_loses_nothing(postgres_dsn, kafka_bootstrap, monkeypatch):
     """E6: the table shows its epochs, another topic too; the one that is down gets all of them when it is back."""
     world = new_world(postgres_dsn, kafka_bootstrap, OUT)
     up = world.it.kafka
     down = {"bootstrap.servers": "127.0.0.1:1"}
     world.it.kafka = down
-    for value in ("a", "b"):
-        world.produce(value)
-        world.it.epoch()
-    with pytest.raises(SinkUnavailableError):
-        world.it.publish()
+    with monkeypatch.context() as impatient:
+        impatient.setattr(preflight, "_PATIENCE_MS", 1_000)
+        impatient.setattr(sending, "_PATIENCE_SECONDS", 1.0)
+        for value in ("a", "b"):
+            world.produce(value)
+            world.it.epoch()
+        with pytest.raises(SinkUnavailableError):
+            world.it.publish()
     assert world.it.sql("SELECT value FROM lines ORDER BY 1") == [("a",), ("b",)]
     assert world.seen() == []
 
@@ -291,12 +291,12 @@ def armed(failpoint: str) -> Iterator[None]:
 @pytest.mark.parametrize("place", ["topic.record@2", "topic.commit"], ids=["between two reads", "after the last read"])
 def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(world, monkeypatch, place):
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
-    monkeypatch.setattr(PostgresLedger, "_idle_limit", staticmethod(lambda _: 1.0))
+    monkeypatch.setattr(PostgresLedger, "_idle_limit", staticmethod(lambda _: 0.5))
     monkeypatch.setattr(outbox, "_AT_ONCE", 1)
     world.produce("a", "b", "c")
     world.it.epoch()
 
-    with armed(f"{place}:sleep:3"):
+    with armed(f"{place}:sleep:1.5"):
         world.it.publish()
 
     assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
@@ -325,13 +325,13 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
     )
     world.produce("a", "b")
     world.it.epoch()
-    with armed("topic.record@1:sleep:2"), pytest.raises(SinkUnavailableError, match="Raise transaction_timeout"):
+    with armed("topic.record@1:sleep:1.2"), pytest.raises(SinkUnavailableError, match="Raise transaction_timeout"):
         world.it.publish()
     (out, *others) = world.it.pipeline.sinks
     longer = out.model_copy(update={"transaction_timeout": timedelta(minutes=1)})
     world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": (longer, *others)})
 
-    with armed("topic.record@1:sleep:2"):
+    with armed("topic.record@1:sleep:1.2"):
         world.it.publish()
 
     assert values(world.seen()) == ["a", "b"]
@@ -449,15 +449,6 @@ def test_headers_partition_and_tombstones_arrive(postgres_dsn, kafka_bootstrap):
     assert found == {
         (1, "a", "x", (("trace", b"1"),)), (0, "b", None, (("trace", None),)), (1, None, "", (("trace", None),)),
     }  # fmt: skip
-
-
-def _wait_until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the process did not stop")
 
 
 def _copied(stack, dsn: str, *, back: bool = False) -> None:

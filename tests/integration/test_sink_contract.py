@@ -5,9 +5,7 @@ The own sink is the one of docs/sinks.md, so that what the page shows is what is
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass, field
 
@@ -17,8 +15,9 @@ from epochline.coordinator import Plan, PlanOutcome, abort, commit, seal
 from epochline.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.errors import SealRefusedError
 from epochline.layout import StagingTicket
-from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, Kind, kind_of, write_sink_of_the_page
-from tests.integration.sinks_world import PROJECT, World, new_world
+from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, RUN, Kind, kind_of, write_sink_of_the_page
+from tests.integration.sinks_world import World, new_world
+from tests.processes.client import Forked
 
 every_kind = pytest.mark.parametrize("line", ALL, indirect=True)
 every_kind_that_follows = pytest.mark.parametrize("line", FOLLOWING, indirect=True)
@@ -98,9 +97,7 @@ def line(request, postgres_dsn, kafka_bootstrap, tmp_path, monkeypatch) -> Line:
     monkeypatch.delitem(sys.modules, "sqlite_sink", raising=False)
     kind = kind_of(request.param, tmp_path)
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
-    world.program = "tests.integration.sink_kinds"
-    paths = (PROJECT / "include", PROJECT, PROJECT / "tests" / "functions", tmp_path)
-    world.environment = {"PYTHONPATH": ":".join(map(str, paths))}
+    world.task, world.path = RUN, (tmp_path,)
     return Line(world=world, kind=kind, beside=bool(world.it.pipeline.beside))
 
 
@@ -361,14 +358,11 @@ def test_a_zombie_woken_before_its_write_adds_nothing(line: Line, place: str) ->
     line.assert_settled()
 
 
-def _stopped_at(line: Line, failpoint: str) -> subprocess.Popen[str]:
-    zombie = line.world.in_a_process("shown", EPOCHLINE_FAILPOINT=f"{failpoint}:stop")
-    _, status = os.waitpid(zombie.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), zombie.communicate()
-    return zombie
+def _stopped_at(line: Line, failpoint: str) -> Forked:
+    return line.world.in_a_process("shown", EPOCHLINE_FAILPOINT=f"{failpoint}:stop").until_stopped()
 
 
-def _woken(zombie: subprocess.Popen[str]) -> str:
-    os.kill(zombie.pid, signal.SIGCONT)
+def _woken(zombie: Forked) -> str:
+    zombie.send_signal(signal.SIGCONT)
     out, err = zombie.communicate(timeout=60)
     return out + err

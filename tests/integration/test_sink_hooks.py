@@ -21,7 +21,7 @@ from epochline import Files, KafkaTopic, OwnSink, Text
 from epochline.coordinator import abort, commit, seal
 from epochline.epoch import AbortOutcome
 from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
-from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, Folder
+from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder
 from tests.integration.sinks_world import World, new_world, values
 
 RECORDING = "own:recording"
@@ -74,7 +74,7 @@ def four(postgres_dsn, kafka_bootstrap, tmp_path) -> Four:
     files = Files(path=str(tmp_path / "files"), columns=COLUMNS)
     topic = KafkaTopic(topic="out", value=Text())
     world = new_world(postgres_dsn, kafka_bootstrap, topic, files, _recording(tmp_path / "recording"))
-    world.program = "tests.integration.sink_kinds"
+    world.task = RUN
     return Four(world=world, folder=tmp_path)
 
 

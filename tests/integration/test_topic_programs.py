@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -15,8 +16,9 @@ from epochline import Json, KafkaTopic
 from epochline.coordinator import PlanOutcome, commit, publish, seal
 from epochline.declarations import find
 from tests.integration.kafka_topics import read_topic
-from tests.integration.sinks_world import PROJECT, World, in_process, new_topics, new_world, values
+from tests.integration.sinks_world import World, in_process, new_topics, new_world, values
 
+DAGS = Path(__file__).parents[2] / "dags"
 _numbers = itertools.count(1)
 Made = Callable[..., World]
 
@@ -27,7 +29,7 @@ def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
 
     def make(name: str, *, reads: str | None = None) -> World:
         source, out = new_topics(kafka_bootstrap)
-        declared = find(name, PROJECT / "dags")
+        declared = find(name, DAGS)
         sinks = tuple(
             one.model_copy(update={"topic": out}) if isinstance(one, KafkaTopic) else one for one in declared.sinks
         )
@@ -38,11 +40,7 @@ def shipped(postgres_dsn: str, kafka_bootstrap: str) -> Made:
         }
         it = in_process(postgres_dsn, kafka_bootstrap, declared.model_copy(update=fields))
         it.create()
-        path = ":".join(str(PROJECT / one) for one in ("include", ".", "spark_jobs", "tests/functions"))
-        return World(
-            it=it, bootstrap=kafka_bootstrap, source=it.pipeline.source.topics[0], topics=(out,),
-            environment={"PYTHONPATH": path},
-        )  # fmt: skip
+        return World(it=it, bootstrap=kafka_bootstrap, source=it.pipeline.source.topics[0], topics=(out,))
 
     return make
 
@@ -220,7 +218,7 @@ class TestReadOn:
     @pytest.fixture
     def counting(self, postgres_dsn: str, kafka_bootstrap: str) -> World:
         """The topic of the counting pipeline, as that declares it, with counts that are made here."""
-        (topic,) = find("ip_count_topic", PROJECT / "dags").topics
+        (topic,) = find("ip_count_topic", DAGS).topics
         parse = Json(columns=topic.value.record)
         sink = topic.model_copy(update={"aggregated": False})
         return new_world(postgres_dsn, kafka_bootstrap, sink, table=False, parse=parse)
