@@ -14,7 +14,7 @@ COMPILED := include spark_jobs dags plugins tests bench
 # servers). WORKERS=0 runs them in one, as a debugger needs it.
 WORKERS ?= 2
 DURATIONS := build/durations.tsv
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations-file $(DURATIONS)
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations-file $(DURATIONS)
 
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e

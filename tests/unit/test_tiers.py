@@ -1,0 +1,21 @@
+"""Which tests run in one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiers import group
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [
+        ("airflow/test_epochs.py", "airflow"),
+        ("integration/spark/test_spark_state.py", "spark"),
+        ("integration/test_stack.py", "stacks"),
+        ("e2e/test_tutorial.py", "stacks"),
+        ("integration/test_audit.py", "integration/test_audit.py"),
+    ],
+)
+def test_tests_share_a_process_with_those_that_need_the_same_servers(path: str, named: str) -> None:
+    assert group(path) == named
