@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -18,6 +17,7 @@ from tests.crash.reliability import Recovery
 from tests.crash.servers import Server, wait_for
 from tests.crash.watching import Keyed, Watchers, watching
 from tests.integration.sinks_world import World, new_world
+from tests.processes.client import Forked
 
 KEYS = 7
 
@@ -42,7 +42,7 @@ class Stream:
         )  # fmt: skip
         self._numbers = itertools.count()
         self._produced: dict[str, list[str]] = {}
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Forked] = []
 
     @property
     def bootstrap(self) -> str:
@@ -79,7 +79,7 @@ class Stream:
         """The epochs that were published here."""
         return [one.epoch_id for one in self.world.it.publish()]
 
-    def publisher(self, failpoint: str = "", **environment: str) -> subprocess.Popen[str]:
+    def publisher(self, failpoint: str = "", **environment: str) -> Forked:
         """A process that publishes; given a failpoint, it has stopped itself there, once."""
         at = failpoint if "@" in failpoint else f"{failpoint}@1"
         given = {NAMED: f"{at}:stop"} if failpoint else {}
@@ -123,7 +123,7 @@ class Stream:
                 process.communicate()
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 120) -> tuple[int, str]:
+def ended(process: Forked, seconds: float = 120) -> tuple[int, str]:
     """Exit code of a publisher and what it said last."""
     _, said = process.communicate(timeout=seconds)
     return process.returncode, said

@@ -1,13 +1,8 @@
-"""Epochs of a file sink, step by step, as a run's processes take them; also to be run as a process that is killed.
-
-``python -m tests.integration.file_epochs STEP FOLDER SEALED`` takes a step of the epoch that SEALED, a file which
-stands for the ledger, is about: ``whole`` (begin to commit), ``commit``, ``abort`` (begin, write, abort).
-"""
+"""Epochs of a file sink, step by step, as a run's processes take them; `main` is what a process that is killed does."""
 
 from __future__ import annotations
 
 import json
-import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -112,6 +107,13 @@ def kept(place: Path) -> Committable:
 
 
 def main(step: str, folder: str, place: Path) -> None:
+    """Take a step of the epoch whose committable lies at ``place``, which stands for the ledger.
+
+    Args:
+        step: ``whole`` (begin to commit), ``commit``, or ``abort`` (begin, write, abort).
+        folder: of the sink.
+        place: read by ``commit``, written by ``whole``.
+    """
     sink = sink_at(folder)
     attempt = attempt_of(2, token="0f3c8a52-one")
     if step == "whole":
@@ -123,7 +125,3 @@ def main(step: str, folder: str, place: Path) -> None:
     else:
         stage(sink, attempt)
         sink.abort(attempt)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

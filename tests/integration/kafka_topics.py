@@ -1,22 +1,16 @@
-"""Topics of tests: made, read back by another client than the one that sends, and sent to by processes of their own."""
+"""Topics of tests: made, and read back by another client than the one that sends."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
 from epochline.brokers import python_settings
-
-PROJECT = Path(__file__).parents[2]
 
 
 def make_topic(settings: Mapping[str, str], name: str, partitions: int = 1, **configs: str) -> str:
@@ -55,38 +49,3 @@ def read_topic(settings: Mapping[str, str], topic: str, isolation: str = "read_c
 
 def values(settings: Mapping[str, str], topic: str, isolation: str = "read_committed") -> list[bytes]:
     return [record.value for record in read_topic(settings, topic, isolation)]
-
-
-SENDER = """
-import sys
-from datetime import timedelta
-from epochline.errors import EpochlineError
-from epochline.kafka.markers import Marker
-from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
-servers, topic, transactional_id, epoch, count = sys.argv[1:]
-settings = {"bootstrap.servers": servers}
-records = [Outgoing(None, b"%s-%d" % (epoch.encode(), number), (), 0) for number in range(int(count))]
-try:
-    if transactional_id == "plainly":
-        send_plainly(settings, topic, records)
-    else:
-        with TransactionalSender(settings, transactional_id, timedelta(minutes=1)) as sender:
-            sender.fence()
-            marker = Marker(generation=1, epoch_id=int(epoch), token="of a process")
-            sender.send(topic, records, Marker.key("orders", f"kafka:{topic}"), marker.body())
-except EpochlineError as error:
-    print(f"{type(error).__name__}: {error}")
-else:
-    print("sent")
-"""
-
-
-def sending_process(
-    bootstrap: str, topic: str, transactional_id: str, epoch: int, count: int, failpoint: str
-) -> subprocess.Popen[str]:
-    """A process that fences and sends one epoch; a failpoint decides what becomes of it."""
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), "EPOCHLINE_FAILPOINT": failpoint}
-    arguments = [sys.executable, "-c", SENDER, bootstrap, topic, transactional_id, str(epoch), str(count)]
-    return subprocess.Popen(
-        arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT
-    )

@@ -25,6 +25,7 @@ _ABORT_SECONDS = 10.0
 _TURN_SECONDS = 1.0
 _SERVED_EVERY = 1_000
 _CHOSEN_BY_KEY = -1
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,7 @@ class _Queue:
     def _delivered(self, error: KafkaError | None, _record: Message) -> None:
         if error is None:
             self._stored += 1
-        elif self._failed is None:
+        elif self._failed is None or self._failed.code() in _PURGED:
             self._failed = error
 
     def _serve(self, seconds: float) -> None:
@@ -228,6 +229,9 @@ class _Queue:
             self._producer.poll(seconds)
         self._reports.check()
         if self._failed is not None:
+            if self._failed.code() in _PURGED:
+                # Taken along by another record's failure, which is the reason, and may be reported after it.
+                self._producer.flush(_TURN_SECONDS)
             raise self._reports.explained(self._failed, self._doing)
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise SinkUnavailableError(
