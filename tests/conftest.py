@@ -90,11 +90,18 @@ def stack() -> Iterator[Stack]:
 
 def throw_away(stack: Stack) -> None:
     """End the servers at once and delete what they hold: no checkpoint, no orderly end of a broker's many logs."""
-    for pid in filter(None, (*stack.airflow.pids.values(), stack.kafka.pid)):
-        _kill_tree(pid)
+    kill_airflow(stack)
+    if stack.kafka.pid is not None:
+        _kill_tree(stack.kafka.pid)
     if stack.postgres.pid is not None:
         os.kill(stack.postgres.pid, signal.SIGQUIT)
     stack.down(wipe=True)
+
+
+def kill_airflow(stack: Stack) -> None:
+    """End Airflow's processes at once, with the tasks that they run."""
+    for pid in filter(None, stack.airflow.pids.values()):
+        _kill_tree(pid)
 
 
 def _kill_tree(pid: int) -> None:

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,11 +21,22 @@ from kafka.admin import KafkaAdminClient
 from epochline.declarations import find, find_all
 from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
-from tests.conftest import AIRFLOW_DAGS
+from tests.conftest import AIRFLOW_DAGS, kill_airflow
 
 PATIENCE_SECONDS = 300.0
 RUN_BY_THEMSELVES = frozenset({"scheduled", "beside", "backfilled"})
 """DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
+
+
+_STARTED = pytest.StashKey[Stack]()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End Airflow after the last test of this folder: it takes a third of a core, also when it has nothing to do."""
+    stack = item.session.stash.get(_STARTED, None)
+    if stack is not None and nextitem is not None and Path(__file__).parent not in nextitem.path.parents:
+        kill_airflow(stack)
+        del item.session.stash[_STARTED]
 
 
 def eventually(what: str, check: Callable[[], Any], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> Any:
@@ -220,9 +232,10 @@ def _processes() -> Iterator[psutil.Process]:
 
 
 @pytest.fixture(scope="session")
-def scheduler(stack: Stack) -> Scheduler:
+def scheduler(stack: Stack, request: pytest.FixtureRequest) -> Scheduler:
     """Airflow with the DAGs of ``tests/airflow/dags``, all of them unpaused."""
     stack.up(parts=("kafka", "airflow"))
+    request.session.stash[_STARTED] = stack
     one = Scheduler(stack, stack.airflow.token())
     expected = set(find_all(AIRFLOW_DAGS))
     eventually(
