@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +29,7 @@ MAKE = {
     "test-fast": "without a server",
     "test": "what CI runs, `make lint` included",
 }
+_ROW = re.compile(r"^\| `([^`]+)` \| .* \| \d{4}-\d\d-\d\d, `\w+` \|$", re.MULTILINE)
 CALLS = {"--help": "", "lag": "of every declared pipeline, on the stack that the demo leaves"}
 
 
@@ -71,20 +73,22 @@ def measure(targets: Sequence[str]) -> dict[str, tuple[float, str]]:
     return took
 
 
-def table(took: dict[str, tuple[float, str]]) -> str:
-    """The section of the README."""
+def table(took: Mapping[str, tuple[float, str]], former: str = "") -> str:
+    """The section of the README. A command that was not run this time keeps its row of the former page."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    rows = [f"| `{command}` | {what} | {_written(seconds)} |" for command, (seconds, what) in took.items()]
+    rows = {found[1]: found[0] for found in _ROW.finditer(former)}
+    for command, (seconds, what) in took.items():
+        rows[command] = f"| `{command}` | {what} | {_written(seconds)} | {datetime.now(UTC):%Y-%m-%d}, `{commit}` |"
+    order = [f"make {target}" for target in MAKE] + [f"epochline {call}" for call in CALLS]
     return "\n".join(
         [
-            f"Measured by `python -m bench.times` on {datetime.now(UTC):%Y-%m-%d}, at commit `{commit}`, from a fresh"
-            f" clone, on {machine()}.",
+            f"Measured by `python -m bench.times` from a fresh clone, on {machine()}.",
             "",
-            "| command | | time |",
-            "|---|---|---:|",
-            *rows,
+            "| command | | time | date and commit |",
+            "|---|---|---:|---|",
+            *(rows[command] for command in order if command in rows),
         ]
     )
 
@@ -101,11 +105,11 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.targets) - set(MAKE):
         parser.error(f"no time is taken of {', '.join(sorted(unknown))}; choose from {', '.join(MAKE)}")
-    written = table(measure(options.targets or list(MAKE)))
+    took = measure(options.targets or list(MAKE))
     if options.report is None:
-        print(written)
+        print(table(took))
     else:
-        write_section(options.report, "bench.times", written)
+        write_section(options.report, "bench.times", table(took, options.report.read_text()))
 
 
 if __name__ == "__main__":
