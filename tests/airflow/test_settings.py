@@ -69,7 +69,7 @@ def test_without_an_end_a_task_is_tried_again_and_again(scheduler: Scheduler, ti
 
     assert scheduler.state("endless", run) == "running"
     # Airflow compares the number of the try with this one, and with nothing else.
-    assert scheduler.instances("endless", run)["plan_epoch"]["max_tries"] > 1_000_000
+    assert scheduler.instances("endless", run)["plan_epoch"]["max_tries"] >= 1_000_000
     scheduler.call("PATCH", f"/api/v2/dags/endless/dagRuns/{run}", {"state": "failed"})
     # Green where the task waited for its next try, red where it ran (ADR 0011): which, is decided by milliseconds.
     assert scheduler.wait("endless", run) in ("failed", "success")

@@ -27,6 +27,9 @@ from tests.crash.reliability import Recovery
 from tests.crash.servers import Server, wait_for
 
 ROOT = Path(__file__).parents[2]
+LOCAL = "local[2,4]"
+"""A failed task is tried again here too, and no executor has to start."""
+
 CLUSTER = "local-cluster[2,1,1024]"
 FUNCTIONS = ROOT / "tests" / "functions"
 
@@ -124,16 +127,23 @@ def sleeping(line: Line, seconds: int) -> None:
 
 
 @pytest.mark.fault("F3")
-@pytest.mark.parametrize("who", ["Python worker", pytest.param("executor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("who", "master"),
+    [
+        ("Python worker", LOCAL),
+        pytest.param("Python worker", CLUSTER, marks=pytest.mark.slow),
+        pytest.param("executor", CLUSTER, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
-    scripted: Line, tmp_path: Path, who: str, recovery: Recovery
+    scripted: Line, tmp_path: Path, who: str, master: str, recovery: Recovery
 ) -> None:
     """F3, trap 2, I1, I4: Spark tries the task again within the attempt, which is sealed."""
     sleeping(scripted, 8)
     scripted.to_planned("run-1")
     ticket = scripted.begin(1, "run-1")
     assert ticket is not None
-    with job(scripted, ticket, tmp_path, CLUSTER) as running:
+    with job(scripted, ticket, tmp_path, master) as running:
         worker = writer_at_work(scripted, ticket)
         victim = worker if who == "Python worker" else executor_of(worker)
         victim.kill()
@@ -147,15 +157,16 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
 
 
 @pytest.mark.fault("F4")
+@pytest.mark.parametrize("master", [LOCAL, pytest.param(CLUSTER, marks=pytest.mark.slow)])
 def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
-    scripted: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recovery: Recovery
+    scripted: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recovery: Recovery, master: str
 ) -> None:
     """F4, INV-7: the job fails, the abort leaves nothing, the same range is committed once the reason is gone."""
     scripted.produce({0: ["good", "bad", "better"], 1: ["fine"], 2: ["fine"], 3: ["fine"]})
     scripted.to_planned("run-1")
     ticket = scripted.begin(1, "run-1")
     assert ticket is not None
-    with job(scripted, ticket, tmp_path, CLUSTER) as running:
+    with job(scripted, ticket, tmp_path, master) as running:
         assert running.wait(240) == 1
     assert "EPOCHLINE-ERROR BadRecordError" in log_of(tmp_path)
     assert scripted.query("SELECT error LIKE 'BadRecordError%%' FROM epochline.attempts") == [(True,)]

@@ -22,13 +22,13 @@ def test_a_list_of_two_brokers_of_which_the_first_is_down_still_plans_an_epoch(
     with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")) as producer:
         producer.send(topic_name, b"x").get(30)
     sink = PostgresTable(table="orders", columns={"value": "text"})
-    pipeline = Pipeline(name="orders", source=KafkaSource(topics=topic_name), parse=Text(), sinks=sink)
+    pipeline = Pipeline(name="two_brokers", source=KafkaSource(topics=topic_name), parse=Text(), sinks=sink)
     ledger = PostgresLedger(postgres_dsn)
     with ledger.transaction() as tx:
         tx.targets.create(pipeline)
 
     source = KafkaOffsets({"bootstrap.servers": f"127.0.0.1:1,{kafka_bootstrap}"})
-    planned = plan(ledger, source, pipeline, Run(dag_id="orders", run_id="run-1", host="here"))
+    planned = plan(ledger, source, pipeline, Run(dag_id="two_brokers", run_id="run-1", host="here"))
 
     assert planned.outcome is PlanOutcome.PLANNED
     assert [str(one) for one in planned.ranges] == [f"{topic_name}-0[0, 1)"]
