@@ -57,6 +57,7 @@ class Clone:
 def measure(targets: Sequence[str]) -> dict[str, tuple[float, str]]:
     """Seconds and what they are of, by command."""
     folder = Path(tempfile.mkdtemp(prefix="epochline-times-"))
+    folder.chmod(0o755)  # as a checkout is: servers that root starts run as another account
     clone = Clone(folder / "epochline")
     took = {}
     try:
