@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
@@ -30,16 +28,10 @@ from epochline.testing import FakeKafka
 from epochline.topic import KafkaTopic
 from tests.integration.in_process import InProcess
 from tests.integration.registry import SchemaRegistry
+from tests.ports import free_port
 
 REGISTRY = "epochline_registry"
 _numbers = itertools.count(1)
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-    return port
 
 
 @pytest.fixture(scope="module")
