@@ -43,8 +43,10 @@ _SERVERS = frozenset({"stack", "server", "secure_kafka", "spark"})
 """Fixtures behind which a server or a JVM stands."""
 
 _ONE_PROCESS = {
-    "airflow": ("airflow",),
     "crash": ("crash",),
+    "airflow": ("airflow",),
+    # The file of what fired is this process's own, and tests.crash.fired asks at the end whether everything did.
+    "failpoints": ("crash/test_f1_", "crash/test_f02_", "crash/test_failpoints_fired"),
     "spark": ("integration/spark",),
     # Each of these makes stacks, whose ports are chosen before they are taken: one such test at a time.
     "stacks": ("e2e", "soak", "long", "integration/test_stack.py"),
@@ -90,7 +92,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServers:
 
 def group(path: str) -> str:
     """The group of a file below ``tests/``: one of `_ONE_PROCESS`, or the file alone."""
-    return next((name for name, prefixes in _ONE_PROCESS.items() if path.startswith(prefixes)), path)
+    named = (
+        (len(prefix), name) for name, prefixes in _ONE_PROCESS.items() for prefix in prefixes if path.startswith(prefix)
+    )
+    return max(named, default=(0, path))[1]
 
 
 def _rank(path: str) -> int:

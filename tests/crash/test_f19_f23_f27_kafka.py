@@ -20,6 +20,7 @@ from tests.crash.conftest import Background
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server, wait_for
+from tests.crash.watching import all_decided
 
 InBackground = Callable[[Callable[[], Any]], Background]
 
@@ -80,6 +81,7 @@ def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_c
     assert line.run("run-1") == "success"
     assert line.heads()[0] == first
     producer.commit_transaction()
+    all_decided(line.bootstrap, line.topic)
     since = recovery.last_fault()
     producer.close()
     line.remember(held)
@@ -97,6 +99,7 @@ def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
     aborted = line.send(producer, {0: [f"aborted {i}" for i in range(5)]})
     producer.abort_transaction()
     producer.close()
+    all_decided(line.bootstrap, line.topic)
 
     assert line.run() == "success"
 
@@ -121,6 +124,7 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: Callable[...,
             producer.commit_transaction()
             line.remember(sent)
     producer.close()
+    all_decided(line.bootstrap, line.topic)
 
     recovery.took(recover(line, since=recovery.last_fault()))
 

@@ -20,6 +20,7 @@ from psycopg2.extensions import parse_dsn
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS, Order, Subject
+from tests.crash.watching import all_decided
 from tests.integration.in_process import InProcess, from_kafka
 
 COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
@@ -287,6 +288,7 @@ def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audi
         producer.flush()
         producer.commit_transaction() if keep else producer.abort_transaction()
     producer.close()
+    all_decided(one.bootstrap, one.topic)
     one.world.invisible_allowed = frozenset({one.topic})
     one.world.epoch()
 
@@ -310,6 +312,7 @@ def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> 
         producer.send(one.topic, person(number), key=b"k", partition=0)
     producer.commit_transaction()
     producer.close()
+    all_decided(one.bootstrap, one.topic)
     one.world.invisible_allowed = frozenset({one.topic})
     one.world.epoch()
     # As if the marker's offset had held a record that compaction took since.

@@ -13,6 +13,7 @@ from kafka import KafkaProducer
 from epochline import cli
 from epochline.kafka.sending import Outgoing, send_plainly
 from epochline.kafka.tally import Isolation, TopicReader
+from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import make_topic
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 
@@ -61,7 +62,7 @@ def put(producer: KafkaProducer, topic: str, partition: int, *keys: str) -> None
 
 
 def test_committed_aborted_and_open_records_are_told_apart_per_partition(
-    call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer
+    call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """E4b, X4, X24: a reader of uncommitted records sees what no reader of committed ones does."""
     transaction.begin_transaction()
@@ -89,6 +90,7 @@ def test_committed_aborted_and_open_records_are_told_apart_per_partition(
         ["all", "-", "-", "3", "8", "3", "2"]
     ]
     assert "read_committed: 1 distinct values, 3 distinct keys" in table
+    all_decided(kafka_bootstrap, topic)
     ended = json.loads(call(topic, "--json")[1])["partitions"][1]
     assert (ended["read_committed"], ended["aborted"], ended["undecided"]) == (2, 1, 0)
 
@@ -131,7 +133,7 @@ def test_repeats_distinct_values_and_keyless_records_are_counted(
 
 
 def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
-    call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer
+    call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """X4: what was aborted and sent again is no repeat."""
     transaction.begin_transaction()
@@ -140,6 +142,7 @@ def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
     transaction.begin_transaction()
     put(transaction, topic, 0, "a", "b")
     transaction.commit_transaction()
+    all_decided(kafka_bootstrap, topic)
     assert call(topic, "--key-unique")[0] == 0
 
     send_plainly(settings, topic, [Outgoing(key=b"b", value=b"other", partition=1)])
@@ -167,7 +170,7 @@ def test_counting_begins_at_the_given_offset(call: Call, topic: str, settings: d
 
 
 def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
-    topic: str, settings: dict[str, str], transaction: KafkaProducer
+    topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """--follow: a second look goes on where the first one ended."""
     with TopicReader(settings, topic, list(Isolation)) as reader:
@@ -179,6 +182,7 @@ def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
         transaction.begin_transaction()
         put(transaction, topic, 0, "c")
         transaction.abort_transaction()
+        all_decided(kafka_bootstrap, topic)
         assert reader.read() == 3
         second = reader.result()
         assert reader.read() == 0

@@ -11,6 +11,9 @@ from tests.tiers import group
     ("path", "named"),
     [
         ("airflow/test_epochs.py", "airflow"),
+        ("crash/test_f1_every_failpoint.py", "failpoints"),
+        ("crash/test_failpoints_fired.py", "failpoints"),
+        ("crash/test_f11_f12_commit_answer.py", "crash"),
         ("integration/spark/test_spark_state.py", "spark"),
         ("integration/test_stack.py", "stacks"),
         ("e2e/test_tutorial.py", "stacks"),
