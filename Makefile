@@ -10,9 +10,9 @@ LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-ind
 
 COMPILED := include spark_jobs dags plugins tests bench
 
-# Two processes share the tests: one waits for brokers while the other computes (tests/tiers.py says which tests share
-# servers). WORKERS=0 runs them in one, as a debugger needs it.
-WORKERS ?= 2
+# Three processes share the tests and two cores: one waits for brokers while the others compute (tests/tiers.py says which
+# tests share servers). WORKERS=0 runs them in one, as a debugger needs it.
+WORKERS ?= 3
 DURATIONS := build/durations.tsv
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations-file $(DURATIONS)
 

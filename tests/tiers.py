@@ -42,11 +42,20 @@ _SLOW = 4
 _SERVERS = frozenset({"stack", "server", "secure_kafka", "spark"})
 """Fixtures behind which a server or a JVM stands."""
 
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for minutes: a broker is there after 2.7 s of processor time instead of 4.7, the tests of state in
+Spark need 86 s of it instead of 108 (two cores)."""
+
+_LONG = ("integration/test_sink_contract.py", "integration/test_kafka_sink.py", "integration/test_poison.py")
+"""Files of a minute or more: none of them may be what all the other processes wait for at the end."""
+
 _ONE_PROCESS = {
     "crash": ("crash",),
     "airflow": ("airflow",),
     # The file of what fired is this process's own, and tests.crash.fired asks at the end whether everything did.
     "failpoints": ("crash/test_f1_", "crash/test_f02_", "crash/test_failpoints_fired"),
+    # A server of their own, so that one process need not do all of the folder.
+    "crash of brokers": ("crash/test_f19_", "crash/test_f21_", "crash/test_promises_"),
     "spark": ("integration/spark",),
     # Each of these makes stacks, whose ports are chosen before they are taken: one such test at a time.
     "stacks": ("e2e", "soak", "long", "integration/test_stack.py"),
@@ -57,6 +66,7 @@ with their file only. The process that is free first takes the next group, so th
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give each process of a parallel run a folder for temporary files: some tests look at all that lies there."""
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", _JAVA)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
         return
@@ -102,5 +112,5 @@ def _rank(path: str) -> int:
     """Without a server first, since a mistake shows there in seconds; then the long groups."""
     if path.startswith(("unit", "contract", "model")):
         return -1
-    groups = [*_ONE_PROCESS]
-    return groups.index(group(path)) if group(path) in groups else len(groups)
+    order = [*_ONE_PROCESS, *_LONG]
+    return order.index(group(path)) if group(path) in order else len(order)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -83,6 +84,7 @@ class Line:
         self.dsn = dsn
         self.via = via or dsn
         self.bootstrap = bootstrap
+        self._looking = threading.local()
         self.name = name or f"line_{os.getpid()}_{next(_numbers)}"
         self.topic = self.name
         fields: dict[str, Any] = {
@@ -263,9 +265,17 @@ class Line:
     # Looking.
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute(text, values or None)
-            return cursor.fetchall() if cursor.description else []
+        """The rows of an answer; a thread keeps its session, as long as the server lets it live."""
+        session = getattr(self._looking, "session", None)
+        if session is not None:
+            try:
+                return _rows(session, text, values)
+            except (psycopg2.OperationalError, psycopg2.InterfaceError):
+                if not session.closed:
+                    raise
+        self._looking.session = psycopg2.connect(self.dsn)
+        self._looking.session.autocommit = True
+        return _rows(self._looking.session, text, values)
 
     def state(self, epoch_id: int = 1) -> EpochState | None:
         try:
@@ -280,6 +290,12 @@ class Line:
 
     def heads(self) -> dict[int, int]:
         return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", self.name))
+
+
+def _rows(session: Any, text: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    with session.cursor() as cursor:
+        cursor.execute(text, values or None)
+        return cursor.fetchall() if cursor.description else []
 
 
 def as_spark_partition(number: int) -> None:

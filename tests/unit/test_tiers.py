@@ -13,6 +13,7 @@ from tests.tiers import group
         ("airflow/test_epochs.py", "airflow"),
         ("crash/test_f1_every_failpoint.py", "failpoints"),
         ("crash/test_failpoints_fired.py", "failpoints"),
+        ("crash/test_promises_under_kills.py", "crash of brokers"),
         ("crash/test_f11_f12_commit_answer.py", "crash"),
         ("integration/spark/test_spark_state.py", "spark"),
         ("integration/test_stack.py", "stacks"),

@@ -117,6 +117,11 @@ class Reports:
             yield
         except KafkaException as error:
             raise self.explained(error.args[0], doing) from error
+        except SystemError as error:
+            # Raised in place of a fatal error where a record's delivery is reported in the same turn.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self.explained(error.__cause__.args[0], doing) from error
 
     def _refused(self, error: KafkaError) -> SinkError:
         return SinkError(
@@ -164,7 +169,7 @@ def new_consumer(settings: Mapping[str, str], reports: Reports, isolation: str) 
                 "auto.offset.reset": "error",
                 "isolation.level": isolation,
                 # A broker answers so late that it has nothing more: the end of a partition is known no sooner.
-                "fetch.wait.max.ms": 100,
+                "fetch.wait.max.ms": 20,
             }
         )
 

@@ -79,8 +79,8 @@ def last_marker(
     """
     key, reports = Marker.key(pipeline, sink), Reports(settings)
     deadline = time.monotonic() + patience.total_seconds()
-    with _reading(settings, reports, "read_uncommitted") as every:
-        if partitions_of(every, reports, CONTROL_TOPIC, patience.total_seconds()) is None:
+    with _reading(settings, reports, "read_uncommitted", patience) as every:
+        if every is None:
             return None
         newest = -1
         for message in _until_end(every, reports, deadline):
@@ -88,8 +88,8 @@ def last_marker(
                 newest = _offset(message)
     if newest < 0:
         return None
-    with _reading(settings, reports, "read_committed") as committed:
-        return _decided(committed, reports, key, newest, deadline)
+    with _reading(settings, reports, "read_committed", patience) as committed:
+        return None if committed is None else _decided(committed, reports, key, newest, deadline)
 
 
 def _decided(consumer: Consumer, reports: Reports, key: bytes, newest: int, deadline: float) -> Marker | None:
@@ -121,10 +121,18 @@ def _read(message: Message) -> Marker | None:
 
 
 @contextmanager
-def _reading(settings: Mapping[str, str], reports: Reports, isolation: str) -> Iterator[Consumer]:
+def _reading(
+    settings: Mapping[str, str], reports: Reports, isolation: str, patience: timedelta
+) -> Iterator[Consumer | None]:
+    """A consumer at the beginning of the control topic; None where there is no such topic."""
     with reports.explaining(f"reading {CONTROL_TOPIC}"):
         consumer = new_consumer(settings, reports, isolation)
         try:
+            # Asked before anything is assigned: where librdkafka does not know the partition's leader yet, it asks for
+            # the beginning again after half a second.
+            if partitions_of(consumer, reports, CONTROL_TOPIC, patience.total_seconds()) is None:
+                yield None
+                return
             consumer.assign([TopicPartition(CONTROL_TOPIC, 0, OFFSET_BEGINNING)])
             yield consumer
         finally:

@@ -96,6 +96,8 @@ class RecordReader:
                 fetch_max_bytes=_BYTES,
                 # In Python a checksum of every byte takes most of the time, and the digest sees a changed byte as well.
                 check_crcs=False,
+                # So long the client sleeps until it has heard of the partition's leader; 100 by default.
+                retry_backoff_ms=10,
             )
         try:
             yield ReadSession(consumer)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -195,7 +195,7 @@ class _Queue:
             self._serve(0)
         while True:
             try:
-                with self._reports.explaining(self._doing):
+                with self._in_time(), self._reports.explaining(self._doing):
                     self._producer.produce(
                         topic,
                         value=record.value,
@@ -212,7 +212,7 @@ class _Queue:
 
     def settle(self) -> None:
         """Wait until every record is stored by all replicas, and fail if one is not."""
-        while self._producer.flush(_TURN_SECONDS):
+        while self._left():
             self._serve(0)
         self._serve(0)
         if self._stored != self._put:
@@ -224,15 +224,33 @@ class _Queue:
         elif self._failed is None or self._failed.code() in _PURGED:
             self._failed = error
 
+    def _left(self) -> int:
+        """How many records are not stored after another turn."""
+        with self._in_time(), self._reports.explaining(self._doing):
+            return self._producer.flush(_TURN_SECONDS)
+
     def _serve(self, seconds: float) -> None:
-        with self._reports.explaining(self._doing):
+        with self._in_time(), self._reports.explaining(self._doing):
             self._producer.poll(seconds)
         self._reports.check()
         if self._failed is not None:
             if self._failed.code() in _PURGED:
                 # Taken along by another record's failure, which is the reason, and may be reported after it.
-                self._producer.flush(_TURN_SECONDS)
-            raise self._reports.explained(self._failed, self._doing)
+                self._left()
+            with self._in_time():
+                raise self._reports.explained(self._failed, self._doing)
+        self._check_time()
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Once its time-out has passed, a transaction fails in many ways; the time-out is the reason of them all."""
+        try:
+            yield
+        except SinkUnavailableError:
+            self._check_time()
+            raise
+
+    def _check_time(self) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise SinkUnavailableError(
                 f"{self._doing} took longer than its transaction_timeout; {self._stored} of the {self._put} records"
