@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import IO, Any, Protocol
 
@@ -354,6 +354,38 @@ class TableDifference:
     samples: Sequence[RowDifference]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upserted:
+    """What became of the rows staged for an upsert target. Every one is counted, once (INV-9)."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    superseded: int
+    """Older than a row of their key, of the same epoch or of the table."""
+    unchanged: int
+    """The table says the same already: state that did not change, a delete of a key that is not there."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.inserted + self.updated + self.deleted + self.superseded + self.unchanged
+
+    def with_superseded(self, more: int) -> Upserted:
+        """The same, and some more rows that are superseded."""
+        return replace(self, superseded=self.superseded + more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What an epoch did to a target."""
+
+    rows: int
+    """Target rows written or deleted."""
+    upserted: Upserted | None = None
+    """Of an upsert, what became of its staged rows."""
+
+
 class Targets(Protocol):
     """Target tables and the staging tables that feed them."""
 
@@ -396,8 +428,12 @@ class Targets(Protocol):
             SealRefusedError: the rows could not be applied to the target.
         """
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
-        """In the commit: staging into target; the number of target rows written or deleted."""
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
+        """In the commit: staging into target, and what became of it.
+
+        Raises:
+            TargetError: a staged row of an upsert is accounted for by nothing.
+        """
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
         """In the commit: staged quarantine into the ledger; the number of records."""
@@ -566,8 +602,11 @@ class Receipts(Protocol):
     def keep_sealed(self, attempt: Attempt, bodies: Mapping[str, Mapping[str, Any]]) -> None:
         """At the seal: keep with the attempt's manifests, by their sink, what sinks left for their commit."""
 
-    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline) -> None:
-        """In the commit: one receipt per sink, with its rows; tables show the epoch now, the others are due."""
+    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted]) -> None:
+        """In the commit: one receipt per sink, with its rows and what became of those of an upsert, by its table.
+
+        Tables show the epoch now, the others are due.
+        """
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         """What is still to be shown, epochs in order."""

@@ -29,6 +29,7 @@ from epochline.ports import (
     PAUSE_AFTER_FAILURES,
     Aborts,
     ActionRow,
+    Applied,
     Attempts,
     Chain,
     Claims,
@@ -50,6 +51,7 @@ from epochline.ports import (
     Targets,
     Times,
     ToldReceipt,
+    Upserted,
 )
 from epochline.reading import KafkaSource
 from epochline.sink import Committable, Sink, SinkAttempt, WrittenPart
@@ -667,10 +669,10 @@ class FakeTransaction:
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
         pass
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
         rows = [{**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]]
         self.rows.targets[sink.table] += rows
-        return len(rows)
+        return Applied(rows=len(rows))
 
     def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
         found = {}
@@ -722,7 +724,7 @@ class FakeTransaction:
         for sink, body in bodies.items():
             row.manifests[sink] = replace(row.manifests[sink], body=body)
 
-    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline) -> None:
+    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted]) -> None:
         manifests = self.rows.attempts[attempt.attempt_id].manifests
         names = {sink.table: (sink.table, True) for sink in pipeline.targets}
         names |= {box.topic.name: (box.table, False) for box in pipeline.outboxes}

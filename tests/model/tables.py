@@ -20,7 +20,7 @@ from epochline.names import QUARANTINE
 from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
-from epochline.ports import DueReceipt, Manifest, PartSum, PipelineRow
+from epochline.ports import Applied, DueReceipt, Manifest, PartSum, PipelineRow
 from epochline.sink import Committable, WrittenPart
 from epochline.table import PostgresTable
 from epochline.testing import FakeKafka, FakeTransaction
@@ -161,12 +161,12 @@ class GuardedTransaction(FakeTransaction):
 
     # Targets: a row is (partition, offset), and (partition, offset, epoch) once it is visible.
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
         rows = self.rows.staging[staged.table]
         self.rows.targets[sink.table] = sorted(
             [*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)]
         )
-        return len(rows)
+        return Applied(rows=len(rows))
 
     def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
         rows = self.rows.targets[table]

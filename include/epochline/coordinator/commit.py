@@ -132,11 +132,13 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
                 " another epoch moved it. Nothing was"
                 " changed. Abort the epoch, then clear its run from plan_epoch."
             )
-    written = 0
+    written, upserted = 0, {}
     for table in pipeline.tables:
         committing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
         committing.commit(Committable(attempt=ticket.sink_attempt, rows=sealed[table.table], body={}))
-        written += committing.rows
+        written += committing.applied.rows
+        if committing.applied.upserted is not None:
+            upserted[table.table] = committing.applied.upserted
     staged = ticket.table(QUARANTINE)
     if epoch.kind is EpochKind.REQUEUE:
         done, kept = tx.quarantine.requeue(staged, epoch)
@@ -146,7 +148,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     if kept != epoch.counts.quarantined:
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
     tx.states.leave(pipeline, epoch.epoch_id)
-    tx.receipts.write(epoch, attempt, pipeline)
+    tx.receipts.write(epoch, attempt, pipeline, upserted)
     tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)

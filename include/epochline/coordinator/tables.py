@@ -9,7 +9,7 @@ from epochline.epoch import Attempt, Epoch
 from epochline.errors import TargetError
 from epochline.layout import StagedTable
 from epochline.pipeline import Pipeline
-from epochline.ports import Transaction
+from epochline.ports import Applied, Transaction
 from epochline.sink import Committable, SinkAttempt, WrittenPart
 from epochline.table import PostgresTable
 
@@ -36,8 +36,8 @@ class TableSink:
         self._staged = staged
         self._epoch = epoch
         self._attempt = attempt
-        self.rows = 0
-        """Target rows that `commit` wrote or deleted."""
+        self.applied = Applied(rows=0)
+        """What `commit` did to the target."""
 
     def begin(self, attempt: SinkAttempt) -> None:
         """Nothing: staging tables are made with the attempt, all at once."""
@@ -55,13 +55,13 @@ class TableSink:
         """Staging, which was counted before, into the target.
 
         Raises:
-            TargetError: other rows arrived than were sealed.
+            TargetError: other rows arrived than were sealed, or a staged row is accounted for by nothing.
         """
-        self.rows = self._tx.targets.apply(self._pipeline, self._table, self._staged, self._epoch)
-        if self._table.mode in ("append", "replace") and self.rows != committable.rows:
+        self.applied = self._tx.targets.apply(self._pipeline, self._table, self._staged, self._epoch)
+        if self._table.mode in ("append", "replace") and self.applied.rows != committable.rows:
             raise TargetError(
-                f"{self._epoch}: {committable.rows} rows were sealed for {self._table}, but {self.rows} arrived: a"
-                " trigger or rule of the table swallows rows. Nothing was changed. Take it off, or abort the epoch."
+                f"{self._epoch}: {committable.rows} rows were sealed for {self._table}, {self.applied.rows} arrived:"
+                " a trigger or rule of the table swallows rows. Nothing was changed. Take it off, or abort the epoch."
             )
 
     def abort(self, attempt: SinkAttempt) -> None:

@@ -597,8 +597,10 @@ UPDATE epochline.manifest SET body = CAST(:body AS jsonb) WHERE attempt_id = :at
 
 -- name: write_receipt
 -- A manifest names a topic by its outbox, a receipt by the topic.
-INSERT INTO epochline.receipt (pipeline, epoch_id, sink, attempt_id, rows, body, shown_at)
-SELECT :pipeline, :epoch_id, :sink, m.attempt_id, m.rows, coalesce(m.body, '{}'), CASE WHEN :shown THEN now() END
+INSERT INTO epochline.receipt (pipeline, epoch_id, sink, attempt_id, rows, body, shown_at,
+                               inserted, updated, deleted, superseded, unchanged)
+SELECT :pipeline, :epoch_id, :sink, m.attempt_id, m.rows, coalesce(m.body, '{}'), CASE WHEN :shown THEN now() END,
+       :inserted, :updated, :deleted, :superseded, :unchanged
 FROM epochline.manifest m WHERE m.attempt_id = :attempt_id AND m.sink = :manifest
 
 -- name: due_receipts

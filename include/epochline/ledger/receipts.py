@@ -14,7 +14,7 @@ from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run as execute
 from epochline.names import split_table
 from epochline.pipeline import Pipeline
-from epochline.ports import DueReceipt, ToldReceipt
+from epochline.ports import DueReceipt, ToldReceipt, Upserted
 from epochline.sink import Committable, SinkAttempt
 
 TOLD_AT_ONCE = 100
@@ -33,7 +33,7 @@ class PostgresReceipts:
                 self._connection, "keep_sealed", attempt_id=attempt.attempt_id, sink=sink, body=json.dumps(body)
             )  # fmt: skip
 
-    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline) -> None:
+    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted]) -> None:
         names = [(sink.table, sink.table, True) for sink in pipeline.targets]
         names += [(box.topic.name, box.table, False) for box in pipeline.outboxes]
         names += [(sink.name, sink.name, False) for sink in pipeline.beside]
@@ -41,7 +41,7 @@ class PostgresReceipts:
             execute(
                 self._connection, "write_receipt",
                 pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt_id=attempt.attempt_id,
-                sink=sink, manifest=manifest, shown=shown,
+                sink=sink, manifest=manifest, shown=shown, **_counts(upserted.get(sink)),
             )  # fmt: skip
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
@@ -98,6 +98,10 @@ class PostgresReceipts:
     def heard(self, pipeline: str, receipts: Sequence[ToldReceipt]) -> None:
         for one in receipts:
             execute(self._connection, "hear_receipt", pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink)
+
+
+def _counts(upserted: Upserted | None) -> dict[str, int | None]:
+    return {name: None if upserted is None else getattr(upserted, name) for name in Upserted.__slots__}
 
 
 def _committable(pipeline: str, row: Row[Any]) -> Committable:

@@ -13,8 +13,8 @@ from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.statements import run
 from epochline.names import deleted_keys_table, image_table, split_table
 from epochline.pipeline import Pipeline
+from epochline.sinks.application import Application, names, same
 from epochline.sinks.catalog import find_target, remembers_deleted
-from epochline.sinks.modes import Application, names, same
 from epochline.table import PostgresTable
 
 _EXISTED = "_existed"

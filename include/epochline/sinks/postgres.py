@@ -16,10 +16,12 @@ from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run
 from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
-from epochline.ports import TableDifference
-from epochline.sinks import differences, images, modes
+from epochline.ports import Applied, TableDifference
+from epochline.sinks import differences, images
+from epochline.sinks.application import Application, kept_order, names
 from epochline.sinks.catalog import filled_columns, find_target, order_of, remembers_deleted, table_definition
 from epochline.sinks.followed import follow
+from epochline.sinks.modes import apply
 from epochline.sinks.prepare import prepare
 from epochline.staged import staged_columns
 from epochline.state import StateTable
@@ -74,7 +76,7 @@ class PostgresTargets:
         for sink in pipeline.tables:
             target = find_target(self._connection, sink.table)
             if sink.mode == "upsert" and target is not None:
-                kept[sink.table] = bool(modes.kept_order(sink, target, superseded))
+                kept[sink.table] = bool(kept_order(sink, target, superseded))
         return kept
 
     def restart_order(self, pipeline: Pipeline) -> None:
@@ -142,7 +144,7 @@ class PostgresTargets:
     def _create_table(self, table: sql.Identifier, columns: Mapping[str, str], key: Sequence[str]) -> None:
         parts = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns.items()]
         if key:
-            parts.append(sql.SQL("PRIMARY KEY ({})").format(modes.names(key)))
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
         if self._has_owner():
             rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
@@ -172,25 +174,23 @@ class PostgresTargets:
         )
         return int(rows)
 
-    def _application(
-        self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch
-    ) -> modes.Application:
+    def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Application:
         target = find_target(self._connection, sink.table)
         if target is None:
             raise TargetError(f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.")
         superseded = run(
             self._connection, "superseded_epochs", pipeline=epoch.pipeline, generation=epoch.generation
         ).scalar_one()
-        return modes.Application(pipeline=pipeline, sink=sink, staged=staged, target=target, superseded=int(superseded))
+        return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, superseded=int(superseded))
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
         prepare(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
 
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> int:
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
         what = self._application(pipeline, sink, staged, epoch)
         if sink.before_images:
             images.keep_image(self._connection, what, epoch)
-        return modes.apply(self._connection, what, epoch)
+        return apply(self._connection, what, epoch)
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
         return images.cannot_undo(self._connection, pipeline, sink, epochs)
@@ -210,8 +210,8 @@ class PostgresTargets:
             " JOIN epochline.planned_range r ON r.pipeline = %s AND r.epoch_id = %s AND r.topic = q.topic"
             " AND r.partition = q.partition"
         ).format(
-            columns=modes.names(columns),
-            values=modes.names(columns, "q"),
+            columns=names(columns),
+            values=names(columns, "q"),
             staging=sql.Identifier("epochline_staging", staged.table),
         )
         values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)

@@ -10,11 +10,12 @@ from sqlalchemy import Connection
 
 from epochline.columns import INTEGERS, parse_type
 from epochline.epoch import Epoch
-from epochline.errors import SealRefusedError
+from epochline.errors import SealRefusedError, TargetError
 from epochline.layout import DELETED
 from epochline.ledger.cursor import execute_sql
 from epochline.names import order_column
-from epochline.sinks.modes import Application, apply, names, of_generation, same
+from epochline.sinks.application import Application, names, of_generation, same
+from epochline.sinks.modes import apply
 
 _LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 
@@ -156,7 +157,7 @@ def _try_it(connection: Connection, what: Application, epoch: Epoch) -> None:
     """Apply the rows and take it back: the target has rules that only applying shows."""
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
     try:
-        rows = apply(connection, what, epoch)
+        rows = apply(connection, what, epoch).rows
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
     except (psycopg2.IntegrityError, psycopg2.DataError, psycopg2.errors.RaiseException) as error:
         rule = error.diag.constraint_name or "a rule"
@@ -165,6 +166,8 @@ def _try_it(connection: Connection, what: Application, epoch: Epoch) -> None:
         raise SealRefusedError(
             f"{epoch_of(what)}: {what.sink} refuses the rows: {said} ({rule}). Nothing was sealed."
         ) from None
+    except TargetError as error:
+        raise SealRefusedError(f"{epoch_of(what)}: a trial shows that the epoch could not commit: {error}") from error
     execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
     staged = _first(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
     if what.sink.mode in ("append", "replace") and staged != (rows,):
