@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -56,9 +56,42 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
         now: the declaration as it is written now, as JSON.
     """
     found = list(_plain(before, now))
-    for group in sorted(_GROUPS):
-        found += _sinks(group, _by_table(before, group), _by_table(now, group))
+    for group, other in (("sinks", "state"), ("state", "sinks")):
+        was, becomes = _by_table(before, other), _by_table(now, group)
+        found += [
+            Change(
+                field=f"{group}.{table}", before=f"in {other}", now=f"in {group}", effect=Effect.REFUSED, advice=_KEPT
+            )
+            for table in sorted(was.keys() & becomes.keys() - _by_table(before, group).keys())
+        ]
+        moved = {table: sink for table, sink in becomes.items() if table not in was}
+        found += _sinks(group, _by_table(before, group), moved)
     return found
+
+
+def as_last_written(
+    before: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]], now: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The last epoch's declaration with each sink of today's that it left out, as that sink was last declared.
+
+    Rows stay in a table that a declaration leaves out for a while, and so does what they mean.
+
+    Args:
+        before: the declaration of the last epoch, as JSON.
+        earlier: all that epochs were committed with, the newest first; looked at only where a sink is missing.
+        now: the declaration as it is written now, as JSON.
+    """
+    missing = {name for group in _GROUPS for name in _by_table(now, group)}
+    missing -= {name for group in _GROUPS for name in _by_table(before, group)}
+    merged = dict(before)
+    for declared in earlier if missing else ():
+        for group in sorted(_GROUPS):
+            found = {name: sink for name, sink in _by_table(declared, group).items() if name in missing}
+            merged[group] = [*merged.get(group, ()), *found.values()]
+            missing -= found.keys()
+        if not missing:
+            break
+    return merged
 
 
 def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:

@@ -6,7 +6,7 @@ itself (INV-2). Every method that locks says so, and locks are taken in one orde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -126,6 +126,9 @@ class EpochRows(Protocol):
 
     def last_declaration(self, pipeline: str) -> Pipeline | None:
         """The declaration of the pipeline's newest committed epoch."""
+
+    def declarations(self, pipeline: str) -> Iterator[Pipeline]:
+        """All that epochs of the pipeline were committed with, the one that was used last first, one by one."""
 
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         """Extend the lease of a PLANNED epoch, only for its live attempt; False where it is not."""

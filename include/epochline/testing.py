@@ -373,6 +373,10 @@ class FakeTransaction:
         committed = [epoch for epoch in self._of(pipeline) if epoch.state is EpochState.COMMITTED]
         return self.declaration(committed[-1]) if committed else None
 
+    def declarations(self, pipeline: str) -> Iterator[Pipeline]:
+        committed = [epoch for epoch in self._of(pipeline) if epoch.state is EpochState.COMMITTED]
+        yield from map(self.declaration, committed[::-1])
+
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         live = self.live(epoch)
         if epoch.state is not EpochState.PLANNED or live is None or live.number != attempt:

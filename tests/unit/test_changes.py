@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings
-from epochline.changes import Effect, changes
+from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings, StateTable
+from epochline.changes import Effect, as_last_written, changes
 from epochline.parsing import Json, Text
 
 
@@ -93,3 +93,47 @@ def test_each_change_is_told_with_what_becomes_of_it(before, now, field, effect)
     found = {one.field: one.effect for one in changes(before, now)}
 
     assert found[field] is effect
+
+
+def _left_out() -> dict[str, Any]:
+    return stored(sinks=[PostgresTable(table="others", columns={"id": "bigint"})])
+
+
+@pytest.mark.parametrize("between", [0, 1, 3])
+def test_a_table_is_held_against_what_it_was_last_written_with_however_long_ago(between: int) -> None:
+    """Its rows are still there, and mean what they meant."""
+    upsert = stored(sinks=[PostgresTable(**UPSERT, key="id")])
+    history = [*[_left_out()] * between, upsert, stored()]
+
+    written = as_last_written(history[0], history, stored())
+
+    refused = [one for one in changes(written, stored()) if one.effect is Effect.REFUSED]
+    assert {one.field for one in refused} == {"sinks.people.mode", "sinks.people.key"}
+    assert as_last_written(history[0], history, upsert) == written
+    assert [one for one in changes(written, upsert) if one.effect is Effect.REFUSED] == []
+
+
+def test_a_topic_that_was_left_out_for_a_while_is_still_without_markers() -> None:
+    history = [_left_out(), stored(sinks=[topic(semantics="at_least_once")])]
+
+    found = changes(as_last_written(history[0], history, now := stored(sinks=[topic()])), now)
+
+    assert [one.field for one in found if one.effect is Effect.REFUSED] == ["sinks.kafka:people.semantics"]
+
+
+def test_earlier_declarations_are_not_looked_at_where_every_sink_was_declared_before() -> None:
+    def unread() -> Any:
+        raise AssertionError("looked at")
+        yield
+
+    assert as_last_written(stored(), unread(), stored()) == stored()
+
+
+def test_a_table_of_rows_cannot_become_one_of_state() -> None:
+    state = StateTable(table="people", key="id", columns={"id": "bigint", "name": "text"})
+    kept = stored()
+    kept["state"], kept["sinks"] = [json.loads(state.model_dump_json())], []
+
+    (refused,) = [one for one in changes(stored(), kept) if one.effect is Effect.REFUSED]
+
+    assert (refused.field, refused.before, refused.now) == ("state.people", "in sinks", "in state")

@@ -52,8 +52,8 @@ def plan(
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     """The last epoch and what the declaration changed since."""
-    from epochline.changes import changes
-    from epochline.cli.connections import postgres_dsn
+    from epochline.changes import as_last_written, changes
+    from epochline.cli.connections import ledger_of, postgres_dsn
     from epochline.cli.database import ask, session
 
     with session(postgres_dsn(declared.postgres_connection)) as opened:
@@ -61,7 +61,10 @@ def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     if not known:
         return None, []
     now = json.loads(declared.stored())
-    return known[0]["epoch_id"], changes(known[0]["body"], now)
+    with ledger_of(declared).transaction() as tx:
+        earlier = (json.loads(one.stored()) for one in tx.epochs.declarations(declared.name))
+        written = as_last_written(known[0]["body"], earlier, now)
+    return known[0]["epoch_id"], changes(written, now)
 
 
 def _rows(seen: Preview) -> list[dict[str, Any]]:

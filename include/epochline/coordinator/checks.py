@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from epochline.changes import Effect, changes
+from epochline.changes import Effect, as_last_written, changes
 from epochline.continuity import check_same_log, committed_offsets, held
 from epochline.epoch import Epoch, EpochState
 from epochline.errors import (
@@ -46,13 +46,15 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
     """Refuse a declaration under which the rows that are there would mean something else.
 
     Raises:
-        DeclarationError: a sink's mode or key is not what its rows were written by.
+        DeclarationError: a sink's mode or key is not what its rows were last written by, however long ago.
     """
     before = tx.epochs.last_declaration(pipeline.name)
     if before is None:
         return
     now = json.loads(pipeline.stored())
-    refused = [one for one in changes(json.loads(before.stored()), now) if one.effect is Effect.REFUSED]
+    earlier = (json.loads(one.stored()) for one in tx.epochs.declarations(pipeline.name))
+    written = as_last_written(json.loads(before.stored()), earlier, now)
+    refused = [one for one in changes(written, now) if one.effect is Effect.REFUSED]
     if refused:
         said = "; ".join(f"{one.field} was {one.before}, is {one.now}: {one.advice}" for one in refused)
         raise DeclarationError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -184,6 +184,10 @@ class PostgresEpochs:
     def last_declaration(self, pipeline: str) -> Pipeline | None:
         body = execute(self._connection, "last_declaration", pipeline=pipeline).scalar_one_or_none()
         return None if body is None else Pipeline.from_stored(json.dumps(body))
+
+    def declarations(self, pipeline: str) -> Iterator[Pipeline]:
+        for body in execute(self._connection, "declarations", pipeline=pipeline).scalars():
+            yield Pipeline.from_stored(json.dumps(body))
 
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
         changed = execute(

@@ -77,6 +77,12 @@ WHERE e.pipeline = :pipeline AND e.epoch_id = :epoch_id
 SELECT d.body FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
 WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' ORDER BY e.epoch_id DESC LIMIT 1
 
+-- name: declarations
+SELECT d.body FROM epochline.declaration d
+JOIN (SELECT declaration_hash, max(epoch_id) AS last_epoch FROM epochline.epoch
+      WHERE pipeline = :pipeline AND state = 'COMMITTED' GROUP BY declaration_hash) e ON e.declaration_hash = d.hash
+ORDER BY e.last_epoch DESC
+
 -- name: renew_lease
 UPDATE epochline.epoch e SET lease_until = clock_timestamp() + make_interval(secs => :lease)
 FROM epochline.attempt a
