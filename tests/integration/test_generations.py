@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from epochline import Json, KafkaSource, KafkaTopic, Pipeline
 from epochline.errors import SealRefusedError
+from epochline.ledger.postgres import PostgresLedger
 from epochline.operations import ACTIONS, Order, Subject
+from epochline.testing import FakeKafka
 from tests.integration.bench import LINEAGE, Bench
 
 ORDERED = {"k": "text", "v": "integer", "at": "integer"}
@@ -51,7 +54,7 @@ def test_within_the_new_generation_the_highest_offset_wins_again(bench: Callable
     assert planned.epoch is not None
     from epochline.coordinator import seal
 
-    seal(it.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+    seal(it.ledger, it.kafka, ticket, planned.epoch.run)
     it.commit(planned)
 
     assert it.rows() == [("a", 9)]
@@ -165,3 +168,25 @@ def test_extend_back_is_refused_for_an_upsert_target(bench: Callable[..., Bench]
     assert "only rows of mode append and add" in (
         action.preview(subject, action.parameters(to="earliest")).refusal or ""
     )
+
+
+def test_records_are_requeued_into_a_topic_with_keys_only_where_somebody_says_so(postgres_dsn: str) -> None:
+    """An old record would follow newer ones of its key, for which extend-back refuses topics as well."""
+    ledger, kafka = PostgresLedger(postgres_dsn), FakeKafka()
+    value = Json(columns={"k": "text"})
+    action = ACTIONS["requeue"]
+
+    def refusal(topic: KafkaTopic, **asked: Any) -> str:
+        declared = Pipeline(
+            name=topic.topic, source=KafkaSource(topics="orders"), parse=value, bad_records="quarantine", sinks=[topic]
+        )
+        with ledger.transaction() as tx:
+            tx.targets.create(declared)
+            tx.epochs.lock_pipeline(declared.name)
+        subject = Subject(name=declared.name, ledger=ledger, declared=declared, source=kafka)
+        return action.preview(subject, action.parameters(everything=True, **asked)).refusal or ""
+
+    keyed, plain = KafkaTopic(topic="keyed", key="k", value=value), KafkaTopic(topic="plain", value=value)
+    assert "would take an old one for the newest" in refusal(keyed)
+    assert "no record in the quarantine fits" in refusal(keyed, out_of_order=True)
+    assert "no record in the quarantine fits" in refusal(plain)

@@ -23,6 +23,9 @@ class RequeueParameters(Parameters):
     offset: int | None = Field(None, ge=0, description="The one with this offset (name topic and partition too).")
     like: str | None = Field(None, description="Those whose reason is LIKE this, as in SQL: '%not JSON%'.")
     generation: int | None = Field(None, ge=1, description="Of an earlier generation; the present one if not given.")
+    out_of_order: bool = Field(
+        False, description="Let old records follow newer ones of their key in topics that are published to."
+    )
 
 
 class Requeue(EpochAction[RequeueParameters, None]):
@@ -38,10 +41,10 @@ class Requeue(EpochAction[RequeueParameters, None]):
     def foresee(self, tx: Transaction, subject: Subject, asked: RequeueParameters, seen: None) -> Preview:
         declared, _ = subject.declaration()
         row = tx.epochs.pipeline(subject.name)
-        if row is None or asked == RequeueParameters():
+        if row is None or asked == RequeueParameters(out_of_order=asked.out_of_order):
             return refused("say which records: by epoch, topic, partition, offset or reason, or --everything.")
         selection = _selection(asked, row)
-        obstacle = _refusing_sink(tx, declared, selection.generation < row.generation)
+        obstacle = _refusing_sink(tx, declared, selection.generation < row.generation, asked.out_of_order)
         if obstacle is not None:
             return refused(obstacle)
         found = tx.quarantine.selected(subject.name, selection)
@@ -87,8 +90,15 @@ def _selection(asked: RequeueParameters, row: PipelineRow) -> Selection:
     )
 
 
-def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool) -> str | None:
+def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool, out_of_order: bool) -> str | None:
     """A requeued record is older than rows that are there: a sink must know that, or not care."""
+    keyed = [str(topic) for topic in pipeline.topics if topic.key is not None]
+    if keyed and not out_of_order:
+        return (
+            f"{', '.join(keyed)}: whoever keeps the last record of a key, as a compacted topic does, would take an old"
+            " one for the newest. Where keys do not come twice, or that does no harm, say --out-of-order"
+            " (out_of_order in the conf of a run)."
+        )
     if pipeline.states:
         return f"{pipeline.name} keeps state, which later epochs have gone on from: an old record cannot go into it."
     keeps = tx.targets.keeps_order(pipeline)
