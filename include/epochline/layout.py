@@ -11,6 +11,12 @@ from epochline.sink import SinkAttempt
 STAGED_LINEAGE = {name: LINEAGE[name] for name in ("_topic", "_partition", "_offset", "_row")}
 """What every staged row that belongs to a record carries; ``_epoch`` is added by the commit."""
 
+STAGED_PLACE = {"_part": "integer", "_seq": "bigint"}
+"""What every row for a topic carries: the number of the Spark partition that staged it, and of the row within its part.
+
+Rows leave an outbox in an order that is written down: where a table keeps its rows says nothing of it.
+"""
+
 DELETED = "_deleted"
 """Boolean column of an upsert sink's staging: the row is a tombstone that deletes its key."""
 

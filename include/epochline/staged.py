@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochline.layout import DELETED, QUARANTINE_COLUMNS, STAGED_LINEAGE, StagedTable
+from epochline.layout import DELETED, QUARANTINE_COLUMNS, STAGED_LINEAGE, STAGED_PLACE, StagedTable
 from epochline.names import QUARANTINE, staging_table
 from epochline.pipeline import Pipeline
 from epochline.table import PostgresTable, order_columns
+from epochline.topic import Outbox
 
 
 def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str, str]) -> dict[str, str]:
@@ -26,6 +27,8 @@ def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str,
     if sink.mode == "upsert":
         columns |= {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
         columns[DELETED] = "boolean"
+    if isinstance(sink, Outbox):
+        columns |= STAGED_PLACE
     return columns
 
 

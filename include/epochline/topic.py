@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from epochline.columns import LINEAGE, parse_type
 from epochline.declared import Declared, check_columns, check_reference, in_order
+from epochline.layout import STAGED_PLACE
 from epochline.names import OUTBOX, outbox_table
 from epochline.parsing import ValueFormat
 from epochline.restart import Duration
@@ -24,8 +25,8 @@ class Outbox(PostgresTable):
     """The table that holds what is still to be sent to a topic; rows come with the epoch's commit.
 
     Columns: ``key bytea, value bytea, headers text`` (JSON: a list of [name, base64 of the value or null]),
-    ``partition integer`` (NULL: the partitioner chooses), ``order_1, …`` for each column of ``order_by``, and the
-    lineage.
+    ``partition integer`` (NULL: the partitioner chooses), ``order_1, …`` for each column of ``order_by``, the lineage,
+    and ``_part integer, _seq bigint`` (`epochline.layout.STAGED_PLACE`).
     """
 
     topic: KafkaTopic
@@ -161,7 +162,7 @@ class KafkaTopic(Declared):
 
 
 def sending_order(outbox: Outbox) -> tuple[str, ...]:
-    """Columns of an outbox in whose order an epoch's records are sent; empty where none was declared or read."""
+    """Columns of an outbox in whose order an epoch's records are sent: as declared, then read, then staged."""
     declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
     read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
-    return declared + read
+    return declared + read + tuple(STAGED_PLACE)

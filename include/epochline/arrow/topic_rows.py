@@ -14,7 +14,7 @@ from epochline.arrow.reasons import without_values
 from epochline.arrow.rows import TOMBSTONE, ValueDoesNotFitError, said_deleted
 from epochline.arrow.types import column_type, record_schema
 from epochline.functions import load_function
-from epochline.layout import DELETED, STAGED_LINEAGE, StagedTable
+from epochline.layout import DELETED, STAGED_LINEAGE, STAGED_PLACE, StagedTable
 from epochline.specs import OutboxSpec
 
 
@@ -28,7 +28,8 @@ class TopicRows:
 
     def __init__(self, outbox: OutboxSpec, staged: StagedTable) -> None:
         self._topic = outbox.topic
-        self._schema = record_schema(staged.columns)
+        # Whoever stages the rows writes down their place.
+        self._schema = record_schema({name: kind for name, kind in staged.columns.items() if name not in STAGED_PLACE})
         self._kinds = {name: column_type(text) for name, text in outbox.topic.record.items()}
         self._encoder = TopicEncoder(outbox)
         self._select: BatchFunction | None = load_function(outbox.topic.select) if outbox.topic.select else None

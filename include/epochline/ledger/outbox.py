@@ -49,12 +49,8 @@ def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None
 
 
 def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[OutboxRow]:
-    """The rows of an epoch in the order in which they are sent, read in pieces.
-
-    Rows of a transform without ``order_by`` come as they were staged.
-    """
-    order: list[sql.Composable] = [sql.Identifier(name) for name in sending_order(outbox)]
-    order = order or [sql.SQL("ctid")]
+    """The rows of an epoch in the order in which they are sent, read in pieces."""
+    order = [sql.Identifier(name) for name in sending_order(outbox)]
     statement = sql.SQL("SELECT key, value, headers, partition FROM {} WHERE _epoch = %s ORDER BY {}").format(
         sql.Identifier(*split_table(outbox.table)), sql.SQL(", ").join(order)
     )

@@ -10,11 +10,12 @@ from sqlalchemy import Connection
 
 from epochline.columns import INTEGERS, parse_type
 from epochline.errors import TargetError
-from epochline.layout import STAGED_LINEAGE
+from epochline.layout import STAGED_LINEAGE, STAGED_PLACE
 from epochline.ledger.cursor import execute_sql
 from epochline.names import FOLLOWED, deleted_keys_table, order_column, split_table
 from epochline.pipeline import Pipeline
 from epochline.table import PostgresTable, order_columns
+from epochline.topic import Outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +235,8 @@ def _adds_exactly(column: TargetColumn) -> bool:
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
     """Columns of a table that ``epochline migrate`` makes for a sink, with their types."""
     orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
-    return {**(sink.columns or {}), **sink.carried_lineage, **orders}
+    place = STAGED_PLACE if isinstance(sink, Outbox) else {}
+    return {**(sink.columns or {}), **sink.carried_lineage, **orders, **place}
 
 
 def order_of(sink: PostgresTable) -> list[str]:

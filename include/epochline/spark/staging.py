@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -18,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from epochline.arrow.encoding import CopyEncoder
 from epochline.errors import EpochFencedError
 from epochline.failpoints import failpoint
-from epochline.layout import StagedTable, StagingTicket
+from epochline.layout import STAGED_PLACE, StagedTable, StagingTicket
 from epochline.ledger.parts import Part, insert_manifest
 from epochline.spark.beside import BesideParts
 from epochline.spark.connection import transaction
@@ -74,7 +75,7 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         part = PartTransaction(order.ticket, order.dsn, self._write_id, spark_partition)
         try:
             with BesideParts(order.beside, order.flow.tables, order.ticket.sink_attempt, spark_partition) as beside:
-                parts = _stage(part, order, beside, iterator)
+                parts = _stage(part, order, beside, spark_partition, iterator)
                 return PartMessage(spark_partition, part.finish(parts))
         finally:
             part.close()
@@ -123,7 +124,11 @@ def _source(order: WriteOrder) -> type[DataSource]:
 
 
 def _stage(
-    part: PartTransaction, order: WriteOrder, beside: BesideParts, batches: Iterable[pa.RecordBatch]
+    part: PartTransaction,
+    order: WriteOrder,
+    beside: BesideParts,
+    spark_partition: int,
+    batches: Iterable[pa.RecordBatch],
 ) -> list[Part]:
     """Copy every batch, table by table, and say what was copied."""
     flow = order.flow.make()
@@ -133,11 +138,12 @@ def _stage(
         for table in order.flow.tables
     }
     rows = dict.fromkeys(copies, 0)
+    placed = {table.sink for table in order.flow.tables if table.columns.keys() >= STAGED_PLACE.keys()}
 
     def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
         for sink, batch in staged.items():
             if batch.num_rows:
-                copies[sink](batch)
+                copies[sink](_placed(batch, spark_partition, rows[sink]) if sink in placed else batch)
                 rows[sink] += batch.num_rows
 
     for batch in batches:
@@ -151,6 +157,13 @@ def _stage(
         Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | written.get(sink, {}))
         for sink, count in rows.items()
     ]
+
+
+def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.RecordBatch:
+    """The same rows with their `STAGED_PLACE`."""
+    part = pa.repeat(pa.scalar(spark_partition, pa.int32()), batch.num_rows)
+    number = pa.array(np.arange(before, before + batch.num_rows, dtype=np.int64))
+    return batch.append_column("_part", part).append_column("_seq", number)
 
 
 def _copying(part: PartTransaction, table: StagedTable) -> Callable[[pa.RecordBatch], None]:
