@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from epochline.errors import DataLossError
-from epochline.offsets import Head, TopicPartition
+from epochline.offsets import Head, PlannedRange, TopicPartition
 from epochline.planning import PartitionView
 
 _SHOWN = 10
@@ -70,6 +70,49 @@ def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[Topi
             said = f"what leader epoch {head.leader_epoch} wrote now ends at {end} and other records may follow"
             truncated[head.tp] = (said, head.next_offset - end)
     _refuse_truncated(pipeline, truncated, {head.tp: head.next_offset for head in heads})
+
+
+def check_read(
+    epoch: str,
+    ranges: Sequence[PlannedRange],
+    partitions: Sequence[PartitionView],
+    ends: Mapping[TopicPartition, int | None],
+) -> None:
+    """Stop where an epoch may have read another log than the one that its ranges were planned in.
+
+    Records are read by a topic's name, which says nothing of the log behind it (traps 10, 11).
+
+    Args:
+        epoch: the epoch, for the message.
+        ranges: its planned ranges.
+        partitions: what Kafka says after they were read.
+        ends: for ranges that were planned under another leader than today's, what
+            `epochline.ports.OffsetSource.leader_epoch_ends` says of the leader's epoch.
+
+    Raises:
+        DataLossError: a topic is gone or was made again, or a log was truncated before the end of a range.
+    """
+    views = {(view.tp.topic, view.tp.partition): view.tp.topic_id for view in partitions}
+    said = []
+    for planned in ranges:
+        now = views.get((planned.tp.topic, planned.tp.partition))
+        if now is None:
+            said.append(f"{planned.tp} is gone")
+        elif now != planned.tp.topic_id:
+            said.append(
+                f"topic {planned.tp.topic} was deleted and made again (its id was {planned.tp.topic_id}, is now {now})"
+            )
+        elif planned.tp in ends:
+            end = ends[planned.tp]
+            if end is None or end < planned.range.until:
+                until = "nothing any more" if end is None else f"offset {end}"
+                said.append(f"{planned} was truncated: what leader epoch {planned.leader_epoch} wrote ends at {until}")
+    if said:
+        raise DataLossError(
+            f"{epoch}: the log changed after the epoch was planned: {_all(list(dict.fromkeys(said)))}. What was staged"
+            " may be records of another log, so nothing was sealed and no offset moves. Abort the epoch, as the run's"
+            " teardown does; the next run's plan says what was lost, and how an operator goes on."
+        )
 
 
 def committed_offsets(heads: Iterable[Head]) -> int:

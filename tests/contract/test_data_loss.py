@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from epochline.coordinator import PlanOutcome, preview
+from epochline.coordinator import Plan, PlanOutcome, abort, preview
+from epochline.epoch import AbortOutcome, EpochState
 from epochline.errors import DataLossError, SourceError
+from epochline.layout import StagingTicket
 from epochline.planning import OpenTransaction
-from tests.contract.worlds import World, fake_world, postgres_world
+from tests.contract.worlds import World, fake_world, postgres_world, run
 
 
 @pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
@@ -174,3 +177,71 @@ def test_a_hanging_transaction_is_no_loss_and_its_producer_is_named(
 
     assert planned.outcome is PlanOutcome.NOTHING_TO_READ
     assert planned.notes == (f"orders-0: an open transaction holds back offsets [10, 14); {said}",)
+
+
+def _grown_and_planned(world: World) -> tuple[Plan, StagingTicket]:
+    world.kafka.produce("orders", 0, 4)
+    planned = world.plan("r2")
+    assert planned.epoch is not None
+    ticket = world.begin(planned.epoch.epoch_id, "r2")
+    assert ticket is not None
+    return planned, ticket
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["read at once", "resumed by a retry"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_made_again, "topic orders was deleted and made again (its id was id-of-orders, is now another)"),
+        (_gone, "orders-0 is gone"),
+        (
+            lambda world: world.kafka.change_leader("orders", 0, truncate_to=12),
+            "what leader epoch 0 wrote ends at offset 12",
+        ),
+        (_truncated_and_grown, "what leader epoch 0 wrote ends at offset 8"),
+    ],
+    ids=["made again", "gone", "truncated", "truncated and grown"],
+)
+def test_an_epoch_whose_log_changed_after_its_plan_is_not_sealed(
+    world: World, change: Callable[[World], None], said: str, resumed: bool
+) -> None:
+    """INV-3, INV-9, traps 10 and 11: records are read by the topic's name, so what was staged may be of another log."""
+    planned, ticket = _grown_and_planned(world)
+    change(world)
+    if resumed:
+        resumed_as = world.plan("r2")
+        assert resumed_as.outcome is PlanOutcome.RESUMED
+        again = world.begin(ticket.epoch_id, "r2")
+        assert again is not None
+        ticket = again
+    world.stage(planned, ticket)
+
+    with pytest.raises(DataLossError, match=re.escape(said)) as raised:
+        world.seal(ticket, "r2")
+
+    assert "nothing was sealed and no offset moves" in str(raised.value)
+    assert not raised.value.retryable
+    assert world.epoch(ticket.epoch_id).state is EpochState.PLANNED
+    assert abort(world.ledger, "orders", ticket.epoch_id, run("r2"), reason="teardown") is AbortOutcome.ABORTED
+    assert world.heads() == {0: 10, 1: 5}
+
+
+def test_a_new_leader_between_plan_and_seal_is_no_change_of_the_log(world: World) -> None:
+    planned, ticket = _grown_and_planned(world)
+    world.kafka.change_leader("orders", 0)
+    world.kafka.produce("orders", 0, 1)
+    world.stage(planned, ticket)
+
+    world.seal(ticket, "r2")
+
+    assert world.epoch(ticket.epoch_id).state is EpochState.PRE_COMMITTED
+
+
+def test_a_seal_that_is_asked_again_needs_no_kafka(world: World) -> None:
+    """INV-5: what is sealed stays sealed, whatever becomes of the topic."""
+    planned, ticket = _grown_and_planned(world)
+    world.stage(planned, ticket)
+    counts = world.seal(ticket, "r2")
+    _gone(world)
+
+    assert world.seal(ticket, "r2") == counts

@@ -93,8 +93,8 @@ class World:
             assert self.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one)})
         assert self.writer.end(ticket)
 
-    def seal(self, ticket: StagingTicket, who: str = "run-1", **options: Any) -> Any:
-        return seal(self.ledger, ticket, run(who), **{"invisible_allowed": frozenset(), **options})
+    def seal(self, ticket: StagingTicket, who: str = "run-1") -> Any:
+        return seal(self.ledger, self.kafka, ticket, run(who))
 
     def commit(self, epoch_id: int) -> Any:
         return commit(self.ledger, self.kafka, "orders", epoch_id)

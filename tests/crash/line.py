@@ -215,8 +215,7 @@ class Line:
         self.seal(ticket, who)
 
     def seal(self, ticket: StagingTicket, who: str) -> Counts:
-        gaps = self.source.look(self.pipeline.source).invisible_allowed
-        return seal(self.ledger, ticket, self.run_of(who), invisible_allowed=gaps)
+        return seal(self.ledger, self.source, ticket, self.run_of(who))
 
     def commit(self, epoch_id: int) -> Receipt:
         return commit(self.ledger, self.source, self.name, epoch_id)

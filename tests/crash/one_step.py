@@ -190,7 +190,7 @@ class SharedTopic(Line):
         if ticket is None:
             return "sealed already"
         self.stage((), ticket)
-        return str(seal(self.ledger, ticket, self.run_of(who), invisible_allowed=frozenset()).read)
+        return str(seal(self.ledger, self.source, ticket, self.run_of(who)).read)
 
     def step_renew(self, who: str) -> str:
         renew(self.ledger, self.ticket_of(self.epoch_of(who)), self.run_of(who), lease=LEASE)

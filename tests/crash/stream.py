@@ -64,7 +64,7 @@ class Stream:
         planned, run = it.planned()
         ticket = it.begun(planned, run)
         it.stage(planned, ticket)
-        seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(it.ledger, it.source, ticket, run)
         return ticket.epoch_id
 
     def commit_sealed(self, epoch_id: int) -> None:

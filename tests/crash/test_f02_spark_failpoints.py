@@ -87,6 +87,6 @@ def test_a_worker_killed_at_a_failpoint_is_made_good_by_sparks_own_retry(
     assert spark_job(line, ticket, tmp_path, record, f"{name}:exit:once") == 0
 
     assert record.read_text().split() == [name]
-    assert seal(line.ledger, ticket, line.run_of(ONE), invisible_allowed=frozenset()).read == len(line.produced)
+    assert seal(line.ledger, line.source, ticket, line.run_of(ONE)).read == len(line.produced)
     line.commit(1)
     recover(line)

@@ -113,7 +113,7 @@ class Bench:
         planned = self.plan(*rows)
         ticket = self.stage(planned, *rows)
         assert planned.epoch is not None
-        seal(self.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+        seal(self.ledger, self.kafka, ticket, planned.epoch.run)
         return planned
 
     def commit(self, planned: Plan) -> Receipt:

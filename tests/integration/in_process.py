@@ -39,7 +39,6 @@ class InProcess:
     pipeline: Pipeline
     source: Any
     read: Read
-    invisible_allowed: frozenset[str] = frozenset()
     kafka: Mapping[str, str] = field(default_factory=dict)
     """Settings of the brokers that topics are published to."""
     run_prefix: str = "run"
@@ -97,7 +96,7 @@ class InProcess:
         if planned.outcome not in (PlanOutcome.PRE_COMMITTED, PlanOutcome.ALREADY_COMMITTED):
             ticket = self.begun(planned, run)
             self.stage(planned, ticket)
-            seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
+            seal(self.ledger, self.source, ticket, run)
         assert planned.epoch is not None
         return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
 

@@ -208,7 +208,7 @@ class Runs(sinks_step.Watched):
         assert planned.epoch is not None
         ticket = self.begun(planned, run)
         self.stage(planned, ticket)
-        seal(self.ledger, ticket, run, invisible_allowed=self.invisible_allowed)
+        seal(self.ledger, self.source, ticket, run)
         name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
         return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 

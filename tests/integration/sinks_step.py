@@ -33,5 +33,4 @@ def take_step(kind: type[Watched] = Watched) -> None:
         dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
     )  # fmt: skip
     it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"
-    it.invisible_allowed = plain.source.look(plain.pipeline.source).invisible_allowed
     print(getattr(it, os.environ["STEP"])())

@@ -101,7 +101,7 @@ class World:
             ticket = self.one.begun(planned, run)
         self.one.stage(planned, ticket)
         assert self.target() == before
-        seal(self.one.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(self.one.ledger, self.one.source, ticket, run)
         assert self.target() == before
         for _ in range(2 if kill == "after the commit" else 1):
             commit(self.one.ledger, self.kafka, self.one.pipeline.name, planned.epoch.epoch_id)

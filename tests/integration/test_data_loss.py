@@ -93,7 +93,7 @@ def commit_visible(world: World, visible: int, who: str) -> Plan:
     rows = rows_of(one)[:visible]
     assert world.writer.part(ticket, 0, {"orders": rows}, {(one.tp.topic, one.tp.partition): seen})
     assert world.writer.end(ticket)
-    world.seal(ticket, who, invisible_allowed=world.kafka.look(world.pipeline.source).invisible_allowed)
+    world.seal(ticket, who)
     world.commit(planned.epoch.epoch_id)
     return planned
 
@@ -174,6 +174,29 @@ def test_a_topic_made_again_with_more_records_stops_the_pipeline(
         r" were committed;.*which holds 30 offsets in 2 partitions",
     ):
         world.plan("r2")
+
+
+@pytest.mark.fault("F26")
+def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_was_planned(
+    world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
+) -> None:
+    """Trap 10, INV-3: the new topic holds the planned offsets as well, and only its id tells it from the old one."""
+    produce(kafka_bootstrap, topic, 0, 3)
+    planned = world.plan("r1")
+    ticket = world.begin(1, "r1")
+    assert ticket is not None
+    delete_topic(admin, topic)
+    make_topic(admin, topic, 2)
+    produce(kafka_bootstrap, topic, 0, 5)
+    world.stage(planned, ticket)
+
+    with pytest.raises(DataLossError, match=f"topic {topic} was deleted and made again .* nothing was sealed"):
+        world.seal(ticket, "r1")
+
+    abort(world.ledger, "orders", 1, run("r1"), reason="teardown")
+    with pytest.raises(DataLossError, match=f"`epochline adopt-topic orders {topic}`"):
+        world.plan("r2")
+    assert world.heads() == {0: 0, 1: 0}
 
 
 def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(

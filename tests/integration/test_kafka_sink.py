@@ -41,7 +41,7 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
     planned, run = world.it.planned()
     ticket = world.it.begun(planned, run)
     world.it.stage(planned, ticket)
-    seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+    seal(world.it.ledger, world.it.source, ticket, run)
     assert world.seen() == world.seen("read_uncommitted") == []
 
     world.it.asked_to_plan()  # commits the sealed one; there is nothing else to read
@@ -399,7 +399,7 @@ def test_only_one_failing_seal_shows_nothing_anywhere(world):
     world.it.sql(f'DELETE FROM epochline_staging."{ticket.table(box.table).table}"')
 
     with pytest.raises(Exception, match="staging holds 0 rows, the manifest says 2"):
-        seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(world.it.ledger, world.it.source, ticket, run)
 
     assert world.it.sql("SELECT count(*) FROM lines") == [(0,)]
     assert world.it.publish() == []

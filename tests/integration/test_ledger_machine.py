@@ -192,7 +192,7 @@ class LedgerMachine(RuleBasedStateMachine):
         job = self._begin(who)
         if job is not None:
             self._stage(job)
-            seal(ledger or self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+            seal(ledger or self.ledger, self.kafka, job.ticket, job.run)
             self.met["sealed"] += 1
 
     def _stage(self, job: Job) -> None:
@@ -259,7 +259,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def seal_an_attempt(self, data: st.DataObject) -> None:
         job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
         with _refusals():
-            seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+            seal(self.ledger, self.kafka, job.ticket, job.run)
 
     @precondition(lambda self: self.epoch_of)
     @rule(data=st.data(), breaks=st.sampled_from([None, True, False]))
@@ -437,7 +437,7 @@ class LedgerMachine(RuleBasedStateMachine):
             job = self._begin(who)
             assert job is not None
             self._stage(job)
-            seal(self.ledger, job.ticket, job.run, invisible_allowed=frozenset())
+            seal(self.ledger, self.kafka, job.ticket, job.run)
             commit(self.ledger, self.kafka, self.name, job.ticket.epoch_id)
         self.the_target_is_what_was_committed()
         self.epochs_keep_their_word()

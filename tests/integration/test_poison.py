@@ -234,7 +234,7 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
     recovery.last_fault()
     ticket = one.begun(planned, run)  # as a retry does: the first attempt is fenced
     one.stage(planned, ticket)
-    seal(one.ledger, ticket, run, invisible_allowed=frozenset())
+    seal(one.ledger, one.source, ticket, run)
     commit(one.ledger, one.source, one.pipeline.name, 1)
 
     refused = case.reason is not None
@@ -285,7 +285,7 @@ def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn
     assert case.secret is None or case.secret not in said
     assert len(said) < 400
     with pytest.raises(SealRefusedError):
-        seal(one.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(one.ledger, one.source, ticket, run)
     abort(one.ledger, one.pipeline.name, 1, run, reason="a bad record")
     assert one.sql(f"SELECT count(*) FROM {one.pipeline.sinks[0].table}") == [(0,)]
     assert one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", one.pipeline.name) == [(0,)]

@@ -33,7 +33,7 @@ def planned(it: Bench, epoch_id: int = 1) -> Plan:
 def replayed(it: Bench, *rows: Row) -> Epoch:
     it_is = planned(it)
     assert it_is.epoch is not None
-    seal(it.ledger, it.stage(it_is, *rows), it_is.epoch.run, invisible_allowed=frozenset())
+    seal(it.ledger, it.kafka, it.stage(it_is, *rows), it_is.epoch.run)
     return it_is.epoch
 
 
@@ -93,7 +93,7 @@ def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: 
         planned(it, 1)
     again = planned(it, 2)
     assert again.epoch is not None
-    seal(it.ledger, it.stage(again, *FIRST), again.epoch.run, invisible_allowed=frozenset())
+    seal(it.ledger, it.kafka, it.stage(again, *FIRST), again.epoch.run)
     promote(subject(it), again.epoch, ORDER)
 
     assert it.rows("k, v, _epoch") == [("a", 1, 3), ("b", 1, 3), ("c", 1, 3)]

@@ -38,7 +38,7 @@ def again(it: Bench, *rows: Row) -> None:
     """An epoch over records that are in Kafka already."""
     planned = it.plan()
     assert planned.epoch is not None
-    seal(it.ledger, it.stage(planned, *rows), planned.epoch.run, invisible_allowed=frozenset())
+    seal(it.ledger, it.kafka, it.stage(planned, *rows), planned.epoch.run)
     it.commit(planned)
 
 
@@ -105,7 +105,7 @@ def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_
     planned = it.plan()
 
     assert {one.tp.partition: (one.range.start, one.range.until) for one in planned.ranges} == {0: (4, 5), 1: (1, 2)}
-    seal(it.ledger, it.stage(planned, *THIRD), planned.epoch.run, invisible_allowed=frozenset())  # type: ignore[union-attr]
+    seal(it.ledger, it.kafka, it.stage(planned, *THIRD), planned.epoch.run)  # type: ignore[union-attr]
     it.commit(planned)
     assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND, *THIRD])
 

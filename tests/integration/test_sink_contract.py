@@ -57,7 +57,7 @@ class Line:
 
     def sealed(self) -> tuple[Plan, Run, StagingTicket]:
         planned, run, ticket = self.staged()
-        seal(self.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(self.world.it.ledger, self.world.it.source, ticket, run)
         return planned, run, ticket
 
     def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
@@ -73,7 +73,7 @@ class Line:
         if planned.outcome is PlanOutcome.PLANNED:
             ticket = it.begun(planned, run)
             it.stage(planned, ticket)
-            seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+            seal(it.ledger, it.source, ticket, run)
             assert planned.epoch is not None
             commit(it.ledger, it.source, it.pipeline.name, planned.epoch.epoch_id)
         it.publish()
@@ -115,7 +115,7 @@ def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> N
         assert line.read() == before
         it.stage(planned, ticket)
         assert line.read() == before
-        seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(it.ledger, it.source, ticket, run)
         assert line.read() == before
         assert planned.epoch is not None
 
@@ -154,7 +154,7 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> N
     line.kind.spoil(line.world, ticket)
 
     with pytest.raises(SealRefusedError):
-        seal(line.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(line.world.it.ledger, line.world.it.source, ticket, run)
 
     assert line.world.it.publish() == []
     assert line.read() == before
@@ -254,7 +254,7 @@ def test_an_attempt_that_took_anothers_place_is_seen_alone(line: Line) -> None:
     planned, run, _ = line.staged()
     ticket = it.begun(planned, run)
     it.stage(planned, ticket)
-    seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+    seal(it.ledger, it.source, ticket, run)
 
     line.next_run()
 

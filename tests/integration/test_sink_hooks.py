@@ -112,7 +112,7 @@ def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
     ticket = four.world.it.begun(planned, run)
     four.world.it.stage(planned, ticket)
     with pytest.raises(SealRefusedError, match="refuses seal"):
-        seal(four.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(four.world.it.ledger, four.world.it.source, ticket, run)
     it = four.world.it
     abort(it.ledger, it.pipeline.name, 1, run, reason="its seal failed")
 
@@ -160,7 +160,7 @@ def test_an_epoch_has_one_record_of_each_sink_and_source_and_state_have_none(fou
     planned, run = it.planned()
     ticket = it.begun(planned, run)
     it.stage(planned, ticket)
-    seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+    seal(it.ledger, it.source, ticket, run)
 
     sealed = it.sql("SELECT sink FROM epochline.manifest WHERE sink <> '_quarantine' ORDER BY 1")
     assert sealed == sorted([(it.pipeline.outboxes[0].table,), (f"files:{files}",), ("lines",), (RECORDING,)])
@@ -186,7 +186,7 @@ def test_no_sink_shows_an_epoch_before_the_slowest_is_sealed(four: Four) -> None
     it.stage(planned, ticket)
     with (four.recording / "gate").open() as gate, ThreadPoolExecutor() as threads:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        sealing = threads.submit(seal, it.ledger, ticket, run, invisible_allowed=frozenset())
+        sealing = threads.submit(seal, it.ledger, ticket, run)
         try:
             _until(lambda: "seal 1 1" in four.calls())
             with pytest.raises(EpochStateError, match="is not sealed; there is nothing to commit"):
@@ -314,9 +314,9 @@ def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused
     with monkeypatch.context() as then:
         then.setattr(sys.modules[seal.__module__], "_seal_following", lambda *_: {})
         with pytest.raises(SealRefusedError, match="own:recording was not sealed"):
-            seal(four.world.it.ledger, ticket, run, invisible_allowed=frozenset())
+            seal(four.world.it.ledger, four.world.it.source, ticket, run)
 
-    assert seal(four.world.it.ledger, ticket, run, invisible_allowed=frozenset()).read == 1
+    assert seal(four.world.it.ledger, four.world.it.source, ticket, run).read == 1
 
 
 def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four) -> None:
@@ -334,7 +334,7 @@ def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four
     four.switch("down.recover_and_abort", on=False)
     ticket = it.begun(planned, run)
     it.stage(planned, ticket)
-    seal(it.ledger, ticket, run, invisible_allowed=frozenset())
+    seal(it.ledger, it.source, ticket, run)
     commit(it.ledger, it.source, it.pipeline.name, 1)
     it.publish()
 

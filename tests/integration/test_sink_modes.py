@@ -347,7 +347,7 @@ def test_rows_that_the_target_would_refuse_are_never_sealed(
     assert planned.epoch is not None
 
     with pytest.raises(SealRefusedError, match=said):
-        seal(one.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+        seal(one.ledger, one.kafka, ticket, planned.epoch.run)
 
     assert one.state(planned) is EpochState.PLANNED
     assert one.rows() == before
@@ -490,7 +490,7 @@ def test_a_sealed_epoch_whose_staging_is_lost_is_aborted_and_read_again(
     assert again.outcome is PlanOutcome.REOPENED
     assert again.ranges == planned.ranges
     ticket = one.stage(again, kv("a", 1))
-    seal(one.ledger, ticket, planned.epoch.run, invisible_allowed=frozenset())
+    seal(one.ledger, one.kafka, ticket, planned.epoch.run)
     one.commit(again)
     assert one.rows() == [("a", 1)]
 

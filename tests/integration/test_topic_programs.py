@@ -137,7 +137,7 @@ class TestSinkComparison:
                 two_step_run.restart()
                 ticket = world.it.begun(planned, run)
             world.it.stage(planned, ticket)
-            seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+            seal(world.it.ledger, world.it.source, ticket, run)
             commit(world.it.ledger, world.it.source, world.it.pipeline.name, epoch)
             if epoch == 2:
                 world.killed_at("topic.commit")
@@ -191,7 +191,7 @@ class TestSinkComparison:
         planned, run = world.it.planned()
         ticket = world.it.begun(planned, run)
         world.it.stage(planned, ticket)
-        seal(world.it.ledger, ticket, run, invisible_allowed=frozenset())
+        seal(world.it.ledger, world.it.source, ticket, run)
 
         assert [one.epoch_id for one in publish(world.it.ledger, world.it.pipeline)] == [1]
 

@@ -290,7 +290,7 @@ class Protocol:
             return "not needed"
         if not session.job(ticket):
             raise EpochFencedError("the job was refused")
-        seal(session, ticket, run, invisible_allowed=frozenset())
+        seal(session, session, ticket, run)
         return "sealed"
 
     # Steps.

@@ -73,8 +73,7 @@ class Tasks:
         self._enter("stage")
         self._stage(ticket)
         self._enter("seal")
-        gaps = self._source.look(self._pipeline.source).invisible_allowed
-        seal(self._ledger, ticket, self._run, invisible_allowed=gaps)
+        seal(self._ledger, self._source, ticket, self._run)
 
     def commit(self, epoch_id: int) -> None:
         """Commit, or show the receipt."""

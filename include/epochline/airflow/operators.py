@@ -179,9 +179,7 @@ class PreCommitOperator(SparkSubmitOperator):
             with kept_lease(ledger, ticket, run, self.on_kill):
                 with self._credentials(ticket):
                     self._submit(context, ledger, ticket)
-                # Asked after the read: a transaction that began meanwhile has left its marker by now.
-                gaps = offsets_of(self.pipeline).look(self.pipeline.source).invisible_allowed
-                counts = seal(ledger, ticket, run, invisible_allowed=gaps)
+                counts = seal(ledger, offsets_of(self.pipeline), ticket, run)
         self.log.info(
             "epoch %d of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
             ticket.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,

@@ -175,9 +175,7 @@ class Execution:
         begun = time.monotonic()
         with kept_lease(self._ledger, ticket, run, self._stop_jobs):
             self._run_job(ticket)
-            # Asked after the read: a transaction that began meanwhile has left its marker by now.
-            gaps = self._offsets.look(self._pipeline.source).invisible_allowed
-            counts = seal(self._ledger, ticket, run, invisible_allowed=gaps)
+            counts = seal(self._ledger, self._offsets, ticket, run)
         printing.progress(
             f"{epoch} is pre-committed after {printing.duration(time.monotonic() - begun)}: {counts.read} records read"
         )

@@ -4,39 +4,44 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from epochline.continuity import check_read
 from epochline.coordinator.tables import TableSink
-from epochline.epoch import Counts, EpochKind, EpochState, Run
-from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError
+from epochline.epoch import Counts, Epoch, EpochKind, EpochState, Run
+from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError, TopicMissingError
 from epochline.layout import StagingTicket
 from epochline.names import QUARANTINE
-from epochline.offsets import unbalanced, unclaimed
+from epochline.offsets import PlannedRange, unbalanced, unclaimed
 from epochline.pipeline import Pipeline
-from epochline.ports import Ledger, Manifest, PartSum, Transaction
+from epochline.planning import SourceView
+from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
 
 log = logging.getLogger(__name__)
 
 
-def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: frozenset[str]) -> Counts:
+def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:
     """Declare an attempt's staging complete (pre-commit). Sealing a sealed attempt changes nothing.
 
     Writers that are in flight are waited for; those that come later wait for this transaction and insert nothing.
 
     Args:
         ledger: where the epoch is.
+        source: asked, after the read, whether the log is still the one that was planned.
         ticket: the attempt.
         run: who asks.
-        invisible_allowed: topics in which offsets without a visible record are expected.
 
     Raises:
+        DataLossError: a topic was made again, or a log truncated, since the epoch was planned.
+        SourceUnavailableError: Kafka does not answer.
         EpochFencedError: another attempt, an abort or a recovery took this one's place.
         EpochStateError: the epoch belongs to another run.
         SealRefusedError: something is missing or does not balance; the attempt failed and nothing was changed.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
         SinkError: a sink beside the database cannot be sealed.
     """
-    bodies = _seal_following(ledger, ticket)
+    asked = _ask(ledger, source, ticket)
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
         if not epoch.belongs_to(run):
@@ -60,17 +65,17 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
         if epoch.kind is EpochKind.REQUEUE:
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
-            problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=invisible_allowed)
+            problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=asked.invisible_allowed)
         unsealed = {sink.name for sink in pipeline.beside} | {box.table for box in pipeline.outboxes}
         problems += [
-            f"{name} was not sealed, because the job was still at work" for name in sorted(unsealed - set(bodies))
+            f"{name} was not sealed, because the job was still at work" for name in sorted(unsealed - set(asked.bodies))
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
         for table in pipeline.tables:
             sealing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
             sealing.seal(ticket.sink_attempt, ())
-        tx.receipts.keep_sealed(attempt, bodies)
+        tx.receipts.keep_sealed(attempt, asked.bodies)
         counts = sum((one.counts for one in seen.values()), Counts())
         tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
         tx.epochs.mark_pre_committed(epoch, counts, seen)
@@ -82,27 +87,57 @@ def seal(ledger: Ledger, ticket: StagingTicket, run: Run, *, invisible_allowed: 
     return counts
 
 
-def _seal_following(ledger: Ledger, ticket: StagingTicket) -> dict[str, Mapping[str, Any]]:
-    """What the sinks that follow the commit need for theirs, by manifest; no transaction is open while they work.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What others than the ledger say of an attempt that is about to be sealed.
 
-    Only an attempt whose job has ended is asked: its parts change no more, which the seal checks with the manifests.
+    ``bodies`` is what the sinks that follow the commit need for theirs, by manifest; ``invisible_allowed`` the topics
+    in which offsets without a visible record are expected.
+    """
+
+    bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    invisible_allowed: frozenset[str] = frozenset()
+
+
+def _ask(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _Asked:
+    """Ask Kafka and the sinks that follow the commit; no transaction is open while they work.
+
+    Only where the attempt's job has ended: its parts change no more, which the seal checks with the manifests, and what
+    Kafka says now holds for all that was read.
     """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
         attempt = tx.attempts.live(epoch)
         pipeline = tx.epochs.declaration(epoch)
         if attempt is None or attempt.number != ticket.attempt or not attempt.ended or attempt.sealed:
-            return {}
+            return _Asked()
+        ranges = tx.epochs.ranges(epoch)
         names = {topic.name: topic.outbox(pipeline.name).table for topic in pipeline.topics}
         names |= {sink.name: sink.name for sink in pipeline.beside}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
-    if not names:
-        return {}
-    bodies = {}
-    for name, manifest in names.items():
-        sink = ledger.sink(pipeline, name)
-        bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
-    return bodies
+    allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
+    bodies = {
+        manifest: ledger.sink(pipeline, name).seal(ticket.sink_attempt, parts[name]) for name, manifest in names.items()
+    }
+    return _Asked(bodies=bodies, invisible_allowed=allowed)
+
+
+def _check_log(
+    source: OffsetSource, pipeline: Pipeline, epoch: Epoch, ranges: Sequence[PlannedRange]
+) -> frozenset[str]:
+    """Hold the planned ranges against Kafka as it is after the read; topics where offsets may give no record."""
+    try:
+        view = source.look(pipeline.source)
+    except TopicMissingError:
+        view = SourceView(cluster_id=None, partitions=())
+    now = {one.tp: one.leader_epoch for one in view.partitions}
+    former = {
+        one.tp: one.leader_epoch
+        for one in ranges
+        if one.leader_epoch is not None and now.get(one.tp) not in (None, one.leader_epoch)
+    }
+    check_read(str(epoch), ranges, view.partitions, source.leader_epoch_ends(former) if former else {})
+    return view.invisible_allowed
 
 
 def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:

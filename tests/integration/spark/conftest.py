@@ -183,7 +183,7 @@ class Runs:
         return ticket
 
     def sealed(self, planned: Plan, who: Run) -> Epoch:
-        seal(self.ledger, self.staged(planned, who), who, invisible_allowed=frozenset())
+        seal(self.ledger, self.kafka, self.staged(planned, who), who)
         assert planned.epoch is not None
         return planned.epoch
 

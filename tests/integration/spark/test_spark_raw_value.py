@@ -57,8 +57,7 @@ class Program:
         ticket = begin(self._ledger, self.name, self._epoch, run, lease=LEASE)
         assert ticket is not None
         run_job(self._spark, self.name, self._epoch, ticket.attempt, self._credentials)
-        gaps = self._source.look(self.pipeline.source).invisible_allowed
-        seal(self._ledger, ticket, run, invisible_allowed=gaps)
+        seal(self._ledger, self._source, ticket, run)
 
     def commit(self) -> None:
         commit(self._ledger, self._source, self.name, self._epoch)

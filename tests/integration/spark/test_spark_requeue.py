@@ -64,7 +64,7 @@ def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes
         assert ticket is not None
         credentials = JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap})
         run_job(spark, name, epoch_id, ticket.attempt, credentials)
-        seal(ledger, ticket, who, invisible_allowed=frozenset())
+        seal(ledger, kafka, ticket, who)
         return commit(ledger, kafka, name, epoch_id).epoch
 
     def requeue(parse: str, who: Run):
