@@ -61,7 +61,8 @@ class TableSink:
         if self._table.mode in ("append", "replace") and self.applied.rows != committable.rows:
             raise TargetError(
                 f"{self._epoch}: {committable.rows} rows were sealed for {self._table},"
-                f" but {self.applied.rows} arrived: a trigger or rule of the table swallows rows. Nothing was changed. Take it off, or abort the epoch."
+                f" but {self.applied.rows} arrived: a trigger or rule of the table swallows rows. Nothing was changed."
+                " Take it off, or abort the epoch."
             )
 
     def abort(self, attempt: SinkAttempt) -> None:

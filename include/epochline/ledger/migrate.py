@@ -17,6 +17,9 @@ from epochline.ledger.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
 
+OLDEST_SERVER = 16
+"""The oldest PostgreSQL, by major version, that every statement works on; tests run on it and on the newest."""
+
 # Any fixed number does: it only has to be the same in every process that migrates one database.
 _MIGRATION_LOCK = 0x6570_6F63_68
 
@@ -48,7 +51,7 @@ def upgrade(url: str) -> str:
         url: SQLAlchemy URL of the target database, ``postgresql+psycopg2://…``.
 
     Raises:
-        LedgerError: the ledger was migrated by a newer version of epochline.
+        LedgerError: the ledger was migrated by a newer version of epochline, or the server is too old.
     """
     with _migrating(url) as connection:
         if connection.scalar(text("SELECT to_regnamespace('epochline')")) is None:
@@ -79,10 +82,15 @@ def _arrange_roles(connection: Connection) -> list[str]:
 
 @contextmanager
 def _migrating(url: str) -> Iterator[Connection]:
-    """A transaction that no other migration of the same database runs beside."""
+    """A transaction that no other migration of the same database runs beside.
+
+    Raises:
+        LedgerError: the server is older than `OLDEST_SERVER`.
+    """
     engine = create_engine(url, poolclass=NullPool)
     try:
         with engine.begin() as connection:
+            refuse_an_older_server(int(connection.scalar(text("SHOW server_version_num")) or 0))
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             yield connection
     finally:
@@ -95,6 +103,22 @@ def current_revision(connection: Connection) -> str | None:
         return None
     revision: str | None = connection.scalar(text("SELECT version_num FROM epochline.alembic_version"))
     return revision
+
+
+def refuse_an_older_server(version: int) -> None:
+    """Refuse a PostgreSQL on which some statement of a later epoch would fail.
+
+    Args:
+        version: the server's ``server_version_num``, such as 150004.
+
+    Raises:
+        LedgerError: it is older than `OLDEST_SERVER`.
+    """
+    if version < OLDEST_SERVER * 10_000:
+        raise LedgerError(
+            f"This server is PostgreSQL {version // 10_000}.{version % 100}, and epochline needs {OLDEST_SERVER} or"
+            " newer. Nothing was changed. Upgrade the server, or use another one."
+        )
 
 
 def _refuse_a_newer_ledger(connection: Connection) -> None:

@@ -29,6 +29,9 @@ from epochline.sinks.postgres import PostgresTargets
 
 LOCK_TIMEOUT_SECONDS = 30
 _IDLE_SECONDS = 10.0
+CLIENT_CHECK_SECONDS = 2
+"""How often the server looks whether the client of a running statement is still there."""
+
 STATEMENT_TIMEOUT_SECONDS = 900
 
 
@@ -85,11 +88,14 @@ class PostgresLedger:
                 "keepalives_count": 3,
                 # synchronous_commit: what is answered as committed must survive a crash, whatever the role's default.
                 # TimeZone: times are shown, and text is read, the same on every machine.
+                # client_connection_check_interval: what a killed task was at ends soon (trap 26), also where the server
+                # does not look for its clients by itself.
                 "options": (
                     f"-c lock_timeout={int(lock_timeout * 1000)}"
                     f" -c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"
                     f" -c idle_in_transaction_session_timeout={int(self._idle_limit(lock_timeout) * 1000)}"
                     " -c synchronous_commit=on -c TimeZone=UTC"
+                    f" -c client_connection_check_interval={CLIENT_CHECK_SECONDS * 1000}"
                 ),
             },
         )

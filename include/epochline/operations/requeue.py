@@ -92,7 +92,7 @@ def _selection(asked: RequeueParameters, row: PipelineRow) -> Selection:
 
 def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool, out_of_order: bool) -> str | None:
     """A requeued record is older than rows that are there: a sink must know that, or not care."""
-    keyed = [str(topic) for topic in pipeline.topics if topic.key is not None]
+    keyed = [str(topic) for topic in pipeline.topics if topic.key]
     if keyed and not out_of_order:
         return (
             f"{', '.join(keyed)}: whoever keeps the last record of a key, as a compacted topic does, would take an old"

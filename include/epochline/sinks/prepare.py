@@ -90,7 +90,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
     else:
         twice = sql.SQL(
             "SELECT {key} FROM {staging} GROUP BY {key}"
-            " HAVING min((_topic, _partition)) <> max((_topic, _partition)) LIMIT 1"
+            " HAVING count(DISTINCT (_topic, _partition)) > 1 LIMIT 1"
         )
     found = _first(connection, twice.format(key=key, staging=what.staging))
     if found is None and not what.sink.aggregated:

@@ -67,7 +67,7 @@ def _fates(connection: Connection, what: Application) -> _Fates:
     statement = sql.SQL(
         "WITH w AS ({winners}), f AS (SELECT {deleted} AS _tombstone, CASE WHEN {behind} THEN 'superseded'"
         " WHEN NOT ({there}) AND {deleted} THEN 'unchanged' WHEN NOT ({there}) THEN 'inserted'"
-        " WHEN {stays} THEN 'superseded' WHEN NOT ({replaces}) THEN NULL"
+        " WHEN {stays} THEN 'superseded' WHEN ({replaces}) IS NOT TRUE THEN NULL"
         " WHEN {deleted} THEN 'deleted' WHEN {changes} THEN 'updated' ELSE 'unchanged' END AS _fate"
         " FROM w LEFT JOIN {target} t ON {same}{side})"
         " SELECT (SELECT count(*) FROM {staging}), count(*), count(*) FILTER (WHERE _fate IS NULL),"

@@ -39,7 +39,7 @@ FROM epochline.planned_range WHERE pipeline = %s AND epoch_id = %s ORDER BY topi
 
 _WATERMARK = """
 SELECT watermark FROM epochline.epoch
-WHERE pipeline = %s AND state = 'COMMITTED' AND epoch_id < %s ORDER BY epoch_id DESC LIMIT 1
+WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id < %s ORDER BY epoch_id DESC LIMIT 1
 """
 
 _EVENT_TIMES = "SELECT topic, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = %s"

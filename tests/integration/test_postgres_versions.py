@@ -1,0 +1,103 @@
+"""The oldest PostgreSQL that is supported, and what is said of one that is older; every other test runs on the newest."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from epochline import PostgresTable
+from epochline.errors import LedgerError
+from epochline.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
+from epochline.ledger.postgres import CLIENT_CHECK_SECONDS, PostgresLedger
+from epochline.local.demote import server_account
+from epochline.local.postgres import binaries
+from tests.crash.servers import wait_for
+from tests.integration.bench import KV, Bench
+from tests.ports import free_port
+
+
+@pytest.fixture(scope="module")
+def oldest() -> Iterator[Callable[[], str]]:
+    """Makes databases with a ledger on a server of the oldest version, whose binaries lie beside the newest one's."""
+    programs = binaries().parents[1] / "pginstall" / "bin"
+    folder = Path(tempfile.mkdtemp(prefix="epochline-oldest-"))
+    data, port = folder / "data", free_port()
+    account = server_account(data, [programs / "postgres", folder])
+    account.own(folder)
+    asked = {"cwd": "/", "stdout": subprocess.DEVNULL}
+    made = ["-D", str(data), "-U", "postgres", "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]
+    subprocess.run([*account.prefix, str(programs / "initdb"), *made], check=True, **asked)
+    settings = ["-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
+    server = subprocess.Popen([*account.prefix, str(programs / "postgres"), "-D", str(data), *settings], **asked)
+    at, numbers = f"postgresql://postgres@127.0.0.1:{port}/", itertools.count(1)
+
+    def answers() -> bool:
+        with suppress(psycopg2.OperationalError):
+            psycopg2.connect(f"{at}postgres").close()
+            return True
+        return False
+
+    def new() -> str:
+        name = f"oldest_{next(numbers)}"
+        with closing(psycopg2.connect(f"{at}postgres")) as session, session.cursor() as cursor:
+            session.autocommit = True
+            cursor.execute(f"CREATE DATABASE {name}")
+        upgrade(f"{at}{name}".replace("postgresql:", "postgresql+psycopg2:"))
+        return f"{at}{name}"
+
+    try:
+        wait_for("PostgreSQL answers", answers)
+        yield new
+    finally:
+        server.send_signal(signal.SIGQUIT)
+        server.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "sink",
+    [{}, {"mode": "upsert", "key": "k"}, {"mode": "add", "key": "k", "measures": ("v",)}, {"mode": "replace"}],
+    ids=lambda sink: sink.get("mode", "append"),
+)
+def test_epochs_of_every_mode_commit_on_the_oldest_server(oldest: Callable[[], str], sink: dict[str, object]) -> None:
+    one = Bench(oldest(), PostgresTable(table="t", columns=KV, **sink), KV)
+    [(version,)] = one.sql("SHOW server_version_num")
+    assert int(version) // 10_000 == OLDEST_SERVER
+
+    one.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2})
+    one.epoch({"k": "c", "v": 3})
+
+    expected = [("c", 3)] if sink.get("mode") == "replace" else [("a", 1), ("b", 2), ("c", 3)]
+    assert one.rows() == expected
+    assert one.sql("SELECT state FROM epochline.epochs ORDER BY epoch_id") == [("COMMITTED",), ("COMMITTED",)]
+
+
+@pytest.mark.parametrize("version", [150013, 140000, 90624])
+def test_an_older_server_is_refused_before_anything_is_made(version: int) -> None:
+    with pytest.raises(LedgerError, match=f"PostgreSQL {version // 10_000}.* needs {OLDEST_SERVER} or newer"):
+        refuse_an_older_server(version)
+
+
+def test_a_session_of_the_ledger_has_the_server_look_for_its_client(postgres_dsn: str) -> None:
+    """Trap 26: also where the server's own setting is off, as it is by default."""
+    with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
+        cursor.execute(
+            "SELECT format('ALTER DATABASE %I SET client_connection_check_interval = 0', current_database())"
+        )
+        cursor.execute(cursor.fetchone()[0])
+        cursor.execute("SELECT 1")
+
+    with PostgresLedger(postgres_dsn).connection() as connection:
+        asked = connection.exec_driver_sql("SHOW client_connection_check_interval").scalar_one()
+
+    assert asked == f"{CLIENT_CHECK_SECONDS}s"
