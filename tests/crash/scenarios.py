@@ -83,6 +83,12 @@ def committed_under_a_former_leader(line: SharedTopic) -> None:
     line.source = now
 
 
+def planned_under_a_former_leader(line: SharedTopic) -> None:
+    line.source, now = line.former_source, line.source
+    planned(line)
+    line.source = now
+
+
 def aborted(line: SharedTopic) -> None:
     staged(line)
     line.abort(1, ONE)
@@ -235,6 +241,7 @@ SCENARIOS = {
     "plan with windows of an idle source": Scenario(idle, "plan", nothing_left, run=TWO, kind="with windows"),
     "commit a replay": Scenario(replayed, "commit", commit_two, run=TWO),
     "plan after a change of leader": Scenario(committed_under_a_former_leader, "plan", run_two, run=TWO, limit=SOME),
+    "pre-commit after a change of leader": Scenario(planned_under_a_former_leader, "pre_commit", pre_commit_and_commit),
     "plan after an abort": Scenario(aborted, "plan", run_one),
     "recover a sealed epoch": Scenario(sealed, "plan", run_two, run=TWO, limit=SOME),
     "recover a left epoch": Scenario(left_planned, "plan", run_two, run=TWO, limit=SOME),

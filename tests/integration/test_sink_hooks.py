@@ -186,7 +186,7 @@ def test_no_sink_shows_an_epoch_before_the_slowest_is_sealed(four: Four) -> None
     it.stage(planned, ticket)
     with (four.recording / "gate").open() as gate, ThreadPoolExecutor() as threads:
         fcntl.flock(gate, fcntl.LOCK_EX)
-        sealing = threads.submit(seal, it.ledger, ticket, run)
+        sealing = threads.submit(seal, it.ledger, it.source, ticket, run)
         try:
             _until(lambda: "seal 1 1" in four.calls())
             with pytest.raises(EpochStateError, match="is not sealed; there is nothing to commit"):
@@ -312,7 +312,8 @@ def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused
     ticket = four.world.it.begun(planned, run)
     four.world.it.stage(planned, ticket)
     with monkeypatch.context() as then:
-        then.setattr(sys.modules[seal.__module__], "_seal_following", lambda *_: {})
+        module = sys.modules[seal.__module__]
+        then.setattr(module, "_ask", lambda *_: module._Asked())
         with pytest.raises(SealRefusedError, match="own:recording was not sealed"):
             seal(four.world.it.ledger, four.world.it.source, ticket, run)
 

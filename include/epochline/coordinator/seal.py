@@ -116,9 +116,10 @@ def _ask(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _Asked:
         names |= {sink.name: sink.name for sink in pipeline.beside}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
-    bodies = {
-        manifest: ledger.sink(pipeline, name).seal(ticket.sink_attempt, parts[name]) for name, manifest in names.items()
-    }
+    bodies = {}
+    for name, manifest in names.items():
+        sink = ledger.sink(pipeline, name)
+        bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
     return _Asked(bodies=bodies, invisible_allowed=allowed)
 
 

@@ -89,8 +89,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
         twice = sql.SQL("SELECT {key} FROM {staging} GROUP BY {key} HAVING count(*) > 1 LIMIT 1")
     else:
         twice = sql.SQL(
-            "SELECT {key} FROM {staging} GROUP BY {key}"
-            " HAVING count(DISTINCT (_topic, _partition)) > 1 LIMIT 1"
+            "SELECT {key} FROM {staging} GROUP BY {key} HAVING count(DISTINCT (_topic, _partition)) > 1 LIMIT 1"
         )
     found = _first(connection, twice.format(key=key, staging=what.staging))
     if found is None and not what.sink.aggregated:
