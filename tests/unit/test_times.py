@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from bench.times import MAKE, table
+from bench.times import CALLS, MAKE, table
 
 ROOT = Path(__file__).parents[2]
 ROW = r"^\| `([^`]+)` \| .* \| (?:\d+\.\d\d s|\d+ min \d+ s) \| \d{4}-\d\d-\d\d, `[0-9a-f]{7,}` \|$"
@@ -15,6 +15,12 @@ def test_every_target_whose_time_is_taken_is_one_of_make() -> None:
     targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
     assert set(MAKE) <= set(targets)
+
+
+def test_the_readme_has_the_time_of_every_command_whose_time_is_taken() -> None:
+    rows = re.findall(ROW, (ROOT / "README.md").read_text(), re.MULTILINE)
+
+    assert rows == [*(f"make {target}" for target in MAKE), *(f"epochline {call}" for call in CALLS)]
 
 
 def test_a_command_that_was_not_run_keeps_its_row() -> None:
