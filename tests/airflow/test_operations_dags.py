@@ -161,7 +161,7 @@ def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_i
         {
             "action": {
                 "name": "requeue",
-                "parameters": {"everything": True},
+                "parameters": {"everything": True, "out_of_order": False},
                 "actor": "ada",
                 "reason": "a test says {{ so }}",
             }
