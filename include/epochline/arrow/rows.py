@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from epochline.arrow.casting import cast_column, null_rows, shown
 from epochline.arrow.contract import BatchContractError, BatchFunction, call, require_columns
+from epochline.arrow.keys import KEY_BYTES, too_long
 from epochline.arrow.reasons import without_values
 from epochline.arrow.types import column_types, record_schema
 from epochline.errors import EpochlineError
@@ -119,6 +120,8 @@ class SinkRows:
         for name in self._sink.key:
             for row in null_rows(columns[name]):
                 problems.setdefault(row, f"{self._sink}: NULL in the key column {name}")
+        for row, size in too_long([columns[name] for name in self._sink.key]).items():
+            problems.setdefault(row, f"{self._sink}: {_long_key(self._sink, size)}")
         for staged, name in self._orders.items():
             if staged in columns:
                 # Compared with a NULL nothing is newer: such a row, or deletion, would be lost without a word.
@@ -142,6 +145,10 @@ def said_deleted(rows: pa.RecordBatch) -> pa.Array | None:
     if not (pa.types.is_boolean(said.type) or pa.types.is_null(said.type)):
         raise BatchContractError(f"the parse gave {DELETED} of type {said.type}; it must be boolean")
     return pc.fill_null(said.cast(pa.bool_()), False)
+
+
+def _long_key(sink: TableSpec, size: int) -> str:
+    return f"the key ({', '.join(sink.key)}) has {size} bytes, more than an index of PostgreSQL takes ({KEY_BYTES})"
 
 
 def _no_null_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
@@ -188,6 +195,8 @@ def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa
             role = "the key" if name in sink.key else "order_by"
             raise ValueDoesNotFitError(f"{sink}: NULL in {source}, a column of {role}; the epoch fails")
         columns.append(_no_null_measure(sink, name, cast.array))
+    for row, size in too_long([columns[list(staged.columns).index(name)] for name in sink.key]).items():
+        raise ValueDoesNotFitError(f"{sink}: {_long_key(sink, size)}; the epoch fails{_position(batch, row)}")
     return pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
 
 
