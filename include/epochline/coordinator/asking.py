@@ -12,7 +12,7 @@ from epochline.coordinator.interval import ask_interval
 from epochline.coordinator.startup import ask_startup
 from epochline.epoch import Interval
 from epochline.errors import TopicMissingError
-from epochline.offsets import Head, TopicPartition
+from epochline.offsets import Head, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.ports import OffsetSource, PipelineRow
@@ -54,16 +54,26 @@ def ask(
         raise
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
     check_topics(pipeline, heads, view)
-    now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
-    former = {
-        head.tp: head.leader_epoch
-        for head in heads
-        if is_read(pipeline, head, view) and head.leader_epoch is not None and head.tp in now
-        if head.leader_epoch != now[head.tp]
-    }
+    read = [head for head in heads if is_read(pipeline, head, view)]
     return Asked(
         view=view,
         startup=ask_startup(source, pipeline, heads, view),
-        leader_epoch_ends=source.leader_epoch_ends(former) if former else {},
+        leader_epoch_ends=former_leaders_ends(source, read, view),
         backfill=None if interval is None else ask_interval(source, view, interval),
     )
+
+
+def former_leaders_ends(
+    source: OffsetSource, places: Sequence[Head | PlannedRange], view: SourceView
+) -> Mapping[TopicPartition, int | None]:
+    """Where the log of a former leader ends, for places that were read or planned under one (trap 11).
+
+    A log that was truncated and has grown past a place again shows it in its leader epochs alone.
+    """
+    now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
+    former = {
+        place.tp: place.leader_epoch
+        for place in places
+        if place.leader_epoch is not None and now.get(place.tp, place.leader_epoch) != place.leader_epoch
+    }
+    return source.leader_epoch_ends(former) if former else {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.continuity import check_read
+from epochline.coordinator.asking import former_leaders_ends
 from epochline.coordinator.tables import TableSink
 from epochline.epoch import Counts, Epoch, EpochKind, EpochState, Run
 from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError, TopicMissingError
@@ -131,13 +132,7 @@ def _check_log(
         view = source.look(pipeline.source)
     except TopicMissingError:
         view = SourceView(cluster_id=None, partitions=())
-    now = {one.tp: one.leader_epoch for one in view.partitions}
-    former = {
-        one.tp: one.leader_epoch
-        for one in ranges
-        if one.leader_epoch is not None and now.get(one.tp) not in (None, one.leader_epoch)
-    }
-    check_read(str(epoch), ranges, view.partitions, source.leader_epoch_ends(former) if former else {})
+    check_read(str(epoch), ranges, view.partitions, former_leaders_ends(source, ranges, view))
     return view.invisible_allowed
 
 

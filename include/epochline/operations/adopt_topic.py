@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from epochline.coordinator.asking import former_leaders_ends
 from epochline.coordinator.commit import mirror
 from epochline.offsets import Head, Origin, TopicPartition
 from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
@@ -50,14 +51,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             row = tx.epochs.pipeline(subject.name)
             heads = tx.chain.heads(subject.name, row.generation) if row else ()
         view = source.look(declared.source)
-        now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
-        former = {
-            head.tp: head.leader_epoch
-            for head in heads
-            if head.leader_epoch is not None and now.get(head.tp, head.leader_epoch) != head.leader_epoch
-        }
-        # A log that was truncated and has grown past the head again shows it in its leader epochs alone.
-        ends = source.leader_epoch_ends(former) if former else {}
+        ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
         rewritten = frozenset(tp for tp, end in ends.items() if end is None or end < offsets[tp])
         return Logs(cluster_id=view.cluster_id, partitions=view.partitions, rewritten=rewritten)
