@@ -3,22 +3,15 @@
 Revision ID: 0004
 """
 
-from pathlib import Path
-
-from alembic import op
+from epochline.ledger.forward import downgrade, run_script
 
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
+__all__ = ["downgrade", "upgrade"]
 
 
 def upgrade() -> None:
     """Run everything in ``0004_state.sql``."""
-    bind = op.get_bind().execution_options(no_parameters=True)
-    bind.exec_driver_sql(Path(__file__).with_suffix(".sql").read_text())
-
-
-def downgrade() -> None:
-    """Refuse: a ledger that forgets is worse than one that is newer than the code."""
-    raise RuntimeError("the ledger's migrations go forward only; restore a backup instead")
+    run_script(__file__)
