@@ -195,9 +195,10 @@ def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa
             role = "the key" if name in sink.key else "order_by"
             raise ValueDoesNotFitError(f"{sink}: NULL in {source}, a column of {role}; the epoch fails")
         columns.append(_no_null_measure(sink, name, cast.array))
-    for row, size in too_long([columns[list(staged.columns).index(name)] for name in sink.key]).items():
+    rows = pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
+    for row, size in too_long([rows.column(name) for name in sink.key]).items():
         raise ValueDoesNotFitError(f"{sink}: {_long_key(sink, size)}; the epoch fails{_position(batch, row)}")
-    return pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
+    return rows
 
 
 def _deleted(sink: TableSpec, batch: pa.RecordBatch) -> pa.Array:

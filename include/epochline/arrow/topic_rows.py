@@ -28,7 +28,7 @@ class TopicRows:
 
     def __init__(self, outbox: OutboxSpec, staged: StagedTable) -> None:
         self._topic = outbox.topic
-        # Whoever stages the rows writes down their place.
+        # STAGED_PLACE is added where the rows are staged.
         self._schema = record_schema({name: kind for name, kind in staged.columns.items() if name not in STAGED_PLACE})
         self._kinds = {name: column_type(text) for name, text in outbox.topic.record.items()}
         self._encoder = TopicEncoder(outbox)

@@ -195,18 +195,20 @@ class _Queue:
             self._serve(0)
         while True:
             try:
-                with self._in_time(), self._reports.explaining(self._doing):
-                    self._producer.produce(
-                        topic,
-                        value=record.value,
-                        key=record.key,
-                        partition=_CHOSEN_BY_KEY if record.partition is None else record.partition,
-                        headers=list(record.headers),
-                        on_delivery=self._delivered,
-                    )
+                self._producer.produce(
+                    topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=_CHOSEN_BY_KEY if record.partition is None else record.partition,
+                    headers=list(record.headers),
+                    on_delivery=self._delivered,
+                )
             except BufferError:
                 self._serve(_TURN_SECONDS)
                 continue
+            except (KafkaException, SystemError):
+                with self._telling():
+                    raise
             self._put += 1
             return
 
@@ -226,26 +228,27 @@ class _Queue:
 
     def _left(self) -> int:
         """How many records are not stored after another turn."""
-        with self._in_time(), self._reports.explaining(self._doing):
+        with self._telling():
             return self._producer.flush(_TURN_SECONDS)
 
     def _serve(self, seconds: float) -> None:
-        with self._in_time(), self._reports.explaining(self._doing):
+        with self._telling():
             self._producer.poll(seconds)
         self._reports.check()
         if self._failed is not None:
             if self._failed.code() in _PURGED:
                 # Taken along by another record's failure, which is the reason, and may be reported after it.
                 self._left()
-            with self._in_time():
+            with self._telling():
                 raise self._reports.explained(self._failed, self._doing)
         self._check_time()
 
     @contextmanager
-    def _in_time(self) -> Iterator[None]:
-        """Once its time-out has passed, a transaction fails in many ways; the time-out is the reason of them all."""
+    def _telling(self) -> Iterator[None]:
+        """Librdkafka's errors as ours. After a transaction's time-out, it fails in many ways, all for that reason."""
         try:
-            yield
+            with self._reports.explaining(self._doing):
+                yield
         except SinkUnavailableError:
             self._check_time()
             raise

@@ -88,8 +88,8 @@ class PostgresLedger:
                 "keepalives_count": 3,
                 # synchronous_commit: what is answered as committed must survive a crash, whatever the role's default.
                 # TimeZone: times are shown, and text is read, the same on every machine.
-                # client_connection_check_interval: what a killed task was at ends soon (trap 26), also where the server
-                # does not look for its clients by itself.
+                # client_connection_check_interval: the statement of a killed task ends within seconds (trap 26). By
+                # default a server lets it run to its end.
                 "options": (
                     f"-c lock_timeout={int(lock_timeout * 1000)}"
                     f" -c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"

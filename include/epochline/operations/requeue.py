@@ -95,8 +95,9 @@ def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool, out_of
     keyed = [str(topic) for topic in pipeline.topics if topic.key]
     if keyed and not out_of_order:
         return (
-            f"{', '.join(keyed)}: whoever keeps the last record of a key, as a compacted topic does, would take an old"
-            " one for the newest. Where keys do not come twice, or that does no harm, say --out-of-order"
+            f"{', '.join(keyed)}: a requeued record comes after newer ones of its key. A consumer or a compacted topic"
+            " that keeps the last one would take an old one for the newest. Where keys do not come twice, or that does"
+            " no harm, say --out-of-order"
             " (out_of_order in the conf of a run)."
         )
     if pipeline.states:

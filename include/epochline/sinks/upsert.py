@@ -45,7 +45,6 @@ class _Fates:
     """What must become of the staged rows."""
 
     staged: int
-    unaccounted: int
     tombstones: int
     remembered: bool
     """Whether keys that were deleted before are kept beside the target."""
@@ -70,8 +69,8 @@ def _fates(connection: Connection, what: Application) -> _Fates:
         " WHEN {stays} THEN 'superseded' WHEN ({replaces}) IS NOT TRUE THEN NULL"
         " WHEN {deleted} THEN 'deleted' WHEN {changes} THEN 'updated' ELSE 'unchanged' END AS _fate"
         " FROM w LEFT JOIN {target} t ON {same}{side})"
-        " SELECT (SELECT count(*) FROM {staging}), count(*), count(*) FILTER (WHERE _fate IS NULL),"
-        " count(*) FILTER (WHERE _tombstone), {remembered}, {counts} FROM f"
+        " SELECT (SELECT count(*) FROM {staging}), count(*), count(*) FILTER (WHERE _tombstone), {remembered}, {counts}"
+        " FROM f"
     ).format(
         winners=_winners(what), deleted=deleted, behind=behind, there=there, stays=_stays(what),
         replaces=_replaces(what, "w", "t"), changes=_changes(what, "w"), target=what.target.identifier,
@@ -80,11 +79,10 @@ def _fates(connection: Connection, what: Application) -> _Fates:
             sql.SQL("count(*) FILTER (WHERE _fate = {})").format(sql.Literal(fate)) for fate in Upserted.__slots__
         ),
     )  # fmt: skip
-    _, [(staged, winners, unaccounted, tombstones, kept, *counts)] = execute_sql(connection, statement)
+    _, [(staged, winners, tombstones, kept, *counts)] = execute_sql(connection, statement)
     upserted = Upserted(**dict(zip(Upserted.__slots__, map(int, counts), strict=True)))
     return _Fates(
         staged=staged,
-        unaccounted=unaccounted,
         tombstones=tombstones,
         remembered=kept,
         # Within an epoch, a row that did not win is older than the one that did.
@@ -94,10 +92,10 @@ def _fates(connection: Connection, what: Application) -> _Fates:
 
 def _refuse_imbalance(what: Application, epoch: Epoch, fates: _Fates, written: int, deleted: int) -> None:
     due = fates.upserted
-    if fates.unaccounted or due.total != fates.staged:
+    if due.total != fates.staged:
         raise TargetError(
-            f"{epoch}: of {fates.staged} rows staged for {what.sink}, {fates.unaccounted} are neither newer nor older"
-            " than the row that the table has of their key. Nothing was changed. Look at what the table holds in"
+            f"{epoch}: of {fates.staged} rows staged for {what.sink}, {fates.staged - due.total} are neither newer nor"
+            " older than the row that the table has of their key. Nothing was changed. Look at what the table holds in"
             f" {', '.join(what.kept_order)}, then abort the epoch and clear its run from plan_epoch."
         )
     if (written, deleted) != (due.inserted + due.updated, due.deleted):
@@ -157,7 +155,7 @@ def _kept_order(what: Application, row: str) -> sql.Composed:
 
 
 def _with_generation(what: Application, row: str, generation: sql.Composable) -> sql.Composed:
-    """A generation's offsets begin anew: it comes before the position, and after what was declared."""
+    """What a row is ordered by: as declared, then by its generation, because offsets begin anew, then by position."""
     columns: list[sql.Composable] = [sql.Identifier(row, name) for name in what.kept_order]
     if what.superseded and not what.sink.aggregated:
         columns.insert(len(what.sink.order_by), generation)
