@@ -196,8 +196,8 @@ class Line:
         writer = self.writer(ticket)
         messages = []
         for number, one in enumerate(ranges):
-            as_spark_partition(number)
-            messages.append(writer.write(through(self.read(one))))
+            with spark_partition(number):
+                messages.append(writer.write(through(self.read(one))))
         writer.commit(messages)
         with transaction(self.via, ticket.application_name) as session, session.cursor() as cursor:
             assert end_job(cursor, ticket.attempt_id)
@@ -297,9 +297,14 @@ def _rows(session: Any, text: str, values: tuple[Any, ...]) -> list[tuple[Any, .
         return cursor.fetchall() if cursor.description else []
 
 
-def as_spark_partition(number: int) -> None:
-    """What Spark tells its Python worker before a task."""
+@contextmanager
+def spark_partition(number: int) -> Iterator[None]:
+    """What Spark tells its Python worker of a task; afterwards this process is none, so that it may start Spark."""
     TaskContext._getOrCreate()._partitionId = number
+    try:
+        yield
+    finally:
+        TaskContext._taskContext = None
 
 
 def tried(task: Callable[[], T], tries: int) -> T:

@@ -35,7 +35,7 @@ from epochline.spark.transaction import PartTransaction
 from epochline.spark.transformed import DIGEST, SinkRows
 from epochline.spark.transforming import Made
 from tests.crash.kinds import ALL_TIME, WINDOW, declared_as
-from tests.crash.line import Line, as_spark_partition
+from tests.crash.line import Line, spark_partition
 
 
 class SharedTopic(Line):
@@ -134,9 +134,10 @@ class SharedTopic(Line):
         key = {"kind": ["all"]}
         if self.pipeline.windows is not None:
             key = {"value": ["all"], "window_start": [WINDOW[0]], "window_end": [WINDOW[1]]}
-        as_spark_partition(0)
         row = pa.RecordBatch.from_pydict({**key, "records": [records], DIGEST: [records]})
-        writer.commit([writer.write(iter([row]))])
+        with spark_partition(0):
+            message = writer.write(iter([row]))
+        writer.commit([message])
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""
@@ -148,8 +149,8 @@ class SharedTopic(Line):
         writer = self.writer(ticket)
         messages = []
         for number, batches in enumerate(parts):
-            as_spark_partition(number)
-            messages.append(writer.write(batches))
+            with spark_partition(number):
+                messages.append(writer.write(batches))
         writer.commit(messages)
 
     def order(self, action: str, who: str, **asked: Any) -> Plan:

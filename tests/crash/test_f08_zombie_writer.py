@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 # batches, where a Spark task waits for Kafka.
 WRITER = """
 import sys
-from tests.crash.line import Line, as_spark_partition
+from tests.crash.line import Line, spark_partition
 from epochline.spark.plan import read_plan
 
 dsn, bootstrap, name = sys.stdin.readline().split()
@@ -34,9 +34,9 @@ def batches():
             print("copied", flush=True)
             sys.stdin.readline()
 
-as_spark_partition(0)
 try:
-    line.writer(plan.ticket).write(batches())
+    with spark_partition(0):
+        line.writer(plan.ticket).write(batches())
 except Exception as error:
     print(type(error).__name__, flush=True)
 """

@@ -112,7 +112,7 @@ def test_a_backend_terminated_inside_commit_leaves_target_and_ledger_without_the
     backend = backend_in_commit(line)
     both = f"SELECT (SELECT count(*) FROM {line.name}), (SELECT count(*) FROM {line.name}_again)"
 
-    line.query("SELECT pg_terminate_backend(%s)", backend)
+    assert line.query("SELECT pg_terminate_backend(%s, 10000)", backend) == [(True,)]  # it is gone, not only told
     since = recovery.last_fault()
     second = backend_in_commit(line)  # the call asks the ledger, finds it sealed, and commits again
 
@@ -120,7 +120,7 @@ def test_a_backend_terminated_inside_commit_leaves_target_and_ledger_without_the
     assert line.query(both) == [(0, 0)]
     assert line.heads() == {0: 0, 1: 0}
     assert line.state_unlocked() == "PRE_COMMITTED"
-    line.query("SELECT pg_terminate_backend(%s)", second)
+    assert line.query("SELECT pg_terminate_backend(%s, 10000)", second) == [(True,)]
     open_gate(line)
     committing.join()
     assert committing.error is not None
