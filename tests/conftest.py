@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from epochline.local.stack import Stack
-from tests.databases import Databases
+from tests.databases import QUICK, Databases
 from tests.ports import choose_ports
 from tests.processes.client import fork_server
 
@@ -66,7 +66,7 @@ def stack() -> Iterator[Stack]:
         dags_folder=AIRFLOW_DAGS,
         extra_pythonpath=(FUNCTIONS, COMPILED),
         # Nothing here outlives a power cut; processes are killed, and what they wrote stays with the kernel.
-        postgres_settings={"fsync": "off", "full_page_writes": "off"},
+        postgres_settings={**QUICK, "fsync": "off", "full_page_writes": "off"},
         # A task that was killed together with its watcher is noticed by its missing heartbeat; five minutes by default.
         airflow_config={
             "EPOCHLINE_COMPILED": str(home / "compiled"),

@@ -22,7 +22,7 @@ from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
 from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
-from tests.databases import Databases
+from tests.databases import QUICK, Databases
 from tests.ports import choose_ports, free_port
 
 WAL_SEGMENT = 2 * 1024 * 1024
@@ -60,7 +60,7 @@ class Server:
     to_kafka: Proxy
 
     def __init__(self, home: Path) -> None:
-        self.stack = Stack(home)
+        self.stack = Stack(home, postgres_settings=QUICK)
         self.postgres = self.stack.postgres
         self.kafka = self.stack.kafka = ProxiedKafka(self.stack.home, Ports(self.stack.home))
         self.new_database = Databases(self.postgres, "WAL_LOG").new
