@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from epochline.kafka.source import KafkaOffsets
 from tests.databases import as_connection
 
 DECLARED = """
@@ -49,6 +50,8 @@ Terminal = Callable[..., str]
 @pytest.fixture
 def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path) -> Terminal:
     """Runs a command of `epochline` in a process of its own and gives what it said; the pipeline is declared."""
+    # Another test's ledger wrote this mirror; beside a new database it would mean that the ledger went back in time.
+    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.terminal")
     (tmp_path / "terminal.py").write_text(DECLARED.format(topic=topic_name))
     (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=""))
     kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}

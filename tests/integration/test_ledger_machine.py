@@ -461,6 +461,7 @@ def machine_dsn(new_database: Callable[[], str]) -> str:
     return new_database()
 
 
+@pytest.mark.timeout(300 + 4 * EXAMPLES)  # `make test-all` asks for 300, a second or two each
 def test_no_history_loses_or_doubles_a_record(machine_dsn: str) -> None:
     """INV-1 to INV-7, G1: plan, begin, write, seal, commit, abort, recover, expire, at once, with lost answers."""
     machine = type("MachineOnPostgres", (LedgerMachine,), {"dsn": machine_dsn})
