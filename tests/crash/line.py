@@ -299,7 +299,10 @@ def _rows(session: Any, text: str, values: tuple[Any, ...]) -> list[tuple[Any, .
 
 @contextmanager
 def spark_partition(number: int) -> Iterator[None]:
-    """What Spark tells its Python worker of a task; afterwards this process is none, so that it may start Spark."""
+    """Tell this process which Spark partition it writes, as Spark tells its Python worker.
+
+    The number is taken back at the end of the block: a process that has one is a worker, and may not start Spark.
+    """
     TaskContext._getOrCreate()._partitionId = number
     try:
         yield
