@@ -77,6 +77,10 @@ class LedgerError(EpochlineError):
     """The ledger refuses: it is missing, of another version, or holds something impossible."""
 
 
+class LedgerBehindError(LedgerError):
+    """Kafka or a sink shows an epoch that the ledger does not know: the ledger went back in time, as from a backup."""
+
+
 class LedgerUnavailableError(LedgerError):
     """The connection to PostgreSQL was lost or refused; whatever was in flight is settled by asking again."""
 

@@ -25,6 +25,7 @@ from typing import Any
 import fsspec
 
 from epochline.errors import SinkError
+from epochline.sink import StoredOffsets
 
 MANIFEST = "_epochline/manifest"
 """The folder of the manifest, below the sink's own: one entry per committed epoch."""
@@ -62,6 +63,8 @@ class ManifestEntry:
     token: str
     rows: int
     files: tuple[ShownFile, ...]
+    reached: StoredOffsets | None = None
+    """Where the pipeline stands with the epoch, by topic; None in entries of versions that did not write it."""
 
     @property
     def path(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from epochline.epoch import Counts
 
@@ -19,6 +20,34 @@ class TopicPartition:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+Reached = Mapping[TopicPartition, int]
+"""By partition, the offset at which the next epoch begins: what lies before was committed, or declared lost."""
+
+
+def stored_reached(reached: Reached) -> list[dict[str, Any]]:
+    """The same as JSON: a topic, its id, and the offset of each partition under ``next``."""
+    topics: dict[tuple[str, str], dict[str, int]] = {}
+    for tp, offset in sorted(reached.items()):
+        topics.setdefault((tp.topic, tp.topic_id), {})[str(tp.partition)] = offset
+    return [{"topic": topic, "topic_id": topic_id, "next": offsets} for (topic, topic_id), offsets in topics.items()]
+
+
+def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
+    """What `stored_reached` gave.
+
+    Raises:
+        ValueError: it did not give this.
+    """
+    try:
+        return {
+            TopicPartition(topic=one["topic"], topic_id=one["topic_id"], partition=int(partition)): int(offset)
+            for one in stored
+            for partition, offset in one["next"].items()
+        }
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{stored!r} names no offsets of partitions") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

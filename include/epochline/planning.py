@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from epochline.offsets import Head, OffsetRange, PlannedRange, TopicPartition
+from epochline.offsets import Head, OffsetRange, PlannedRange, Reached, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,15 @@ def share_limit(
     for tp in sorted(remainders, key=lambda t: (-remainders[t], position[t]))[:missing]:
         shares[tp] += 1
     return shares
+
+
+def next_boundary(heads: Sequence[Head], shown: Iterable[Reached]) -> Reached | None:
+    """The nearest place up to which a sink shows every record, and which some head has not reached; None for none.
+
+    An epoch ends there, so that a sink has shown all of it or nothing.
+    """
+    ahead = [one for one in shown if any(head.next_offset < one.get(head.tp, 0) for head in heads)]
+    return min(ahead, key=lambda one: sum(one.values()), default=None)
 
 
 def next_ranges(

@@ -15,12 +15,12 @@ from typing import IO, Any, Protocol
 from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, Reached, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.reading import KafkaSource
 from epochline.savepoint import Savepoint
-from epochline.sink import Committable, Sink, WrittenPart
+from epochline.sink import Committable, ShownEpoch, Sink, WrittenPart
 from epochline.state import StateStanding
 from epochline.table import PostgresTable
 
@@ -64,6 +64,9 @@ class EpochRows(Protocol):
 
     def pipeline(self, pipeline: str) -> PipelineRow | None:
         """The pipeline's row, unlocked; None where the ledger does not know it."""
+
+    def skip_ids(self, pipeline: str, epoch_id: int) -> None:
+        """Give no later epoch this id or a lower one."""
 
     def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
         """Note the Kafka cluster that the pipeline's offsets belong to."""
@@ -259,6 +262,9 @@ class Chain(Protocol):
     def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
         """Every partition's head, also of those that have only their origin; sorted."""
 
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Reached:
+        """Where each partition's head was once an epoch was committed, and none after it."""
+
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         """Write where a partition begins; nothing where it has an origin already."""
 
@@ -288,6 +294,9 @@ class Attempts(Protocol):
 
     def live(self, epoch: Epoch) -> Attempt | None:
         """The epoch's attempt that is not fenced."""
+
+    def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
+        """Token of the attempt that an epoch was committed by; None where no attempt has committed it."""
 
     def lock_attempt(self, attempt: Attempt) -> Attempt:
         """Wait until no writer of the attempt is in flight, and keep new ones out, until the transaction ends."""
@@ -464,6 +473,7 @@ class Aborts:
 
 
 PAUSE_AFTER_FAILURES = "pause after failures"
+PAUSE_BEHIND = "pause behind"
 """The action that a pipeline takes by itself; its row notes under ``aborts`` how many there had ever been."""
 
 
@@ -588,6 +598,14 @@ class DueReceipt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """An epoch that the ledger lost, and a consumer group or a sink shows."""
+
+    shown_by: str
+    shown: ShownEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToldReceipt:
     """A receipt as it is told to others: which epoch a sink shows, when, and which offsets it took."""
 
@@ -605,11 +623,29 @@ class Receipts(Protocol):
     def keep_sealed(self, attempt: Attempt, bodies: Mapping[str, Mapping[str, Any]]) -> None:
         """At the seal: keep with the attempt's manifests, by their sink, what sinks left for their commit."""
 
-    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted]) -> None:
+    def write(
+        self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted],
+        shown_before: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         """In the commit: one receipt per sink, with its rows and what became of those of an upsert, by its table.
 
-        Tables show the epoch now, the others are due.
+        Tables show the epoch now, the others are due. What ``shown_before`` names gets none.
         """
+
+    def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:
+        """The sinks that have a receipt of the epoch."""
+
+    def knows(self, pipeline: str, token: str) -> bool:
+        """Whether the ledger knows that an attempt was committed, or may be: it is sealed and not fenced.
+
+        Also known is what an operator accepted.
+        """
+
+    def accept(self, pipeline: str, shown_by: str, shown: ShownEpoch) -> None:
+        """From here on an epoch is known that the ledger lost when it went back in time."""
+
+    def accepted(self, pipeline: str) -> Sequence[Accepted]:
+        """What was accepted, in that order."""
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         """What is still to be shown, epochs in order."""
@@ -720,6 +756,8 @@ class MirroredOffset:
     offset: int
     generation: int | None = None
     epoch_id: int | None = None
+    token: str | None = None
+    """Of the attempt that the epoch was committed by; None where a version wrote it that kept none."""
 
 
 class OffsetSource(Protocol):
@@ -750,8 +788,10 @@ class OffsetSource(Protocol):
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         """What the consumer group holds, per topic and partition."""
 
-    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
-        """Write the heads to the consumer group, for monitors (S5, S11)."""
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
+        """Write the heads to the consumer group, for monitors (S5, S11), with the newest epoch and its token."""
 
     def forget(self, group: str) -> None:
         """Delete the consumer group, which nobody mirrors into any more; nothing where there is none.

@@ -21,6 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+StoredOffsets = Sequence[Mapping[str, Any]]
+"""As JSON, where a pipeline stands: ``[{"topic": …, "topic_id": …, "next": {"0": 17}}]``, with the offset at which each
+partition's next epoch begins."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkAttempt:
@@ -47,11 +51,30 @@ class WrittenPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committable:
-    """What a sealed attempt left for the commit: ``body`` is JSON, kept in the ledger between the two."""
+    """What a sealed attempt left for the commit: ``body`` is JSON, kept in the ledger between the two.
+
+    ``reached`` is where the pipeline stands with this epoch. A sink that keeps it with what it shows can tell a ledger
+    that went back in time how far it is (`Followed`).
+    """
 
     attempt: SinkAttempt
     rows: int
     body: Mapping[str, Any]
+    reached: StoredOffsets = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownEpoch:
+    """An epoch of a pipeline, as somebody else than the ledger knows it.
+
+    ``token`` is that of the committed attempt, and ``reached`` as in `Committable`; None where a version wrote it that
+    kept neither.
+    """
+
+    generation: int
+    epoch_id: int
+    token: str | None
+    reached: StoredOffsets | None = None
 
 
 class PartWriter(Protocol):
@@ -117,6 +140,18 @@ class Measured(Protocol):
 
     def sending_seconds(self) -> float | None:
         """How long the rows took that this object's last commit sent; None where it found them there already."""
+
+
+class Followed(Protocol):
+    """A sink that says what it shows, so that a ledger which went back in time is found out (trap 25)."""
+
+    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
+        """The newest epoch of the pipeline that is shown; None where there is none, or nobody can tell.
+
+        Raises:
+            SinkUnavailableError: the sink is down. It is not waited for: it asks again before it shows anything.
+            SinkError: it cannot be told, or another pipeline writes here.
+        """
 
 
 class Preflighted(Protocol):

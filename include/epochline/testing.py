@@ -22,12 +22,13 @@ from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, 
 from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket
 from epochline.names import QUARANTINE
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, Reached, TopicPartition, add_up
 from epochline.pipeline import Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
     PAUSE_AFTER_FAILURES,
     Aborts,
+    Accepted,
     ActionRow,
     Applied,
     Attempts,
@@ -54,7 +55,7 @@ from epochline.ports import (
     Upserted,
 )
 from epochline.reading import KafkaSource
-from epochline.sink import Committable, Sink, SinkAttempt, WrittenPart
+from epochline.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
 from epochline.staged import staged_beside, staged_tables
 from epochline.state import StateDigest, StateStanding
 from epochline.table import PostgresTable
@@ -138,10 +139,12 @@ class FakeKafka:
     def mirrored(self, group: str) -> Mapping[Key, MirroredOffset]:
         return self.groups.get(group, {})
 
-    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
         self.groups[group] = {
             (head.tp.topic, head.tp.partition): MirroredOffset(
-                offset=head.next_offset, generation=generation, epoch_id=epoch_id
+                offset=head.next_offset, generation=generation, epoch_id=epoch_id, token=token
             )
             for head in heads
         }
@@ -206,6 +209,7 @@ class _Rows:
     states: dict[tuple[str, str], tuple[int, StateDigest]] = field(default_factory=dict)
     undone: set[tuple[str, int]] = field(default_factory=set)
     receipts: dict[tuple[str, int, str], _ReceiptRow] = field(default_factory=dict)
+    accepted: dict[str, list[Accepted]] = field(default_factory=dict)
 
 
 class FakeLedger:
@@ -263,6 +267,10 @@ class FakeTransaction:
 
     def pipeline(self, pipeline: str) -> PipelineRow | None:
         return self.rows.pipelines.get(pipeline)
+
+    def skip_ids(self, pipeline: str, epoch_id: int) -> None:
+        row = self.rows.pipelines[pipeline]
+        self.rows.pipelines[pipeline] = replace(row, last_epoch_id=max(row.last_epoch_id, epoch_id))
 
     def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
         self.rows.pipelines[pipeline] = replace(self.rows.pipelines[pipeline], cluster_id=cluster_id)
@@ -420,6 +428,13 @@ class FakeTransaction:
                 )
         return sorted(found, key=lambda head: head.tp)
 
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Reached:
+        return {
+            tp: max(until for _, until, by in links if by is None or by <= epoch_id)
+            for (name, number, tp), links in self.rows.chains.items()
+            if (name, number) == (pipeline, generation)
+        }
+
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         key = (pipeline, generation, origin.tp)
         if key not in self.rows.chains:
@@ -567,6 +582,11 @@ class FakeTransaction:
             tables=self.rows.attempts[attempt.attempt_id].tables,
             token=attempt.token, beside=staged_beside(pipeline),
         )  # fmt: skip
+
+    def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
+        epoch = self.find(pipeline, epoch_id)
+        live = None if epoch is None or epoch.state is not EpochState.COMMITTED else self.live(epoch)
+        return None if live is None else live.token
 
     def live(self, epoch: Epoch) -> Attempt | None:
         own = [
@@ -728,12 +748,17 @@ class FakeTransaction:
         for sink, body in bodies.items():
             row.manifests[sink] = replace(row.manifests[sink], body=body)
 
-    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted]) -> None:
+    def write(
+        self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted],
+        shown_before: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         manifests = self.rows.attempts[attempt.attempt_id].manifests
         names = {sink.table: (sink.table, True) for sink in pipeline.targets}
         names |= {box.topic.name: (box.table, False) for box in pipeline.outboxes}
         names |= {sink.name: (sink.name, False) for sink in pipeline.beside}
         for sink, (manifest, shown) in names.items():
+            if sink in shown_before:
+                continue
             self.rows.receipts[epoch.pipeline, epoch.epoch_id, sink] = _ReceiptRow(
                 committable=Committable(
                     attempt=SinkAttempt(
@@ -745,6 +770,24 @@ class FakeTransaction:
                 ),
                 shown_at=self._now() if shown else None,
             )  # fmt: skip
+
+    def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:
+        return frozenset(sink for number, sink, _ in self._receipts(pipeline) if number == epoch_id)
+
+    def knows(self, pipeline: str, token: str) -> bool:
+        known = {one.shown.token for one in self.accepted(pipeline)}
+        for row in self.rows.attempts.values():
+            attempt = row.attempt
+            state = self.rows.epochs[attempt.pipeline, attempt.epoch_id].state
+            if attempt.sealed and not attempt.fenced and state in (EpochState.PRE_COMMITTED, EpochState.COMMITTED):
+                known.add(attempt.token)
+        return token in known
+
+    def accept(self, pipeline: str, shown_by: str, shown: ShownEpoch) -> None:
+        self.rows.accepted.setdefault(pipeline, []).append(Accepted(shown_by=shown_by, shown=shown))
+
+    def accepted(self, pipeline: str) -> Sequence[Accepted]:
+        return self.rows.accepted.get(pipeline, [])
 
     def _receipts(self, pipeline: str) -> list[tuple[int, str, _ReceiptRow]]:
         rows = [(key[1], key[2], row) for key, row in self.rows.receipts.items() if key[0] == pipeline]

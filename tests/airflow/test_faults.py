@@ -106,21 +106,20 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
     assert_exact(scheduler, "killed_commit", first)
     recovery.took()
 
-    # After: Kafka is stopped, so that the task hangs in the mirror once the epoch is committed.
+    # After: the pipeline's row is locked, so that the task hangs in the mirror once the epoch is committed.
     scheduler.produce("killed_commit", {p: [f"second-{p}"] for p in range(4)})
     run = scheduler.trigger("killed_commit")
     eventually(
         "the second epoch is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05
     )
-    kafka = scheduler.stack.kafka
-    broker = psutil.Process(kafka.pid)
-    broker.suspend()
-    try:
+    holder = psycopg2.connect(scheduler.stack.postgres.dsn())
+    with holder.cursor() as cursor:
+        cursor.execute("SELECT FROM epochline.pipeline WHERE pipeline = 'killed_commit' FOR NO KEY UPDATE")
         eventually("it is committed", lambda: scheduler.epoch("killed_commit", 2)[0] == "COMMITTED")
         scheduler.task_process("killed_commit", run, "commit_epoch").kill()
         recovery.last_fault()
-    finally:
-        broker.resume()
+        holder.rollback()
+    holder.close()
 
     assert scheduler.wait("killed_commit", run) == "success"
     assert "already committed" in scheduler.log("killed_commit", run, "commit_epoch")

@@ -17,11 +17,15 @@ from epochline.errors import (
     EpochFencedError,
     EpochStateError,
     HeadMovedError,
+    LedgerBehindError,
+    PipelinePausedError,
     SealRefusedError,
-    SourceError,
     TargetError,
 )
 from tests.contract.worlds import LEASE, World, fake_world, orders, postgres_world, rows_of, run, seen_in
+
+LOST = "0b5f3a52-6d0e-4b0c-9a57-7c1c3f3f6d11"
+"""A token of the newer ledger."""
 
 EXPIRED = timedelta(seconds=-1)
 
@@ -207,13 +211,55 @@ def test_another_cluster_stops_the_plan(world: World) -> None:
         world.plan("run-2")
 
 
-def test_a_mirror_that_knows_more_than_the_ledger_stops_the_plan(world: World) -> None:
-    """Trap 25: the ledger went back in time."""
+@pytest.mark.parametrize("written", [(7, None), (7, LOST), (1, LOST)], ids=["by an older version", "later", "earlier"])
+def test_a_mirror_that_shows_what_the_ledger_does_not_know_pauses_the_pipeline(
+    world: World, written: tuple[int, str | None]
+) -> None:
+    """INV-8, trap 25: the ledger went back in time. Its ids may have met those of the mirror since; the token decides."""
     world.to_committed()
-    world.kafka.mirror("epochline.orders", _heads(world), 1, 7)
+    world.kafka.produce("orders", 0, 1)
+    world.kafka.mirror("epochline.orders", _heads(world), 1, *written)
+    mirrored = dict(world.kafka.mirrored("epochline.orders"))
 
-    with pytest.raises(SourceError, match="the ledger went back in time"):
+    with pytest.raises(LedgerBehindError, match="went back in time"):
         world.plan("run-2")
+    with pytest.raises(PipelinePausedError, match="accept-ledger"):
+        world.plan("run-3")
+
+    with world.ledger.transaction() as tx:
+        row = tx.epochs.pipeline("orders")
+    assert row is not None
+    assert row.last_epoch_id == 1
+    assert world.kafka.mirrored("epochline.orders") == mirrored
+
+
+@pytest.mark.parametrize("by", ["its own commit", "another run's plan"])
+def test_a_sealed_epoch_is_not_committed_while_the_mirror_shows_what_the_ledger_does_not_know(
+    world: World, by: str
+) -> None:
+    """INV-8, trap 25: recovery overwrote the evidence before it was looked at."""
+    world.to_sealed()
+    world.kafka.mirror("epochline.orders", _heads(world), 1, 7, LOST)
+    mirrored = dict(world.kafka.mirrored("epochline.orders"))
+
+    with pytest.raises(LedgerBehindError, match="went back in time"):
+        world.commit(1) if by == "its own commit" else world.plan("run-2")
+
+    assert world.epoch(1).state is EpochState.PRE_COMMITTED
+    assert world.kafka.mirrored("epochline.orders") == mirrored
+
+
+def test_a_mirror_of_the_sealed_attempt_lets_the_ledger_catch_up(world: World) -> None:
+    """INV-6: the newer ledger had committed what this one has sealed."""
+    world.to_sealed()
+    with world.ledger.transaction() as tx:
+        sealed = tx.attempts.live(tx.epochs.lock("orders", 1))
+    assert sealed is not None
+    world.kafka.mirror("epochline.orders", _heads(world), 1, 1, sealed.token)
+
+    world.plan("run-2")
+
+    assert world.epoch(1).state is EpochState.COMMITTED
 
 
 def test_an_offset_moved_by_hand_is_reported_and_never_read(world: World) -> None:

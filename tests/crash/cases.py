@@ -49,7 +49,9 @@ class AskedOnce:
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         return {}
 
-    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
         pass
 
 

@@ -66,6 +66,7 @@ class SharedTopic(Line):
         self.topic = topic
         self.kind = kind
         self.former_source: Any = None
+        self.lost_token = ""
         self.records: dict[int, pa.RecordBatch] = pickle.loads(Path(records).read_bytes())  # noqa: S301 - of our own
         self.records_file = records
 

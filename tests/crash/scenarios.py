@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from epochline.errors import EpochStateError, PipelinePausedError, StagingLostError
+from epochline.errors import EpochStateError, LedgerBehindError, PipelinePausedError, StagingLostError
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from tests.crash.line import tried
@@ -98,6 +98,30 @@ def left_planned(line: SharedTopic) -> None:
     """Its run is gone, and a lease has passed since."""
     staged(line)
     line.query("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 second'")
+
+
+def shown_in_files(line: SharedTopic) -> None:
+    committed(line)
+    line.publish()
+
+
+def behind(line: SharedTopic) -> None:
+    """The folder shows an attempt that the ledger does not know, as after a backup was put back."""
+    shown_in_files(line)
+    line.lost_token = line.query("SELECT token FROM epochline.attempt WHERE pipeline = %s", line.name)[0][0]
+    line.query("UPDATE epochline.attempt SET token = gen_random_uuid() WHERE pipeline = %s", line.name)
+
+
+def newer_ledger(line: SharedTopic) -> None:
+    """However the plan died, the pipeline is paused by the next one; the newer ledger comes back, and it is resumed."""
+    with pytest.raises((LedgerBehindError, PipelinePausedError)):
+        line.plan(TWO)
+    with pytest.raises(PipelinePausedError):
+        line.plan(TWO)
+    line.query("UPDATE epochline.attempt SET token = %s WHERE pipeline = %s", line.lost_token, line.name)
+    with line.ledger.transaction() as tx:
+        tx.operators.resume(line.name)
+    run_two(line)
 
 
 def tried_to_publish(line: SharedTopic) -> None:
@@ -270,6 +294,8 @@ SCENARIOS = {
     "pre-commit with files": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with files"),
     "pre-commit with files again": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="with files"),
     "publish": Scenario(committed, "publish", publish_again, kind="with files"),
+    "plan after files are shown": Scenario(shown_in_files, "plan", run_two, run=TWO, limit=SOME, kind="with files"),
+    "plan with a ledger that went back": Scenario(behind, "plan", newer_ledger, run=TWO, limit=SOME, kind="with files"),
     "publish again": Scenario(tried_to_publish, "publish", publish_again, kind="with files"),
     "plan with sinks": Scenario(nothing, "plan", run_one, kind="with sinks"),
     "publish to a topic": Scenario(committed, "publish", publish_again, kind="with sinks"),

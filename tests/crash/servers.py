@@ -141,6 +141,11 @@ class Server:
         finally:
             connection.close()
 
+    def copy_database(self, source: str, target: str) -> None:
+        """A database as a backup has it, or as it is after one was put back."""
+        self.admin("DROP DATABASE IF EXISTS {} WITH (FORCE)", target)
+        self.admin("CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY", target, source)
+
     def superuser(self, dsn: str, statement: str) -> None:
         """Do what no role of the product may, in one database."""
         connection = psycopg2.connect(self.postgres.superuser_dsn, dbname=dsn.rpartition("/")[2])

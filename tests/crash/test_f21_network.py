@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from epochline.epoch import EpochState
 from epochline.errors import EpochlineError, SourceUnavailableError
 from tests.crash.checker import recover
 from tests.crash.conftest import Background
@@ -102,10 +103,10 @@ def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
 
 
 @pytest.mark.fault("F21")
-def test_without_a_network_to_kafka_a_plan_says_that_a_retry_helps_and_a_commit_is_a_commit(
+def test_without_a_network_to_kafka_plan_and_commit_say_that_a_retry_helps(
     far_broker: tuple[Line, Proxy], new_line: Callable[..., Line], background: InBackground, recovery: Recovery
 ) -> None:
-    """Trap 24, S11: nothing is planned; the group that the commit could not write is written by the next one."""
+    """Traps 24 and 25: nothing is planned, and nothing committed of which Kafka cannot say whether it is news."""
     line, proxy = far_broker
     line.to_sealed("run-1")
     other = new_line(kafka=line.kafka)
@@ -115,8 +116,10 @@ def test_without_a_network_to_kafka_a_plan_says_that_a_retry_helps_and_a_commit_
 
     with pytest.raises(SourceUnavailableError):
         planning.result()
-    assert committing.result().epoch.committed_at is not None
+    with pytest.raises(SourceUnavailableError):
+        committing.result()
 
+    assert line.state() is EpochState.PRE_COMMITTED
     assert other.query("SELECT * FROM epochline.epochs") == []
     since = recovery.last_fault()
     proxy.heal()

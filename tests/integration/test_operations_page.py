@@ -7,6 +7,7 @@ import io
 import re
 import shlex
 import sys
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, begin, plan
 from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
+from epochline.offsets import Head
 from epochline.operations import ACTIONS
 from tests.databases import as_connection
 from tests.integration.in_process import InProcess, from_kafka
@@ -112,6 +114,14 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
         (shop.folder / "shop.py").write_text(WITH_STATE)
         shop.migrate()
         shop.query("INSERT INTO shop_seen VALUES (1, 7)")
+        return
+    if action == "accept-ledger":
+        shop.epoch()
+        shop.produce(5)
+        source, declared = KafkaOffsets({"bootstrap.servers": shop.kafka}), pipelines.find("shop")
+        [log] = source.look(declared.source).partitions
+        head = Head(tp=log.tp, origin=0, next_offset=15, epoch_id=2)
+        source.mirror(declared.consumer_group, [head], 1, 2, str(uuid.uuid4()))  # as the newer ledger did
         return
     if action in ("savepoint", "restore", "delete-savepoint"):
         shop.epoch()

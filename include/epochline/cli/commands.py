@@ -74,6 +74,12 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             "Go on with the state of PIPELINE as it is now, although it is not what the last committed epoch left. What"
             " it held then is not brought back."
         ),
+        "accept-ledger": (
+            "Go on with the ledger of PIPELINE although it went back in time, as from a backup, and the newer one is"
+            " lost. What topics and folders show is taken over: those offsets are read again into the tables alone, so"
+            " that nothing is shown twice and nothing is missing. Refused where the ledger knows everything that is"
+            " shown."
+        ),
         "savepoint": (
             "Keep where PIPELINE stands now under NAME, with a copy of its state, until somebody deletes it. `restore`"
             " puts everything back to it, and a new pipeline can begin from it."

@@ -14,7 +14,6 @@ from epochline.errors import (
     DeclarationError,
     PipelineDroppedError,
     PipelinePausedError,
-    SourceError,
 )
 from epochline.offsets import Head, PlannedRange
 from epochline.pipeline import Pipeline
@@ -192,29 +191,13 @@ def _whose(partition: PartitionView) -> str:
     return f"{said}; later ones are open: {len(others)}" if others else said
 
 
-def check_mirror(
-    pipeline: Pipeline, row: PipelineRow, heads: Sequence[Head], mirrored: Mapping[tuple[str, int], MirroredOffset]
-) -> list[str]:
-    """A mirror that knows an epoch which the ledger does not means that the ledger went back in time (trap 25).
-
-    Raises:
-        SourceError: it did; the pipeline stops.
-    """
+def moved_by_others(heads: Sequence[Head], mirrored: Mapping[tuple[str, int], MirroredOffset]) -> list[str]:
+    """Where somebody else than epochline moved the consumer group: reported, because the ledger alone counts."""
     notes = []
     known = {(head.tp.topic, head.tp.partition): head for head in heads}
     for (topic, partition), told in sorted(mirrored.items()):
         head = known.get((topic, partition))
-        if told.generation is not None and told.epoch_id is not None:
-            newer = (told.generation, told.epoch_id) > (row.generation, row.last_epoch_id)
-            if newer:
-                raise SourceError(
-                    f"{pipeline.name}: consumer group {pipeline.consumer_group} says that epoch {told.epoch_id} of"
-                    f" generation {told.generation} was committed, but the ledger knows none after epoch"
-                    f" {row.last_epoch_id} of generation {row.generation}: the ledger went back in time (a"
-                    " restored database?). Nothing was planned. Bring the newer ledger back, or, if the target went"
-                    " back together with it, delete the consumer group and run again."
-                )
-        elif head is not None and told.offset != head.next_offset:
+        if told.epoch_id is None and head is not None and told.offset != head.next_offset:
             notes.append(
                 f"{topic}-{partition}: somebody moved the consumer group to {told.offset}; the ledger says"
                 f" {head.next_offset}, which counts"

@@ -7,8 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epochline.coordinator.checks import check_states
-from epochline.coordinator.discard import discard
+from epochline.coordinator.discard import discard, sweep
+from epochline.coordinator.evidence import (
+    Evidence,
+    ask_for_commit,
+    check_known,
+    mirrored_evidence,
+    pausing_where_behind,
+)
 from epochline.coordinator.tables import TableSink
+from epochline.coordinator.takeover import shown_before
 from epochline.coordinator.undo import undo
 from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState
 from epochline.errors import (
@@ -35,6 +43,8 @@ class Receipt:
 
     epoch: Epoch
     outcome: CommitOutcome
+    shown_before: frozenset[str] = frozenset()
+    """Sinks that get nothing of the epoch: they showed its offsets before the ledger went back in time."""
 
     def __str__(self) -> str:
         counts = self.epoch.counts
@@ -43,6 +53,7 @@ class Receipt:
             f"{self.epoch} is{again} committed: {counts.read} records read, {counts.passed} passed, {counts.skipped}"
             f" skipped, {counts.quarantined} quarantined, {self.epoch.rows_written} rows written, at"
             f" {self.epoch.committed_at:%Y-%m-%d %H:%M:%S %Z}"
+            + (f"; shown before in {', '.join(sorted(self.shown_before))}" if self.shown_before else "")
         )
 
 
@@ -56,20 +67,26 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
         EpochAwaitsApprovalError: somebody has to approve it first.
         HeadMovedError: a range does not start at its head; nothing was changed.
         StagingLostError: the sealed rows are gone; the epoch was aborted, its range is read again (trap 21).
+        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
+        SourceUnavailableError: Kafka does not say which epoch it was mirrored by; a repeat helps.
+        SinkError: a sink does not say what it shows.
     """
+    evidence = ask_for_commit(ledger, source, pipeline, epoch_id)
     try:
-        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id)
+        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id, evidence)
     except LedgerUnavailableError:
         log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
-        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id)
-    mirror(ledger, source, pipeline)
+        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id, evidence)
+    mirror(ledger, source, pipeline, known=True)
+    if receipt.shown_before:
+        sweep(ledger, pipeline)
     return receipt
 
 
-def _commit_orabort_lost(ledger: Ledger, pipeline: str, epoch_id: int) -> Receipt:
+def _commit_orabort_lost(ledger: Ledger, pipeline: str, epoch_id: int, evidence: Evidence) -> Receipt:
     try:
-        with ledger.transaction() as tx:
-            receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id))
+        with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
+            receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
     except StagingLostError as error:
         abort_lost(ledger, pipeline, epoch_id, str(error))
         raise
@@ -83,8 +100,11 @@ def _commit_orabort_lost(ledger: Ledger, pipeline: str, epoch_id: int) -> Receip
     return receipt
 
 
-def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
-    """The commit itself, on an epoch locked in ``tx``: every check, every row and every head, or nothing."""
+def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> Receipt:
+    """The commit itself, on an epoch locked in ``tx``: every check, every row and every head, or nothing.
+
+    Whoever commits, on whichever path, has asked for the evidence before (trap 25).
+    """
     if epoch.state is EpochState.COMMITTED:
         return Receipt(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
     if epoch.state is EpochState.ABORTED:
@@ -102,6 +122,7 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     ]
     if later:
         raise HeadMovedError(f"{epoch}: {later[0]} is already committed; epochs commit in the order of their ids.")
+    check_known(tx, epoch.pipeline, evidence)
     pipeline = tx.epochs.declaration(epoch)
     tx.targets.limit_time(pipeline.commit_statement_timeout, pipeline.lock_timeout)
     attempt = tx.attempts.live(epoch)
@@ -123,7 +144,9 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     check_states(tx, pipeline)
     if epoch.replays is not None:
         _take_place(tx, pipeline, epoch)
-    for planned in tx.epochs.ranges(epoch) if epoch.replays is None else ():
+    ranges = tx.epochs.ranges(epoch)
+    shown = shown_before(tx, epoch, ranges)
+    for planned in ranges if epoch.replays is None else ():
         back = epoch.kind is EpochKind.EXTEND_BACK
         moved = tx.chain.extend_back(epoch, planned) if back else tx.chain.advance(epoch, planned)
         if not moved:
@@ -133,7 +156,10 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
                 " changed. Abort the epoch, then clear its run from plan_epoch."
             )
     written, upserted = 0, {}
+    unsent = {box.table for box in pipeline.outboxes if box.topic.name in shown}
     for table in pipeline.tables:
+        if table.table in unsent:
+            continue
         committing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
         committing.commit(Committable(attempt=ticket.sink_attempt, rows=sealed[table.table], body={}))
         written += committing.applied.rows
@@ -148,11 +174,12 @@ def commit_in(tx: Transaction, epoch: Epoch) -> Receipt:
     if kept != epoch.counts.quarantined:
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
     tx.states.leave(pipeline, epoch.epoch_id)
-    tx.receipts.write(epoch, attempt, pipeline, upserted)
-    tx.attempts.drop_staging(attempt)
+    tx.receipts.write(epoch, attempt, pipeline, upserted, shown)
+    if not shown:  # what it left for sinks beside the database goes with its staging, by a sweep
+        tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)
-    return Receipt(epoch=committed, outcome=CommitOutcome.COMMITTED)
+    return Receipt(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
 
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
@@ -210,22 +237,33 @@ def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> Non
         discard(ledger, attempt)
 
 
-def mirror(ledger: Ledger, source: OffsetSource, pipeline: str) -> None:
+def mirror(ledger: Ledger, source: OffsetSource, pipeline: str, *, known: bool = False) -> None:
     """Write the *current* heads to the consumer group (trap 24). Losing it loses nothing: it is for monitors.
+
+    What the ledger does not know is not written over: it is the evidence that the ledger went back in time (trap 25).
 
     The heads are read again after writing, and written again where they moved, so that the slower of two mirrors
     never leaves an older epoch behind; no transaction is held while Kafka is asked.
+
+    Args:
+        ledger: whose heads.
+        source: where the group is.
+        pipeline: whose group.
+        known: whether the caller has held what the group shows against the ledger.
     """
     group, written = consumer_group(pipeline), None
     try:
+        evidence = [] if known else mirrored_evidence(source, pipeline)
         while True:
             with ledger.transaction() as tx:
                 row = tx.epochs.lock_pipeline(pipeline)
+                check_known(tx, pipeline, evidence)
                 heads = tx.chain.heads(pipeline, row.generation)
+                newest = max((head.epoch_id or 0 for head in heads), default=0)
+                token = tx.attempts.committed_token(pipeline, newest)
             if heads == written:
                 return
-            newest = max((head.epoch_id or 0 for head in heads), default=0)
-            source.mirror(group, heads, row.generation, newest)
+            source.mirror(group, heads, row.generation, newest, token)
             written = heads
     except (LedgerError, SourceError) as error:
         # The epoch is committed: a task that failed now would say otherwise. The next commit mirrors again.

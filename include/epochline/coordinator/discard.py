@@ -48,12 +48,15 @@ def _aborted_beside(ledger: Ledger, attempt: Attempt) -> bool:
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(attempt.pipeline, attempt.epoch_id)
         pipeline = tx.epochs.declaration(epoch)
-        # What a committed attempt wrote is due, or shown already: only who was fenced may lose it.
-        fenced = tx.attempts.lock_attempt(attempt).fenced if pipeline.beside else False
-    if not fenced:
-        return True
+        if not pipeline.beside:
+            return True
+        # What a committed attempt wrote is due, or shown already, where there is a receipt of it.
+        received = tx.receipts.received(attempt.pipeline, attempt.epoch_id)
+        kept = frozenset() if tx.attempts.lock_attempt(attempt).fenced else received
     try:
         for following in pipeline.following:
+            if following.name in kept:
+                continue
             sink = ledger.sink(pipeline, following.name)
             sink.recover_and_abort(of_attempt(attempt))
     except SinkError as error:

@@ -44,23 +44,30 @@ def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -
         return
     with ledger.transaction() as tx:
         tx.epochs.lock_pipeline(pipeline)
-        standing = tx.operators.standing(pipeline)
         aborts = tx.history.aborts(pipeline)
-        if standing.paused is not None or standing.dropped is not None or aborts.in_a_row <= tolerable:
+        if aborts.in_a_row <= tolerable:
             return
         reason = f"{aborts.in_a_row} epochs in a row were aborted, of which {tolerable} are tolerated"
-        tx.operators.pause(pipeline, "epochline", reason)
-        tx.operators.record(
-            ActionRow(
-                pipeline=pipeline,
-                action=PAUSE_AFTER_FAILURES,
-                actor="epochline",
-                reason=reason,
-                before={"paused": False},
-                after={"paused": True, "aborts": aborts.ever},
-            )
+        pause(tx, pipeline, PAUSE_AFTER_FAILURES, reason, aborts=aborts.ever)
+
+
+def pause(tx: Transaction, pipeline: str, action: str, reason: str, **noted: int) -> None:
+    """Pause a pipeline whose row is locked, in epochline's own name; nothing where it is paused or dropped already."""
+    standing = tx.operators.standing(pipeline)
+    if standing.paused is not None or standing.dropped is not None:
+        return
+    tx.operators.pause(pipeline, "epochline", reason)
+    tx.operators.record(
+        ActionRow(
+            pipeline=pipeline,
+            action=action,
+            actor="epochline",
+            reason=reason,
+            before={"paused": False},
+            after={"paused": True, **noted},
         )
-    log.warning("pipeline.paused pipeline=%s aborts=%d tolerable=%d", pipeline, aborts.in_a_row, tolerable)
+    )
+    log.warning("pipeline.paused pipeline=%s reason=%s", pipeline, reason)
 
 
 def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:

@@ -18,24 +18,26 @@ from epochline.coordinator.checks import (
     check_changes,
     check_cluster,
     check_connections,
-    check_mirror,
     check_states,
     is_read,
+    moved_by_others,
     open_transactions,
 )
 from epochline.coordinator.commit import mirror
+from epochline.coordinator.evidence import ask_elsewhere, refuse_behind
 from epochline.coordinator.idle import closes_windows
 from epochline.coordinator.interval import judge
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.recover import recover
+from epochline.coordinator.takeover import crossed, shown_until
 from epochline.effective import InForce, in_force
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import PlanChangedError
 from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.origins import missing_origins
 from epochline.pipeline import Pipeline
-from epochline.planning import SourceView, next_ranges
+from epochline.planning import SourceView, next_boundary, next_ranges
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 
 log = logging.getLogger(__name__)
@@ -120,14 +122,16 @@ def plan(
         TargetError: a target is missing, does not fit, or belongs to another pipeline.
         ConfigurationError: PostgreSQL has too few free connections.
         BeforeOriginError: the interval lies before the pipeline's origin.
-        SinkAheadError: a sink shows an epoch that the ledger does not know.
+        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
         SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
     settings = settings or in_force(pipeline)
-    recovered = recover(ledger, pipeline.name, run, lease=lease)
+    evidence = ask_elsewhere(ledger, source, pipeline)
+    refuse_behind(ledger, pipeline.name, evidence)
+    recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
     if recovered.notes:
-        mirror(ledger, source, pipeline.name)
+        mirror(ledger, source, pipeline.name, known=True)
     own = recovered.own
     going_on = {
         EpochState.PLANNED: PlanOutcome.RESUMED,
@@ -145,11 +149,10 @@ def plan(
     pause_after_failures(ledger, pipeline.name, settings.tolerable_failures)
     wait_for_pause(ledger, pipeline.name, settings.minimum_pause, sleep=sleep)
     for _ in range(_TRIES):
-        # The mirror first: a commit writes it after the ledger, so that whatever it says the ledger knows by now.
         mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline)
         asked = ask(source, pipeline, seen.row, seen.heads, interval)
-        notes = [*recovered.notes, *looked, *seen.left, *check_mirror(pipeline, seen.row, seen.heads, mirrored)]
+        notes = [*recovered.notes, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             return _write_plan(
                 ledger, pipeline, run, seen, asked, own, notes,
@@ -206,7 +209,7 @@ def _write_plan(
         if own is not None:
             own = tx.epochs.lock(own.pipeline, own.epoch_id)
             ranges = tuple(tx.epochs.ranges(own))
-            obstacle = cannot_reopen(tx, own, ranges, watched, view)
+            obstacle = cannot_reopen(tx, own, ranges, watched, view) or crossed(own, tx, ranges)
             if obstacle is None:
                 epoch = tx.epochs.reopen(own, pipeline, targets, lease)
                 tx.history.keep_settings(epoch, settings.recorded())
@@ -215,6 +218,10 @@ def _write_plan(
             notes = [*notes, f"{own} is not tried again: {obstacle}"]
         parts = parts_of(watched, view.partitions, backfill) if backfill else ()
         bounds = {part.tp: part.until for part in parts} if backfill else None
+        shown = next_boundary(watched, shown_until(tx, pipeline.name))
+        if shown is not None:
+            bounds = dict(shown) if bounds is None else {tp: min(end, shown.get(tp, 0)) for tp, end in bounds.items()}
+            notes = [*notes, "reads again what the ledger lost when it went back in time, up to where a sink shows it"]
         ranges = tuple(next_ranges(watched, view.partitions, limit=limit, bounds=bounds))
         held_back = open_transactions(view)
         notes = [*notes, *held_back]

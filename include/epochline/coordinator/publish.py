@@ -10,10 +10,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from epochline.errors import SinkUnavailableError
+from epochline.offsets import stored_reached
 from epochline.pipeline import Pipeline
 from epochline.ports import DueReceipt, Ledger
 from epochline.restart import WITHOUT_END, RestartStrategy
@@ -79,12 +80,14 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     with ledger.transaction() as tx:
         declared = _with_time_outs(tx.epochs.declaration(tx.epochs.lock(receipt.pipeline, receipt.epoch_id)), now)
         tx.receipts.try_to_show(receipt)
+        reached = tx.chain.reached(receipt.pipeline, receipt.committable.attempt.generation, receipt.epoch_id)
+    committable = replace(receipt.committable, reached=stored_reached(reached))
     sink = ledger.sink(declared, receipt.sink)
     begun = time.monotonic()
     if receipt.tried:
-        sink.recover_and_commit(receipt.committable)
+        sink.recover_and_commit(committable)
     else:
-        sink.commit(receipt.committable)
+        sink.commit(committable)
     seconds = time.monotonic() - begun
     outboxes = {topic.name: topic.outbox(declared.name).table for topic in declared.topics}
     measured = _sending_seconds(cast("Measured", sink)) if receipt.sink in outboxes else seconds
@@ -134,7 +137,6 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
     (X3) is sent again by that, so a time-out below what the strategy may take loses nothing, and is only said.
 
     Raises:
-        SinkAheadError: one shows an epoch that the ledger does not know.
         SinkError: one would refuse; nothing is planned.
     """
     notes = []

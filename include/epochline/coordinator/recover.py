@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from epochline.coordinator.commit import abort_lost, commit_in
 from epochline.coordinator.discard import discard, sweep
+from epochline.coordinator.evidence import Evidence, pausing_where_behind
 from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState, Run
 from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
 from epochline.ports import Ledger
@@ -29,6 +30,7 @@ def recover(
     ledger: Ledger,
     pipeline: str,
     run: Run,
+    evidence: Evidence,
     *,
     lease: timedelta,
     sleep: Callable[[float], None] = time.sleep,
@@ -42,6 +44,7 @@ def recover(
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
         EpochAwaitsApprovalError: the unfinished epoch waits for somebody's decision.
+        LedgerBehindError: the ledger does not know what ``evidence`` shows; the pipeline is paused.
     """
     notes: list[str] = []
     deadline = clock() + 2 * lease.total_seconds()
@@ -55,7 +58,8 @@ def recover(
         settled = own is not None and own.state is not EpochState.ABORTED
         if other is None or settled:
             return Recovered(own=own, notes=tuple(notes))
-        note = _settle(ledger, other, run)
+        with pausing_where_behind(ledger, pipeline):
+            note = _settle(ledger, other, run, evidence)
         if note is not None:
             notes.append(note)
         elif clock() >= deadline:
@@ -68,7 +72,7 @@ def recover(
             sleep(min(5.0, lease.total_seconds() / 4))
 
 
-def _settle(ledger: Ledger, seen: Epoch, run: Run) -> str | None:
+def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | None:
     """Settle another run's unfinished epoch after a fresh look under its row lock; None where it must be waited for."""
     try:
         with ledger.transaction() as tx:
@@ -83,7 +87,7 @@ def _settle(ledger: Ledger, seen: Epoch, run: Run) -> str | None:
                         f"{epoch}: is pre-committed by {epoch.run} and awaits approval; nothing is planned before it is"
                         " approved or aborted."
                     )
-                receipt = commit_in(tx, epoch)
+                receipt = commit_in(tx, epoch, evidence)
                 attempt = None
             elif not epoch.lease_expired:
                 return None

@@ -43,6 +43,7 @@ SINK = (
     "recover_and_abort",
     "notify_complete",
     "sending_seconds",
+    "newest_shown",
 )
 """The methods of a sink that use cases call, on what they name ``sink``; see `epochline.sink`."""
 

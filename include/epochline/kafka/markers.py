@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.kafka.client import Reports, new_consumer, partitions_of
+from epochline.sink import StoredOffsets
 from epochline.topic import CONTROL_TOPIC
 
 _PATIENCE = timedelta(seconds=30)
@@ -31,6 +32,8 @@ class Marker:
     generation: int
     epoch_id: int
     token: str
+    reached: StoredOffsets | None = None
+    """Where the pipeline stood with the epoch; None in markers of versions that did not write it."""
 
     @staticmethod
     def key(pipeline: str, sink: str) -> bytes:
@@ -39,7 +42,10 @@ class Marker:
 
     def body(self) -> bytes:
         """The marker as a record's value."""
-        return json.dumps({"generation": self.generation, "epoch_id": self.epoch_id, "token": self.token}).encode()
+        held: dict[str, Any] = {"generation": self.generation, "epoch_id": self.epoch_id, "token": self.token}
+        if self.reached is not None:
+            held["reached"] = self.reached
+        return json.dumps(held).encode()
 
     @classmethod
     def from_body(cls, body: bytes | None) -> Marker:
@@ -51,11 +57,12 @@ class Marker:
         try:
             held = json.loads(body or b"")
             generation, epoch_id, token = held["generation"], held["epoch_id"], held["token"]
+            reached = held.get("reached")
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{body!r} is no marker") from error
         if type(generation) is not int or type(epoch_id) is not int or type(token) is not str:
             raise ValueError(f"{body!r} is no marker")
-        return cls(generation=generation, epoch_id=epoch_id, token=token)
+        return cls(generation=generation, epoch_id=epoch_id, token=token, reached=reached)
 
 
 def last_marker(

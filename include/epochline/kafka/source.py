@@ -35,7 +35,7 @@ T = TypeVar("T")
 logging.getLogger("kafka").setLevel(logging.WARNING)
 
 _PATIENCE_SECONDS = 15
-_MIRROR = re.compile(r"^epochline (\d+):(\d+)$")
+_MIRROR = re.compile(r"^epochline (\d+):(\d+)(?: ([0-9a-f-]{36}))?$")
 _UNKNOWN_TOPIC = 3
 _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -186,11 +186,14 @@ class KafkaOffsets:
                 offset=offset.offset,
                 generation=int(match[1]) if match else None,
                 epoch_id=int(match[2]) if match else None,
+                token=match[3] if match else None,
             )
         return mirrored
 
-    def mirror(self, group: str, heads: Sequence[Head], generation: int, epoch_id: int) -> None:
-        metadata = f"epochline {generation}:{epoch_id}"
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
+        metadata = f"epochline {generation}:{epoch_id}{f' {token}' if token else ''}"
         offsets = {
             KafkaPartition(head.tp.topic, head.tp.partition): OffsetAndMetadata(head.next_offset, metadata, -1)
             for head in heads

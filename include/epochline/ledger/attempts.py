@@ -110,6 +110,10 @@ class PostgresAttempts:
         row = execute(self._connection, "live_attempt", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id).one_or_none()
         return None if row is None else _attempt(row)
 
+    def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
+        found = execute(self._connection, "committed_token", pipeline=pipeline, epoch_id=epoch_id).scalar_one_or_none()
+        return None if found is None else str(found)
+
     def lock_attempt(self, attempt: Attempt) -> Attempt:
         return _attempt(execute(self._connection, "lock_attempt", attempt_id=attempt.attempt_id).one())
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from epochline.epoch import Epoch
 from epochline.ledger.statements import run as execute
-from epochline.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+from epochline.offsets import Head, OffsetRange, Origin, PlannedRange, Reached, TopicPartition
 
 
 class PostgresChain:
@@ -29,6 +29,13 @@ class PostgresChain:
             )
             for row in rows
         ]
+
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Reached:
+        rows = execute(self._connection, "reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
+        return {
+            TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id): row.until_offset
+            for row in rows
+        }
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         execute(

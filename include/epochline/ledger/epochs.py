@@ -70,6 +70,9 @@ class PostgresEpochs:
             return None
         return PipelineRow(generation=row.generation, last_epoch_id=row.last_epoch_id, cluster_id=row.cluster_id)
 
+    def skip_ids(self, pipeline: str, epoch_id: int) -> None:
+        execute(self._connection, "skip_ids", pipeline=pipeline, epoch_id=epoch_id)
+
     def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
         execute(self._connection, "remember_cluster", pipeline=pipeline, cluster_id=cluster_id)
 

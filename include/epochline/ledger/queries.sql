@@ -30,6 +30,9 @@ WHERE pipeline = :pipeline AND epoch_id = :epoch_id FOR UPDATE
 SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
 WHERE pipeline = :pipeline AND epoch_id > :epoch_id AND state <> 'ABORTED' ORDER BY epoch_id
 
+-- name: skip_ids
+UPDATE epochline.pipeline SET last_epoch_id = greatest(last_epoch_id, :epoch_id) WHERE pipeline = :pipeline
+
 -- name: keep_declaration
 INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (:hash, :pipeline, CAST(:body AS jsonb))
 ON CONFLICT DO NOTHING
@@ -126,6 +129,12 @@ JOIN (SELECT topic_id, partition, until_offset FROM epochline.committed_range
     USING (topic_id, partition)
 ORDER BY topic, partition, topic_id
 
+-- name: reached
+SELECT DISTINCT ON (topic_id, partition) topic, topic_id, partition, until_offset
+FROM epochline.committed_range
+WHERE pipeline = :pipeline AND generation = :generation AND (epoch_id IS NULL OR epoch_id <= :epoch_id)
+ORDER BY topic_id, partition, until_offset DESC
+
 -- name: write_origin
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
                                        chosen_by, leader_epoch)
@@ -156,6 +165,10 @@ INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (:attempt_id
 -- name: live_attempt
 SELECT a.*, e.generation FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
 WHERE a.pipeline = :pipeline AND a.epoch_id = :epoch_id AND a.fenced_at IS NULL
+
+-- name: committed_token
+SELECT a.token FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+WHERE a.pipeline = :pipeline AND a.epoch_id = :epoch_id AND a.fenced_at IS NULL AND e.state = 'COMMITTED'
 
 -- name: lock_attempt
 -- Waits for every writer that holds the row FOR KEY SHARE, and holds new ones off.
@@ -645,6 +658,26 @@ WHERE r.pipeline = :pipeline AND r.sink = :sink AND r.shown_at IS NOT NULL ORDER
 SELECT EXISTS (SELECT FROM epochline.receipt r JOIN epochline.attempt a USING (attempt_id)
                WHERE r.pipeline = :pipeline AND r.sink = :sink AND r.epoch_id = :epoch_id
                  AND a.token = CAST(:token AS uuid))
+    OR EXISTS (SELECT FROM epochline.accepted_epoch
+               WHERE pipeline = :pipeline AND shown_by = :sink AND token = CAST(:token AS uuid))
+
+-- name: knows_token
+-- A sealed attempt may be committed by whoever comes next, and may have been by a ledger that is newer than this one.
+SELECT EXISTS (SELECT FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+               WHERE a.token = CAST(:token AS uuid) AND a.pipeline = :pipeline AND a.sealed_at IS NOT NULL
+                 AND a.fenced_at IS NULL AND e.state IN ('PRE_COMMITTED', 'COMMITTED'))
+    OR EXISTS (SELECT FROM epochline.accepted_epoch WHERE pipeline = :pipeline AND token = CAST(:token AS uuid))
+
+-- name: accept_epoch
+INSERT INTO epochline.accepted_epoch (pipeline, shown_by, generation, epoch_id, token, reached)
+VALUES (:pipeline, :shown_by, :generation, :epoch_id, CAST(:token AS uuid), CAST(:reached AS jsonb))
+
+-- name: accepted_epochs
+SELECT shown_by, generation, epoch_id, token, reached FROM epochline.accepted_epoch
+WHERE pipeline = :pipeline ORDER BY accepted_id
+
+-- name: received
+SELECT sink FROM epochline.receipt WHERE pipeline = :pipeline AND epoch_id = :epoch_id
 
 -- name: may_stand_still
 -- How long this transaction may wait for its client, whatever holds for others.

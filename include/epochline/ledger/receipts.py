@@ -14,8 +14,8 @@ from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run as execute
 from epochline.names import split_table
 from epochline.pipeline import Pipeline
-from epochline.ports import DueReceipt, ToldReceipt, Upserted
-from epochline.sink import Committable, SinkAttempt
+from epochline.ports import Accepted, DueReceipt, ToldReceipt, Upserted
+from epochline.sink import Committable, ShownEpoch, SinkAttempt
 
 TOLD_AT_ONCE = 100
 """Most receipts that one task tells others of; the next one goes on."""
@@ -33,16 +33,50 @@ class PostgresReceipts:
                 self._connection, "keep_sealed", attempt_id=attempt.attempt_id, sink=sink, body=json.dumps(body)
             )  # fmt: skip
 
-    def write(self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted]) -> None:
+    def write(
+        self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted],
+        shown_before: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         names = [(sink.table, sink.table, True) for sink in pipeline.targets]
         names += [(box.topic.name, box.table, False) for box in pipeline.outboxes]
         names += [(sink.name, sink.name, False) for sink in pipeline.beside]
         for sink, manifest, shown in names:
+            if sink in shown_before:
+                continue
             execute(
                 self._connection, "write_receipt",
                 pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt_id=attempt.attempt_id,
                 sink=sink, manifest=manifest, shown=shown, **_counts(upserted.get(sink)),
             )  # fmt: skip
+
+    def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:
+        rows = execute(self._connection, "received", pipeline=pipeline, epoch_id=epoch_id)
+        return frozenset(row.sink for row in rows)
+
+    def knows(self, pipeline: str, token: str) -> bool:
+        return bool(execute(self._connection, "knows_token", pipeline=pipeline, token=token).scalar_one())
+
+    def accept(self, pipeline: str, shown_by: str, shown: ShownEpoch) -> None:
+        reached = None if shown.reached is None else json.dumps(shown.reached)
+        execute(
+            self._connection, "accept_epoch",
+            pipeline=pipeline, shown_by=shown_by, generation=shown.generation, epoch_id=shown.epoch_id,
+            token=shown.token, reached=reached,
+        )  # fmt: skip
+
+    def accepted(self, pipeline: str) -> Sequence[Accepted]:
+        return [
+            Accepted(
+                shown_by=row.shown_by,
+                shown=ShownEpoch(
+                    generation=row.generation,
+                    epoch_id=row.epoch_id,
+                    token=None if row.token is None else str(row.token),
+                    reached=row.reached,
+                ),
+            )
+            for row in execute(self._connection, "accepted_epochs", pipeline=pipeline)
+        ]
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         return [

@@ -3,6 +3,7 @@
 from typing import Any
 
 from epochline.operations.abort import Abort
+from epochline.operations.accept_ledger import AcceptLedger
 from epochline.operations.accept_state import AcceptState
 from epochline.operations.action import Action, DirectAction, Done, Order, Parameters, Preview, Subject
 from epochline.operations.adopt_topic import AdoptTopic
@@ -25,6 +26,7 @@ ACTIONS: dict[str, Action[Any, Any]] = {
         Requeue(),
         ExtendBack(),
         AcceptState(),
+        AcceptLedger(),
         MakeSavepoint(),
         DeleteSavepoint(),
         Restore(),

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from epochline.coordinator.checks import check_admitted, check_changes, check_connections
 from epochline.coordinator.commit import mirror
+from epochline.coordinator.evidence import ask_elsewhere, refuse_behind
 from epochline.coordinator.plan import LEASE, Plan, PlanOutcome
 from epochline.coordinator.recover import recover
 from epochline.epoch import Epoch, EpochState, Run
@@ -57,9 +58,11 @@ class EpochAction(Action[P, Seen]):
             EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
         """
         declared, source = subject.declaration()
-        recovered = recover(subject.ledger, subject.name, run, lease=lease)
+        evidence = ask_elsewhere(subject.ledger, source, declared)
+        refuse_behind(subject.ledger, subject.name, evidence)
+        recovered = recover(subject.ledger, subject.name, run, evidence, lease=lease)
         if recovered.notes:
-            mirror(subject.ledger, source, subject.name)
+            mirror(subject.ledger, source, subject.name, known=True)
         own, notes = recovered.own, recovered.notes
         if own is not None and own.state in _GOING_ON:
             with subject.ledger.transaction() as tx:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from epochline.coordinator.checks import check_admitted, check_changes, check_connections
 from epochline.coordinator.commit import Receipt, commit_in, mirror
+from epochline.coordinator.evidence import ask_elsewhere, pausing_where_behind, refuse_behind
 from epochline.coordinator.plan import LEASE, Plan, PlanOutcome
 from epochline.coordinator.recover import recover
 from epochline.epoch import Epoch, EpochKind, EpochState, Run
@@ -34,8 +35,10 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
         PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """
     declared, source = subject.declaration()
-    if recover(subject.ledger, subject.name, run, lease=LEASE).notes:
-        mirror(subject.ledger, source, subject.name)
+    evidence = ask_elsewhere(subject.ledger, source, declared)
+    refuse_behind(subject.ledger, subject.name, evidence)
+    if recover(subject.ledger, subject.name, run, evidence, lease=LEASE).notes:
+        mirror(subject.ledger, source, subject.name, known=True)
     view = source.look(declared.source)
     with subject.ledger.transaction() as tx:
         known(tx, subject.name)
@@ -79,8 +82,10 @@ def promote(subject: Subject, replay: Epoch, order: Order) -> Receipt:
         HeadMovedError: the replayed epoch was undone meanwhile, or a record that it quarantined was requeued.
         EpochStateError: the replay is not sealed, or was aborted.
     """
-    with subject.ledger.transaction() as tx:
-        receipt = commit_in(tx, tx.epochs.lock(replay.pipeline, replay.epoch_id))
+    declared, source = subject.declaration()
+    evidence = ask_elsewhere(subject.ledger, source, declared)
+    with pausing_where_behind(subject.ledger, subject.name), subject.ledger.transaction() as tx:
+        receipt = commit_in(tx, tx.epochs.lock(replay.pipeline, replay.epoch_id), evidence)
         done = Preview(
             lines=(), before={"epoch": replay.replays}, after={"epoch": replay.epoch_id, "replays": replay.replays},
             epoch_id=replay.epoch_id,

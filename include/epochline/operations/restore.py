@@ -97,7 +97,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         tx.states.leave(declared, epoch_id)
 
         def show() -> Sequence[str]:
-            mirror(subject.ledger, source, subject.name)
+            mirror(subject.ledger, source, subject.name, known=asked.of is not None)
             return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
 
         return show

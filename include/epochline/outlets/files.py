@@ -20,7 +20,7 @@ from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUn
 from epochline.failpoints import failpoint
 from epochline.following import Manifest, ManifestEntry, ShownFile
 from epochline.outlets.storage import STAGING, reaching, storage_at
-from epochline.sink import Committable, SinkAttempt, WrittenPart
+from epochline.sink import Committable, ShownEpoch, SinkAttempt, WrittenPart
 from epochline.specs import FilesSpec
 
 if TYPE_CHECKING:
@@ -115,6 +115,21 @@ class FileSink:
         """The same as `abort`, wherever an earlier one ended."""
         self._discard(attempt)
 
+    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
+        """The last epoch of the manifest.
+
+        Raises:
+            SinkError: another pipeline writes here, or the manifest's entry is damaged.
+            SinkUnavailableError: the storage does not answer.
+        """
+        newest = self._newest()
+        if newest is None:
+            return None
+        self._refuse_another(newest, pipeline)
+        return ShownEpoch(
+            generation=newest.generation, epoch_id=newest.epoch, token=newest.token, reached=newest.reached
+        )
+
     def notify_complete(self, committable: Committable) -> None:
         """Nothing is left to do: the manifest's entry was the last step, and it names no other sink."""
 
@@ -171,21 +186,28 @@ class FileSink:
 
     def _refuse_out_of_turn(self, attempt: SinkAttempt) -> None:
         """See that the newest epoch of the manifest is the pipeline's own, and an earlier one."""
-        with reaching(self._files.name):
-            epochs = self._manifest.epochs()
-            newest = self._manifest.entry(epochs[-1]) if epochs else None
+        newest = self._newest()
         if newest is None:
             return
-        if newest.pipeline != attempt.pipeline:
-            raise SinkError(
-                f"{attempt}: {self._files} is written by the pipeline {newest.pipeline}. Nothing was written. Give each"
-                " pipeline a folder of its own."
-            )
+        self._refuse_another(newest, attempt.pipeline)
         if newest.epoch >= attempt.epoch_id:
             raise SinkAheadError(
                 f"{attempt}: {self._files} already shows epoch {newest.epoch}, by attempt {newest.attempt}, of which"
                 " the ledger knows nothing: it went back in time, as from a backup. Nothing was written. Bring the"
-                " ledger to where it was, or let the pipeline go on in a new folder."
+                f" newer ledger back; if it is lost, `epochline accept-ledger {attempt.pipeline}` takes over what the"
+                " folder shows and goes on."
+            )
+
+    def _newest(self) -> ManifestEntry | None:
+        with reaching(self._files.name):
+            epochs = self._manifest.epochs()
+            return self._manifest.entry(epochs[-1]) if epochs else None
+
+    def _refuse_another(self, newest: ManifestEntry, pipeline: str) -> None:
+        if newest.pipeline != pipeline:
+            raise SinkError(
+                f"{self._files} is written by the pipeline {newest.pipeline}; {pipeline} wrote nothing there. Give each"
+                " pipeline a folder of its own."
             )
 
 
@@ -202,6 +224,7 @@ def _entry(committable: Committable, folder: str) -> ManifestEntry:
         attempt=attempt.attempt,
         token=attempt.token,
         rows=committable.rows,
+        reached=committable.reached,
         files=tuple(
             ShownFile(path=f"{folder}/{file['file']}", rows=file["rows"], bytes=file["bytes"])
             for file in committable.body["files"]

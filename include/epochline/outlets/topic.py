@@ -19,7 +19,7 @@ from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
-from epochline.sink import Committable, PartWriter, SinkAttempt, WrittenPart
+from epochline.sink import Committable, PartWriter, ShownEpoch, SinkAttempt, WrittenPart
 from epochline.topic import Outbox
 
 log = logging.getLogger(__name__)
@@ -63,16 +63,29 @@ class TopicSink:
         return self._sending_seconds
 
     def preflight(self, pipeline: str) -> None:
-        """Refuse a topic that could not be published to, or that is ahead of the ledger.
+        """Refuse a topic that could not be published to.
 
         Raises:
             SinkUnavailableError: the brokers do not answer.
-            SinkAheadError: the topic holds an epoch that the ledger does not know.
             SinkError: topic, control topic or the time-out do not fit.
         """
         check_topic(self._settings(), self._topic)
-        if self._topic.semantics == "exactly_once":
-            self._known_marker(f"{self._topic.name} of {self._pipeline}")
+
+    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
+        """The epoch of the last marker; None of a topic without markers.
+
+        Raises:
+            SinkUnavailableError: the brokers do not answer.
+            SinkError: the topic has lost markers that the ledger knows.
+        """
+        if self._topic.semantics == "at_least_once":
+            return None
+        marker = self._marker(f"{self._topic.name} of {self._pipeline}")
+        if marker is None:
+            return None
+        return ShownEpoch(
+            generation=marker.generation, epoch_id=marker.epoch_id, token=marker.token, reached=marker.reached
+        )
 
     def begin(self, attempt: SinkAttempt) -> None:
         """Nothing: the outbox is staged with the tables."""
@@ -141,7 +154,10 @@ class TopicSink:
             if self._is_there(committable):
                 log.info("topic.there pipeline=%s epoch=%d sink=%s", self._pipeline, attempt.epoch_id, self._topic.name)
                 return
-            marker = Marker(generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token)
+            marker = Marker(
+                generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token,
+                reached=committable.reached,
+            )  # fmt: skip
             with self._ledger.connection() as connection, self._measuring():
                 records = self._records(connection, committable)
                 key = Marker.key(self._pipeline, self._topic.name)
@@ -184,16 +200,26 @@ class TopicSink:
         # Epochs are sent in their order: a later one there means that somebody sent this one before it.
         return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
 
-    def _known_marker(self, what: str, due: str | None = None) -> Marker | None:
-        """The last marker, held against the ledger, which is asked first: what it says is shown must be there.
+    def _marker(self, what: str) -> Marker | None:
+        """The last marker. The ledger is asked first: what it says is shown must be there.
 
         Raises:
-            SinkAheadError: the ledger does not know the marker.
             SinkError: the topic has lost markers that the ledger knows.
         """
         with self._ledger.connection() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
         marker = last_marker(self._settings(), self._pipeline, self._topic.name)
+        _refuse_lost(what, marker, shown)
+        return marker
+
+    def _known_marker(self, what: str, due: str) -> Marker | None:
+        """The last marker, which the ledger knows.
+
+        Raises:
+            SinkAheadError: the ledger does not know the marker.
+            SinkError: the topic has lost markers that the ledger knows.
+        """
+        marker = self._marker(what)
         if marker is not None and marker.token != due:
             with self._ledger.connection() as connection:
                 known = committed_as(
@@ -203,10 +229,9 @@ class TopicSink:
                 raise SinkAheadError(
                     f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
                     f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
-                    " Nothing was sent. Restore the newer ledger; or begin anew under another pipeline name, with a"
-                    " topic of its own, because what is in this one cannot be told apart any more."
+                    " Nothing was sent. Bring the newer ledger back; if it is lost, `epochline accept-ledger"
+                    f" {self._pipeline}` takes over what the topic shows and goes on."
                 )
-        _refuse_lost(what, marker, shown)
         return marker
 
 

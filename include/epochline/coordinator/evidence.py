@@ -1,0 +1,165 @@
+"""Evidence: what Kafka and the sinks say was committed, held against the ledger before anything is (trap 25).
+
+A ledger that went back in time, as from a backup, would commit records again that are shown already. Whoever shows an
+epoch keeps the token of its attempt, which no other attempt ever has, so the ledger is asked for the token: numbers are
+used again by a ledger that went back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+from epochline.coordinator.checks import check_admitted
+from epochline.coordinator.pacing import pause
+from epochline.errors import LedgerBehindError, SinkError, SinkUnavailableError
+from epochline.names import consumer_group
+from epochline.offsets import reached_of
+from epochline.pipeline import Pipeline
+from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, MirroredOffset, OffsetSource, Transaction
+from epochline.sink import Followed, ShownEpoch
+
+log = logging.getLogger(__name__)
+
+Evidence = Sequence[Accepted]
+"""The newest epoch of the pipeline that each consumer group and sink shows."""
+
+
+def ask_elsewhere(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> Evidence:
+    """Ask the mirror, the declared sinks, and those of an epoch that another declaration left unfinished.
+
+    Raises:
+        SourceUnavailableError: Kafka does not answer; nothing may be committed before it does.
+        SinkError: a sink cannot tell.
+    """
+    with ledger.transaction() as tx:
+        unfinished = tx.epochs.unfinished(pipeline.name)
+        left = None if unfinished is None else tx.epochs.declaration(unfinished)
+    asked = [pipeline] if left is None else [left, pipeline]
+    return _ask(ledger, source, asked)
+
+
+def ask_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Evidence:
+    """Ask the mirror and the sinks of an epoch.
+
+    Raises:
+        EpochNotFoundError: there is no such epoch.
+        SourceUnavailableError, SinkError: as `ask_elsewhere`.
+    """
+    with ledger.transaction() as tx:
+        declared = tx.epochs.declaration(tx.epochs.lock(pipeline, epoch_id))
+    return _ask(ledger, source, [declared])
+
+
+def _ask(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
+    found = [*mirrored_evidence(source, declared[-1].name)]
+    for name, pipeline in {one.name: each for each in declared for one in each.following}.items():
+        sink = cast("Followed", ledger.sink(pipeline, name))
+        if not hasattr(sink, "newest_shown"):
+            continue
+        try:
+            shown = sink.newest_shown(pipeline.name)
+        except SinkUnavailableError as error:
+            # It holds back nobody but itself, and asks again before it shows anything.
+            log.warning("evidence.missing pipeline=%s sink=%s reason=%s", pipeline.name, name, error)
+            continue
+        if shown is not None:
+            _check_readable(pipeline.name, name, shown)
+            found.append(Accepted(shown_by=name, shown=shown))
+    return found
+
+
+def _check_readable(pipeline: str, sink: str, shown: ShownEpoch) -> None:
+    try:
+        reached_of(shown.reached or ())
+    except ValueError as error:
+        raise SinkError(f"{sink} of {pipeline}: what it says of epoch {shown.epoch_id} is damaged: {error}") from error
+
+
+def mirrored_evidence(source: OffsetSource, pipeline: str) -> Evidence:
+    """What the consumer group shows.
+
+    Raises:
+        SourceUnavailableError: Kafka does not answer.
+    """
+    group = consumer_group(pipeline)
+    mirrored = source.mirrored(group)
+    shown = newest_mirrored(mirrored)
+    return [] if shown is None else [Accepted(shown_by=group, shown=shown)]
+
+
+def newest_mirrored(mirrored: Mapping[tuple[str, int], MirroredOffset]) -> ShownEpoch | None:
+    """The newest epoch that a consumer group was mirrored by; None where it was by none."""
+    written = [
+        ShownEpoch(generation=one.generation, epoch_id=one.epoch_id, token=one.token)
+        for one in mirrored.values()
+        if one.generation is not None and one.epoch_id is not None
+    ]
+    return max(written, key=lambda one: (one.epoch_id, one.generation), default=None)
+
+
+def unknown_to(tx: Transaction, pipeline: str, evidence: Evidence) -> Evidence:
+    """What is shown of the pipeline that the ledger does not know."""
+    row = tx.epochs.pipeline(pipeline)
+    last = 0 if row is None else row.last_epoch_id
+    unknown = []
+    for one in evidence:
+        token = one.shown.token
+        known = one.shown.epoch_id <= last if token is None else tx.receipts.knows(pipeline, token)
+        if not known:
+            unknown.append(one)
+    return unknown
+
+
+def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
+    """Refuse to go on with a ledger that does not know what is shown.
+
+    Raises:
+        LedgerBehindError: it went back in time.
+    """
+    unknown = unknown_to(tx, pipeline, evidence)
+    if unknown:
+        row = tx.epochs.pipeline(pipeline)
+        shown = ", ".join(
+            f"{one.shown_by} shows epoch {one.shown.epoch_id} of generation {one.shown.generation}"
+            + (f" (token {one.shown.token})" if one.shown.token else "")
+            for one in unknown
+        )
+        raise LedgerBehindError(
+            f"{pipeline}: {shown}, which the ledger does not know; its own last epoch is"
+            f" {0 if row is None else row.last_epoch_id}. The ledger went back in time, as from a backup. Nothing was"
+            " committed, and the pipeline is paused. Bring the newer ledger back and resume the pipeline; if it is"
+            f" lost, `epochline accept-ledger {pipeline}` shows what going on with this one means, and asks."
+        )
+
+
+def refuse_behind(ledger: Ledger, pipeline: str, evidence: Evidence) -> None:
+    """Run nothing on a ledger that does not know what is shown; pause the pipeline, once.
+
+    Raises:
+        LedgerBehindError: it went back in time.
+        PipelinePausedError, PipelineDroppedError: it did, and somebody has stopped the pipeline already.
+    """
+    with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
+        if unknown_to(tx, pipeline, evidence):
+            check_admitted(tx, pipeline)
+        check_known(tx, pipeline, evidence)
+
+
+@contextmanager
+def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
+    """Pause the pipeline where the block finds that the ledger went back in time."""
+    try:
+        yield
+    except LedgerBehindError as error:
+        with ledger.transaction() as tx:
+            tx.epochs.lock_pipeline(pipeline)
+            pause(tx, pipeline, PAUSE_BEHIND, str(error))
+        raise
+
+
+def shown_by_group(pipeline: str, one: Accepted) -> bool:
+    """Whether it is the consumer group that shows it, and no sink."""
+    return one.shown_by == consumer_group(pipeline)

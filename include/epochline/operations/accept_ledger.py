@@ -1,0 +1,191 @@
+"""Accept ledger: go on with one that went back in time, as from a backup, where the newer one is lost (trap 25)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from epochline.coordinator.commit import mirror
+from epochline.coordinator.discard import sweep
+from epochline.coordinator.evidence import Evidence, ask_elsewhere, shown_by_group, unknown_to
+from epochline.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of
+from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, known, refused
+from epochline.pipeline import Pipeline
+from epochline.planning import SourceView
+from epochline.ports import Accepted, MirroredOffset, PipelineRow, Transaction
+from epochline.topic import KafkaTopic
+
+_SHOWN = 10
+"""A preview names this many partitions at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What Kafka and the sinks say: the epochs that they show, and the logs as they are."""
+
+    evidence: Evidence
+    mirrored: Reached
+    view: SourceView
+
+
+class AcceptLedger(DirectAction[Parameters, Found]):
+    """Let the restored ledger count: tables are read up again, topics and folders keep what they show."""
+
+    name = "accept-ledger"
+    help = (
+        "Go on with the ledger of PIPELINE although it went back in time, as from a backup, and the newer one is lost."
+        " What topics and folders show is taken over: those offsets are read again into the tables alone, so that"
+        " nothing is shown twice and nothing is missing. Refused where the ledger knows everything that is shown."
+    )
+    parameters = Parameters
+
+    def look(self, subject: Subject, asked: Parameters) -> Found:
+        declared, source = subject.declaration()
+        evidence = ask_elsewhere(subject.ledger, source, declared)
+        view = source.look(declared.source)
+        mirrored = source.mirrored(declared.consumer_group)
+        return Found(
+            evidence=evidence,
+            mirrored={
+                one.tp: mirrored[one.tp.topic, one.tp.partition].offset
+                for one in view.partitions
+                if _is_ours(mirrored.get((one.tp.topic, one.tp.partition)))
+            },
+            view=view,
+        )
+
+    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: Found) -> Preview:
+        declared, _ = subject.declaration()
+        known(tx, subject.name)
+        unknown = unknown_to(tx, subject.name, seen.evidence)
+        if not unknown:
+            return refused(
+                f"the ledger knows every epoch that Kafka and the sinks of {subject.name} show; it did not go back."
+            )
+        reason = _obstacle(tx, subject.name, unknown)
+        if reason is not None:
+            return refused(reason)
+        row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
+        heads = tx.chain.heads(subject.name, row.generation)
+        last = max(row.last_epoch_id, *(one.shown.epoch_id for one in unknown))
+        unfinished = tx.epochs.unfinished(subject.name)
+        lines = [f"the ledger's last epoch is {row.last_epoch_id}; the next one is {last + 1}"]
+        if unfinished is not None:
+            lines.append(f"{unfinished} is {unfinished.state.lower()}: it is aborted, and its offsets are read again")
+        for one in unknown:
+            lines += self._lost(one, heads, seen)
+        lines += _cannot_be_had(declared, heads, seen.view)
+        return Preview(
+            lines=lines,
+            before={"last_epoch_id": row.last_epoch_id, "heads": {str(one.tp): one.next_offset for one in heads}},
+            after={
+                "last_epoch_id": last,
+                "accepted": [
+                    {
+                        "shown_by": one.shown_by,
+                        "epoch_id": one.shown.epoch_id,
+                        "token": one.shown.token,
+                        "reached": one.shown.reached or [],
+                    }
+                    for one in unknown
+                ],
+            },
+        )
+
+    def _lost(self, one: Accepted, heads: Sequence[Head], seen: Found) -> list[str]:
+        by_group = one.shown.reached is None
+        behind = _between(heads, seen.mirrored if one.shown.reached is None else reached_of(one.shown.reached))
+        offsets = sum(map(len, behind.values()))
+        named = ", ".join(f"{tp} {part}" for tp, part in sorted(behind.items())[:_SHOWN])
+        more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
+        again = "read again into the tables" + ("" if by_group else " alone, and not shown again there")
+        return [
+            f"{one.shown_by} shows epoch {one.shown.epoch_id}, which this ledger does not know: {offsets} offsets are"
+            f" {again}" + (f": {named}{more}" if named else "")
+        ]
+
+    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: Found, order: Order) -> Afterwards:
+        _, source = subject.declaration()
+        unknown = unknown_to(tx, subject.name, seen.evidence)
+        unfinished = tx.epochs.unfinished(subject.name)
+        if unfinished is not None:
+            epoch = tx.epochs.lock(subject.name, unfinished.epoch_id)
+            attempt = tx.attempts.live(epoch)
+            if attempt is not None:
+                tx.attempts.fence(attempt, f"accept-ledger by {order.actor}")
+            tx.epochs.mark_aborted(epoch, f"accept-ledger by {order}")
+        for one in unknown:
+            tx.receipts.accept(subject.name, one.shown_by, one.shown)
+        tx.epochs.skip_ids(subject.name, max(one.shown.epoch_id for one in unknown))
+        paused = tx.operators.standing(subject.name).paused
+        if paused is not None and paused.by == "epochline":
+            tx.operators.resume(subject.name)
+
+        def show() -> Sequence[str]:
+            sweep(subject.ledger, subject.name)
+            mirror(subject.ledger, source, subject.name)
+            left = "" if paused is None or paused.by == "epochline" else f"; it is still paused {paused}"
+            return [f"{subject.name} goes on with this ledger{left}"]
+
+        return show
+
+
+def _is_ours(told: MirroredOffset | None) -> bool:
+    return told is not None and told.epoch_id is not None
+
+
+def _obstacle(tx: Transaction, pipeline: str, unknown: Evidence) -> str | None:
+    """Why nobody can tell what a sink shows beyond the ledger; None where everybody can."""
+    for one in unknown:
+        if shown_by_group(pipeline, one):
+            continue
+        if one.shown.reached is None:
+            return (
+                f"{one.shown_by} shows epoch {one.shown.epoch_id}, and does not say up to which offsets, because an"
+                " older version wrote it. Bring the newer ledger back, or begin under another pipeline name with a sink"
+                " of its own."
+            )
+        reached = reached_of(one.shown.reached)
+        for due in tx.receipts.due(pipeline):
+            epoch = tx.epochs.find(pipeline, due.epoch_id)
+            ranges = [] if epoch is None or due.sink != one.shown_by else tx.epochs.ranges(epoch)
+            if any(it.range.until > reached.get(it.tp, 0) for it in ranges):
+                return (
+                    f"{due} is committed and not shown yet, and {one.shown_by} shows epoch {one.shown.epoch_id}, which"
+                    " does not hold all of it: this ledger has gone on since it went back, and nobody can tell what is"
+                    " shown of that epoch. Bring the newer ledger back."
+                )
+    return None
+
+
+def _between(heads: Sequence[Head], reached: Reached) -> dict[TopicPartition, OffsetRange]:
+    """What lies between the ledger's heads and what is shown."""
+    return {
+        head.tp: OffsetRange(start=head.next_offset, until=reached[head.tp])
+        for head in heads
+        if head.next_offset < reached.get(head.tp, 0)
+    }
+
+
+def _cannot_be_had(declared: Pipeline, heads: Sequence[Head], view: SourceView) -> list[str]:
+    """What going on cannot bring back."""
+    logs = {one.tp: one.log_start for one in view.partitions}
+    gone = {one.tp: logs[one.tp] - one.next_offset for one in heads if logs.get(one.tp, 0) > one.next_offset}
+    lines = []
+    if gone:
+        lines.append(
+            f"Kafka no longer holds {sum(gone.values())} offsets that the tables lack, of"
+            f" {', '.join(str(tp) for tp in sorted(gone)[:_SHOWN])}: they cannot be had, and `epochline declare-loss"
+            f" {declared.name}` writes that down"
+        )
+    if (declared.states or declared.windows) and declared.following:
+        lines.append(
+            "state is made anew from what is read again, by epochs that are cut otherwise: what its sinks show of it"
+            " already stays as it was shown"
+        )
+    lines += [
+        f"{one.name} is at_least_once and has no markers: what it holds of the lost epochs is sent again"
+        for one in declared.following
+        if isinstance(one, KafkaTopic) and one.semantics == "at_least_once"
+    ]
+    return lines
