@@ -57,7 +57,7 @@ def test_a_commit_asks_the_ledger_what_became_of_it(
     """I8, INV-5: within the same call, and never by guessing."""
     line, proxy = proxied
     line.to_sealed()
-    proxy.cut_at(where)
+    proxy.cut_at(where, 2)  # before it, the call asks the ledger which sinks to ask
 
     receipt = line.commit(1)
 

@@ -228,6 +228,7 @@ def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file(disk: str)
         "attempt": 2,
         "token": committable.attempt.token,
         "rows": PARTS * ROWS_OF_PART,
+        "reached": [],
     }
     assert {(file["rows"], file["bytes"]) for file in files} == {
         (ROWS_OF_PART, Path(disk, file["path"]).stat().st_size) for file in files

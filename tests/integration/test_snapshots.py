@@ -189,7 +189,7 @@ def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world
         with world.ledger.transaction() as tx:  # held open between applying and COMMIT
             from epochline.coordinator.commit import commit_in
 
-            commit_in(tx, tx.epochs.lock("orders", 2))
+            commit_in(tx, tx.epochs.lock("orders", 2), ())
             steps.append(answer(reader)[:2])
 
         assert steps == [(15, 15)] * 5

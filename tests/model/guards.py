@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from operator import attrgetter
@@ -89,6 +89,8 @@ class Mutant:
     """What the model's counterexample says."""
     unconstrained: bool = False
     """Whether the database's constraints on the chain are taken away as well: they are a second line of defence."""
+    second: Mutant | None = None
+    """A guard behind this one, which is taken away as well."""
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
@@ -97,6 +99,11 @@ class Mutant:
         Raises:
             LookupError: the product no longer says what the mutant takes away.
         """
+        with nullcontext() if self.second is None else self.second.in_force(), self._alone():
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         if self.where.startswith("_"):
             with _other_constant(self.where, self._mutated(getattr(parts, self.where))):
                 yield
@@ -290,11 +297,19 @@ TOPIC_MUTANTS = (
     ),
     Mutant(
         name="a marker that the ledger does not know is accepted",
-        where="epochline.outlets.topic:TopicSink._known_marker",
-        old="            if not known:\n",
-        new="            if False:\n",
+        where="epochline.coordinator.evidence:unknown_to",
+        old="        if not known:\n",
+        new="        if False:\n",
         world="one run that publishes, and a ledger set back",
         breaks="INV-5",
+        second=Mutant(
+            name="also by its publisher",
+            where="epochline.outlets.topic:TopicSink._known_marker",
+            old="            if not known:\n",
+            new="            if False:\n",
+            world="one run that publishes, and a ledger set back",
+            breaks="INV-5",
+        ),
     ),
 )
 """What the model must find out about publishing."""

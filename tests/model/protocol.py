@@ -46,6 +46,7 @@ from epochline.errors import (
     EpochlineError,
     EpochStateError,
     HeadMovedError,
+    LedgerBehindError,
     LedgerUnavailableError,
     LockTimeoutError,
     PlanChangedError,
@@ -600,7 +601,7 @@ class Protocol:
         kafka.groups.clear()
         try:
             rows, kafka = self._later_runs(rows, kafka, itertools.count(), era="restored-")
-        except SinkAheadError:
+        except (LedgerBehindError, SinkAheadError):
             self.met.add("a ledger set back is refused")
             return
         check_published(rows, kafka.broker)
@@ -618,7 +619,7 @@ class Protocol:
             rows.leases[key] = LONG_AGO
         try:
             rows, kafka = self._later_runs(rows, kafka, itertools.count(len(state.runs)))
-        except SinkAheadError as error:
+        except (LedgerBehindError, SinkAheadError) as error:
             raise Violation(f"I7: all are dead, and a later run stops: {error}") from None
         check_rows(rows)
         if isinstance(kafka, KafkaWithTopic) and self.world.topic:
@@ -649,7 +650,7 @@ class Protocol:
         """A use case at once and undisturbed: what it gave, the tables, Kafka.
 
         Raises:
-            SinkAheadError: the topic holds what the ledger does not know.
+            LedgerBehindError, SinkAheadError: the topic holds what the ledger does not know.
             Violation: it fails otherwise.
         """
         session = Session(
@@ -657,7 +658,7 @@ class Protocol:
         )
         step = take_step(self._use_case(kind), session)
         assert step is not None
-        if isinstance(step.error, SinkAheadError):
+        if isinstance(step.error, LedgerBehindError | SinkAheadError):
             raise step.error
         if step.error is not None:
             raise Violation(f"I7: all are dead, and a later run's {kind[0]} fails: {step.error}")

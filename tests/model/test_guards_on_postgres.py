@@ -151,7 +151,7 @@ def a_commit_between_two_reads_of_a_plan_leaves_no_stale_range(dsn: str) -> None
 
     def commit() -> None:
         with other.ledger.transaction() as tx:
-            commit_in(tx, tx.epochs.lock("orders", 1))
+            commit_in(tx, tx.epochs.lock("orders", 1), ())
 
     with _between_the_reads_of_the_last_step(
         before=lambda: other.to_sealed("run-1", record_limit=5), between=commit

@@ -71,19 +71,19 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
         SourceUnavailableError: Kafka does not say which epoch it was mirrored by; a repeat helps.
         SinkError: a sink does not say what it shows.
     """
-    evidence = ask_for_commit(ledger, source, pipeline, epoch_id)
     try:
-        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id, evidence)
+        receipt = _commit_orabort_lost(ledger, source, pipeline, epoch_id)
     except LedgerUnavailableError:
         log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
-        receipt = _commit_orabort_lost(ledger, pipeline, epoch_id, evidence)
+        receipt = _commit_orabort_lost(ledger, source, pipeline, epoch_id)
     mirror(ledger, source, pipeline, known=True)
     if receipt.shown_before:
         sweep(ledger, pipeline)
     return receipt
 
 
-def _commit_orabort_lost(ledger: Ledger, pipeline: str, epoch_id: int, evidence: Evidence) -> Receipt:
+def _commit_orabort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Receipt:
+    evidence = ask_for_commit(ledger, source, pipeline, epoch_id)
     try:
         with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
             receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ class Marker:
     generation: int
     epoch_id: int
     token: str
-    reached: StoredOffsets | None = None
+    reached: StoredOffsets | None = field(default=None, compare=False)
     """Where the pipeline stood with the epoch; None in markers of versions that did not write it."""
 
     @staticmethod
