@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from epochline.beside import Files
 from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, TopicMissingError
 from epochline.event_time import TimeStanding
@@ -664,13 +665,15 @@ class FakeTransaction:
         return {sink.table: dict(sink.columns or {}) for sink in pipeline.tables}
 
     def claim(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.tables:
-            owner = self.rows.claims.setdefault(sink.table, pipeline.name)
+        places = [sink.table for sink in pipeline.tables]
+        for place in places + [sink.path for sink in pipeline.beside if isinstance(sink, Files)]:
+            owner = self.rows.claims.setdefault(place, pipeline.name)
             if owner != pipeline.name:
-                raise TargetError(f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}.")
+                raise TargetError(f"{pipeline.name}: target {place} belongs to pipeline {owner}.")
 
     def claimed(self, pipeline: str) -> Sequence[str]:
-        return sorted(f"public.{table}" for table, owner in self.rows.claims.items() if owner == pipeline)
+        mine = [place for place, owner in self.rows.claims.items() if owner == pipeline]
+        return sorted(place if "/" in place else f"public.{place}" for place in mine)
 
     def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
         return {}

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from epochline import KafkaSource, PostgresTable
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.beside import Files
 from epochline.coordinator import PlanOutcome, abort, plan, preview, renew
 from epochline.epoch import AbortOutcome, CommitOutcome, EpochState
 from epochline.errors import (
@@ -590,3 +591,28 @@ def test_a_moved_head_refuses_the_commit(world: World) -> None:
 def _heads(world: World):
     with world.ledger.transaction() as tx:
         return tx.chain.heads("orders", 1)
+
+
+def test_a_folder_has_one_writer_from_the_first_plan_on(world: World) -> None:
+    """P5: the second pipeline is refused before it reads a record, and takes the folder once the first is dropped."""
+    one, two = (
+        Pipeline(
+            name=name, source=KafkaSource(topics="orders"), parse=Text(),
+            sinks=[PostgresTable(table=name), Files(path="/data/visits", columns={"value": "text"}, format="json")],
+        )
+        for name in ("one", "two")
+    )  # fmt: skip
+    for pipeline in (one, two):
+        with world.ledger.transaction() as tx:
+            tx.epochs.lock_pipeline(pipeline.name)
+    with world.ledger.transaction() as tx:
+        tx.targets.claim(one)
+
+    with pytest.raises(TargetError, match="belongs to pipeline one"), world.ledger.transaction() as tx:
+        tx.targets.claim(two)
+
+    with world.ledger.transaction() as tx:
+        assert "/data/visits" in tx.targets.claimed("one")
+        tx.operators.drop("one", "ada", "moved")
+    with world.ledger.transaction() as tx:
+        tx.targets.claim(two)

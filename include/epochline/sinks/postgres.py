@@ -8,6 +8,7 @@ from datetime import timedelta
 from psycopg2 import sql
 from sqlalchemy import Connection
 
+from epochline.beside import Files
 from epochline.columns import END
 from epochline.epoch import Epoch
 from epochline.errors import TargetError
@@ -39,15 +40,17 @@ class PostgresTargets:
         return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
 
     def claim(self, pipeline: Pipeline) -> None:
-        for sink in pipeline.tables:
-            schema, table = split_table(sink.table)
+        places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
+        # No schema is called like nothing, so that no folder is taken for a table.
+        places += [("", sink.path, sink.name) for sink in pipeline.beside if isinstance(sink, Files)]
+        for schema, table, sink in places:
             execute_sql(
                 self._connection,
                 sql.SQL(
                     "INSERT INTO epochline.target (schema_name, table_name, pipeline, sink) VALUES (%s, %s, %s, %s)"
                     " ON CONFLICT DO NOTHING"
                 ),
-                (schema, table, pipeline.name, sink.table),
+                (schema, table, pipeline.name, sink),
             )
             _, [(owner,)] = execute_sql(
                 self._connection,
@@ -56,13 +59,14 @@ class PostgresTargets:
             )
             if owner != pipeline.name:
                 raise TargetError(
-                    f"{pipeline.name}: target {sink.table} belongs to pipeline {owner}. One table has one writer, or no"
-                    " count would prove anything. Nothing was changed. Write to a table of its own."
+                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. One {'table' if schema else 'folder'}"
+                    " has one writer, or no count would prove anything. Nothing was changed. Write to one of its own."
                 )
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         return [
-            f"{row.schema_name}.{row.table_name}" for row in run(self._connection, "claimed_targets", pipeline=pipeline)
+            f"{row.schema_name}.{row.table_name}" if row.schema_name else row.table_name
+            for row in run(self._connection, "claimed_targets", pipeline=pipeline)
         ]
 
     def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
