@@ -667,7 +667,10 @@ class FakeTransaction:
     def claim(self, pipeline: Pipeline) -> None:
         places = [sink.table for sink in pipeline.tables]
         for place in places + [sink.path for sink in pipeline.beside if isinstance(sink, Files)]:
+            new = place not in self.rows.claims
             owner = self.rows.claims.setdefault(place, pipeline.name)
+            if new and any(row.get("_epoch") is not None for row in self.rows.targets.get(place, [])):
+                raise TargetError(f"{pipeline.name}: {place} holds rows that another pipeline wrote.")
             if owner != pipeline.name:
                 raise TargetError(f"{pipeline.name}: target {place} belongs to pipeline {owner}.")
 

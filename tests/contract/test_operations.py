@@ -348,7 +348,9 @@ def test_targets_of_a_dropped_pipeline_are_free_for_another(world: World) -> Non
     """F36."""
     from epochline.coordinator import plan
 
-    world.to_committed()
+    planned = world.plan()
+    assert planned.epoch is not None
+    abort(world.ledger, "orders", planned.epoch.epoch_id, run("run-1"), reason="a test says so")
     other = orders(name="others")
     with pytest.raises(TargetError, match="belongs to pipeline orders"):
         plan(world.ledger, world.kafka, other, run("x"))
@@ -356,6 +358,17 @@ def test_targets_of_a_dropped_pipeline_are_free_for_another(world: World) -> Non
     act(world, "drop")
 
     assert plan(world.ledger, world.kafka, other, run("x")).outcome is PlanOutcome.PLANNED
+
+
+def test_a_table_with_rows_of_a_dropped_pipeline_is_not_taken_over(world: World) -> None:
+    """INV-9, F36: the new one's rows would be held against positions of other records."""
+    from epochline.coordinator import plan
+
+    world.to_committed()
+    act(world, "drop")
+
+    with pytest.raises(TargetError, match="holds rows that another pipeline wrote"):
+        plan(world.ledger, world.kafka, orders(name="others"), run("x"))
 
 
 def test_a_pipeline_with_an_unfinished_epoch_is_not_dropped(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome, abort, plan, seal
 from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFileError, TargetError
 from epochline.offsets import TopicPartition
@@ -449,3 +450,29 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
             there.ledger.transaction() as tx,
         ):
             tx.savepoints.take_in(source)
+
+
+def test_what_was_extended_back_since_a_savepoint_is_not_undone(bench: Callable[..., Bench]) -> None:
+    """INV-1, I1: it lies before every head, and no run would read it again; a later savepoint keeps it."""
+    it = bench()
+    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
+    it.kafka.produce("orders", 0, 4)
+    it.plan()
+    it.epoch({"k": "first", "v": 1})
+    act(it, "savepoint", name="before")
+    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+    back = ACTIONS["extend-back"]
+    planned = back.plan(subject, back.asked({"to": "earliest"}), ORDER, run("back"))  # type: ignore[attr-defined]
+    seal(it.ledger, it.kafka, it.stage(planned, *[{"k": f"old {n}", "v": n} for n in range(4)]), planned.epoch.run)
+    it.commit(planned)
+    act(it, "savepoint", name="after")
+    it.epoch({"k": "last", "v": 2})
+    rows = it.rows()
+
+    with pytest.raises(ActionRefusedError, match="epoch 2 .* extended orders back after savepoint before"):
+        act(it, "restore", name="before")
+
+    assert it.rows() == rows
+    act(it, "restore", name="after")
+    again(it, {"k": "last", "v": 2})
+    assert it.rows() == rows

@@ -115,6 +115,11 @@ def _of_its_own(
         yield f"{found} has state {', '.join(found.states)}, which {declared.name} declares no more."
     for epoch_id in undone:
         replay = tx.epochs.lock(declared.name, epoch_id)
+        if replay.kind is EpochKind.EXTEND_BACK:
+            yield (
+                f"{replay} extended {declared.name} back after {found} was made. What it read lies before every head,"
+                " so that no run would read it again. Go back to a savepoint from after it."
+            )
         if replay.replays is not None and replay.replays <= found.epoch_id:
             yield (
                 f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need; they are"

@@ -43,8 +43,9 @@ class PostgresTargets:
         places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
         # No schema is called like nothing, so that no folder is taken for a table.
         places += [("", sink.path, sink.name) for sink in pipeline.beside if isinstance(sink, Files)]
+        lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
         for schema, table, sink in places:
-            execute_sql(
+            new, _ = execute_sql(
                 self._connection,
                 sql.SQL(
                     "INSERT INTO epochline.target (schema_name, table_name, pipeline, sink) VALUES (%s, %s, %s, %s)"
@@ -62,6 +63,24 @@ class PostgresTargets:
                     f"{pipeline.name}: target {sink} belongs to pipeline {owner}. One {'table' if schema else 'folder'}"
                     " has one writer, or no count would prove anything. Nothing was changed. Write to one of its own."
                 )
+            if new and lineage.get(sink):
+                self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
+
+    def _refuse_foreign_rows(self, pipeline: str, table: str, lineage: Sequence[str]) -> None:
+        """A table that this pipeline writes from now on must hold no rows with the positions of another one."""
+        where = sql.Identifier(*split_table(table))
+        if find_target(self._connection, table) is None:
+            return
+        found, _ = execute_sql(
+            self._connection, sql.SQL("SELECT 1 FROM {} WHERE _epoch IS NOT NULL LIMIT 1").format(where)
+        )
+        if found:
+            reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
+            raise TargetError(
+                f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
+                " rows would be held against positions of other records. Nothing was changed. Write to a table of its"
+                f" own; or let those rows count as older than every record: {reset} WHERE _epoch IS NOT NULL;"
+            )
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         return [
