@@ -252,6 +252,30 @@ def test_a_truncated_topic_is_adopted_and_what_is_read_twice_is_said_before(worl
     assert heads(world, 2) == {"orders-0": 4, "orders-1": 5}
 
 
+@pytest.mark.parametrize("grown", [0, 20], ids=["as it was cut off", "grown since"])
+def test_a_truncated_topic_is_adopted_where_it_was_cut_off(world: World, grown: int) -> None:
+    """Trap 11: what came in place of the lost records is read, nothing twice, and whole partitions go on."""
+    world.to_committed()
+    world.kafka.change_leader("orders", 0, truncate_to=8)
+    world.kafka.produce("orders", 0, grown)
+    world.kafka.produce("orders", 1, 2)
+
+    act(world, "adopt-topic", topic="orders", at="truncation")
+
+    assert heads(world, 2) == {"orders-0": 8, "orders-1": 5}
+    planned = world.plan("run-2")
+    assert [str(one) for one in planned.ranges] == ["orders-0[8, 28)"] * bool(grown) + ["orders-1[5, 7)"]
+
+
+def test_a_topic_made_again_was_cut_off_nowhere(world: World) -> None:
+    """Trap 10: it is another log."""
+    world.to_committed()
+    made_again(world)
+
+    with pytest.raises(ActionRefusedError, match="it is another log now"):
+        act(world, "adopt-topic", topic="orders", at="truncation")
+
+
 def test_a_topic_that_was_truncated_and_has_grown_since_is_adopted(world: World) -> None:
     """Trap 11: only its leader epochs tell."""
     world.to_committed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,16 +23,20 @@ class AdoptTopicParameters(Parameters):
         None, description="The topic that was made again or truncated.", json_schema_extra={"argument": True}
     )
     cluster: bool = Field(False, description="Instead of one topic: the connection leads to another cluster; take all.")
-    at: Literal["earliest", "latest"] = Field("earliest", description="Where the new log is begun.")
+    at: Literal["earliest", "latest", "truncation"] = Field(
+        "earliest",
+        description="Where the new log is begun. truncation: where each partition was cut off, which reads every record"
+        " that came in place of the lost ones, and none twice.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """What Kafka has now, and the partitions whose log was truncated below the head and has grown since."""
+    """What Kafka has now, and where logs were truncated below their head: None where no leader epoch tells."""
 
     cluster_id: str | None
     partitions: Sequence[PartitionView]
-    rewritten: frozenset[TopicPartition]
+    truncated: Mapping[TopicPartition, int | None]
 
 
 class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
@@ -53,8 +57,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         view = source.look(declared.source)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
-        rewritten = frozenset(tp for tp, end in ends.items() if end is None or end < offsets[tp])
-        return Logs(cluster_id=view.cluster_id, partitions=view.partitions, rewritten=rewritten)
+        # One that has not grown since ends before its head.
+        cut = {one.tp: one.high_watermark for one in view.partitions if one.high_watermark < offsets.get(one.tp, 0)}
+        truncated = cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]}
+        return Logs(cluster_id=view.cluster_id, partitions=view.partitions, truncated=truncated)
 
     def foresee(self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs) -> Preview:
         row = tx.epochs.pipeline(subject.name)
@@ -62,7 +68,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         obstacle = self._obstacle(tx, subject, asked, seen, heads)
         if row is None or obstacle is not None:
             return refused(obstacle or f"{subject.name} is not known.")
-        adopted = _adopted(asked, seen)
+        adopted = _adopted(asked, seen, heads)
         carried = _carried(asked, heads)
         lines = [f"generation {row.generation + 1} of {subject.name} begins; rows of the earlier ones stay as they are"]
         lines += [f"{one.tp}: begins at {one.offset} ({asked.at}) of topic id {one.tp.topic_id}" for one in adopted]
@@ -83,7 +89,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         row = tx.epochs.lock_pipeline(subject.name)
         heads = tx.chain.heads(subject.name, row.generation)
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
-        for origin in (*_adopted(asked, seen), *_carried(asked, heads)):
+        for origin in (*_adopted(asked, seen, heads), *_carried(asked, heads)):
             tx.chain.write_origin(subject.name, begun.generation, origin)
         tx.targets.restart_order(declared)
 
@@ -104,6 +110,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         row = tx.epochs.pipeline(subject.name)
         moved = row is not None and row.cluster_id not in (None, seen.cluster_id)
         if asked.cluster:
+            if asked.at == "truncation":
+                return "of another cluster every log is another one; say --at earliest or --at latest."
             same = f"{subject.name} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
             return None if moved else same
         if moved:
@@ -115,17 +123,34 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             return f"{subject.name} reads no topic {asked.topic!r}, or Kafka does not have it."
         known = [head for head in heads if head.tp.topic == asked.topic]
         views = {one.tp: one for one in seen.partitions}
-        whole = {tp for tp, view in views.items() if tp not in seen.rewritten}
-        if all(head.tp in whole and head.next_offset <= views[head.tp].high_watermark for head in known):
+        if all(head.tp in views and head.tp not in seen.truncated for head in known):
             return f"topic {asked.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
+        if asked.at == "truncation":
+            other = [head for head in known if head.tp not in views]
+            untold = [tp for tp, end in seen.truncated.items() if end is None and tp.topic == asked.topic]
+            if other or untold:
+                return (
+                    f"{(other[0].tp if other else untold[0])} was not truncated, it is another log now; nobody can tell"
+                    " what it still holds of the old one. Say --at earliest or --at latest."
+                )
         return None
 
 
-def _adopted(asked: AdoptTopicParameters, seen: Logs) -> list[Origin]:
+def _begins_at(asked: AdoptTopicParameters, one: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
+    if asked.at == "earliest":
+        return one.log_start
+    if asked.at == "latest":
+        return one.last_stable
+    committed = {head.tp: head.next_offset for head in heads}
+    cut = seen.truncated.get(one.tp)
+    return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
+
+
+def _adopted(asked: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Origin]:
     return [
         Origin(
             tp=one.tp,
-            offset=one.log_start if asked.at == "earliest" else one.last_stable,
+            offset=_begins_at(asked, one, seen, heads),
             chosen_by=f"adopted at {asked.at}",
             leader_epoch=one.leader_epoch,
         )
@@ -148,7 +173,7 @@ def _read_again(heads: Sequence[Head], adopted: Sequence[Origin]) -> list[str]:
     begins = {one.tp: one.offset for one in adopted}
     return [
         f"{head.tp}: offsets from {begins[head.tp]} on were committed before, up to {head.next_offset}; what the log"
-        " holds of them is read a second time (say --at latest to leave it out)"
+        " holds of them is read a second time (say --at truncation to begin where it was cut off)"
         for head in heads
         if head.tp in begins and begins[head.tp] < head.next_offset
     ]
