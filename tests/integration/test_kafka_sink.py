@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psycopg2
 import pytest
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish, seal
@@ -499,3 +500,27 @@ def test_what_a_topic_was_given_is_not_taken_back(world):
 
     with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
         plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('{"to": 7, "text": "x"}', "a record is for partition 7, and .* has 2"),
+        ('{"to": 0, "text": "%s"}' % ("x" * 3000), r"a record has 3\d{3} bytes, and max.message.bytes of .* is 2000"),
+    ],
+    ids=["partition", "size"],
+)
+def test_what_the_topic_would_not_take_is_refused_by_the_seal(postgres_dsn, kafka_bootstrap, value, said):
+    """P9: before it is committed, so that no committed epoch waits for a topic that cannot take it."""
+    columns = {"to": "integer", "text": "text"}
+    out = KafkaTopic(topic="out", value=Json(columns=columns), partition="to")
+    world = new_world(postgres_dsn, kafka_bootstrap, out, table=False, parse=Json(columns=columns))
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+        resource = ConfigResource(ConfigResourceType.TOPIC, world.topics[0], {"max.message.bytes": "2000"})
+        admin.alter_configs([resource])
+    world.produce(value)
+
+    with pytest.raises(SinkError, match=said):
+        world.it.epoch()
+
+    assert world.it.sql("SELECT state FROM epochline.epoch") == [("PLANNED",)]

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _PATIENCE_MS = 15_000
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 _POLICY = "cleanup.policy"
+_LARGEST = "max.message.bytes"
 
 
 def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
@@ -57,6 +58,36 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
             )
         _check_timeout(admin, topic)
         _check_control_topic(admin, topic)
+
+
+def check_fits(settings: Mapping[str, str], topic: KafkaTopic, partition: int | None, largest: int) -> None:
+    """Refuse records that the topic as it is now would not take.
+
+    Args:
+        settings: what `epochline.brokers.broker_settings` gave.
+        topic: the declared sink.
+        partition: the highest one that a record names; None where none does.
+        largest: bytes of key and value of the largest record.
+
+    Raises:
+        SinkUnavailableError: Kafka does not answer.
+        SinkError: the topic has fewer partitions, or takes smaller records only.
+    """
+    with _asking(settings, topic) as admin:
+        found = _described(admin, topic.topic)
+        if found is not None and partition is not None and partition >= len(found["partitions"]):
+            raise SinkError(
+                f"{topic}: a record is for partition {partition}, and {topic.topic} has {len(found['partitions'])}."
+                " Nothing was sealed. Add partitions, or correct the column of the partition."
+            )
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic.topic, [_LARGEST])
+        for config in _configs(admin, [resource], topic, _LARGEST).values():
+            allowed = int(config[_LARGEST]["value"])
+            if largest > allowed:
+                raise SinkError(
+                    f"{topic}: a record has {largest} bytes, and {_LARGEST} of {topic.topic} is {allowed}. Nothing was"
+                    f" sealed. Raise {_LARGEST} of the topic, or leave such records out in the parse."
+                )
 
 
 def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
-from epochline.kafka.preflight import check_topic
+from epochline.kafka.preflight import check_fits, check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
 from epochline.sink import Committable, PartWriter, ShownEpoch, SinkAttempt, WrittenPart
@@ -95,12 +95,14 @@ class TopicSink:
         raise NotImplementedError(f"{self._topic.name}: rows are staged for its outbox")
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Refuse more rows than half the transaction's time-out is enough for, at the rate that was measured.
+        """Refuse what the topic would not take, and more rows than half the transaction's time-out is enough for.
 
         Raises:
-            OutboxTooLargeError: with the numbers, and the limit to lower.
+            OutboxTooLargeError: with the numbers at the rate that was measured, and the limit to lower.
+            SinkError: a record is for a partition that the topic lacks, or larger than it takes.
         """
         rows = sum(part.rows for part in parts)
+        self._check_fits(parts)
         if self._topic.semantics == "at_least_once":
             return {}
         with self._ledger.connection() as connection:
@@ -116,6 +118,17 @@ class TopicSink:
                 " transaction_timeout as far as the broker allows."
             )
         return {}
+
+    def _check_fits(self, parts: Sequence[WrittenPart]) -> None:
+        partitions = [part.message["partition"] for part in parts if "partition" in part.message]
+        largest = max((part.message.get("bytes", 0) for part in parts), default=0)
+        if not partitions and not largest:
+            return
+        try:
+            check_fits(self._settings(), self._topic, max(partitions, default=None), largest)
+        except SinkUnavailableError as error:
+            # A topic that is down holds no epoch back; its publisher finds out.
+            log.warning("topic.unchecked sink=%s reason=%s", self._topic, error)
 
     def commit(self, committable: Committable) -> None:
         """Send the epoch in one Kafka transaction, unless its marker is there.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -20,7 +21,7 @@ from epochline.arrow.encoding import CopyEncoder
 from epochline.errors import EpochFencedError
 from epochline.failpoints import failpoint
 from epochline.layout import STAGED_PLACE, StagedTable, StagingTicket
-from epochline.ledger.parts import Part, insert_manifest
+from epochline.ledger.parts import BESIDE, Part, insert_manifest
 from epochline.spark.beside import BesideParts
 from epochline.spark.connection import transaction
 from epochline.spark.flow import FlowMaker
@@ -138,12 +139,16 @@ def _stage(
         for table in order.flow.tables
     }
     rows = dict.fromkeys(copies, 0)
+    largest: dict[str, dict[str, int]] = {}
     placed = {table.sink for table in order.flow.tables if table.columns.keys() >= STAGED_PLACE.keys()}
 
     def copy(staged: Mapping[str, pa.RecordBatch]) -> None:
         for sink, batch in staged.items():
             if batch.num_rows:
-                copies[sink](_placed(batch, spark_partition, rows[sink]) if sink in placed else batch)
+                if sink in placed:
+                    _note_largest(largest.setdefault(sink, {}), batch)
+                    batch = _placed(batch, spark_partition, rows[sink])
+                copies[sink](batch)
                 rows[sink] += batch.num_rows
 
     for batch in batches:
@@ -152,11 +157,21 @@ def _stage(
     require_whole_input(order.ticket)
     copy(flow.finish())
     # Beside the database rows must be safe before the part that counts them is.
-    written = beside.finish()
+    written: dict[str, Mapping[str, object]] = {sink: {BESIDE: most} for sink, most in largest.items()}
+    written.update(beside.finish())
     return [
         Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | written.get(sink, {}))
         for sink, count in rows.items()
     ]
+
+
+def _note_largest(most: dict[str, int], batch: pa.RecordBatch) -> None:
+    """The highest partition and the most bytes of key and value among a topic's records, for its seal."""
+    sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
+    found = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}
+    for name, value in found.items():
+        if value is not None:
+            most[name] = max(value, most.get(name, value))
 
 
 def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.RecordBatch:
