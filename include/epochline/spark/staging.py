@@ -160,7 +160,7 @@ def _stage(
     written: dict[str, Mapping[str, object]] = {sink: {BESIDE: most} for sink, most in largest.items()}
     written.update(beside.finish())
     return [
-        Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | written.get(sink, {}))
+        Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | dict(written.get(sink, {})))
         for sink, count in rows.items()
     ]
 
