@@ -268,6 +268,12 @@ class Chain(Protocol):
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         """Write where a partition begins; nothing where it has an origin already."""
 
+    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+        """Begin a generation's partition with what earlier ones committed of it: its origin, and one link to its head.
+
+        Where origin and head are the same, nothing of it was committed and only the origin is written.
+        """
+
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
         """Ids of the epochs that committed any of these offsets, in order."""
 
@@ -278,7 +284,10 @@ class Chain(Protocol):
         """Compare-and-swap: put the range before the origin, which moves back; False where it does not end there."""
 
     def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
-        """How far earlier generations committed this very log; 0 where they never read it."""
+        """How far earlier generations committed this very log before its origin in this one; 0 where they did not.
+
+        What a restore undid was not committed.
+        """
 
     def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
         """Move the head over a range that no epoch will ever read (INV-9); False where it does not start there."""
@@ -568,11 +577,12 @@ class Savepoints(Protocol):
         row: PipelineRow,
         run: Run,
         undone: Sequence[int],
-        since: Sequence[tuple[TopicPartition, int]],
+        origins: Mapping[TopicPartition, int],
     ) -> int:
-        """Write the restore's epoch, origins at the savepoint's heads, and which epochs are undone; the epoch's id.
+        """Write the restore's epoch, the savepoint's heads, and which epochs are undone; the epoch's id.
 
-        ``since`` are partitions that were met after the savepoint, with the offsets at which they began.
+        ``origins`` says where each partition began, those that were met after the savepoint included: those go back to
+        where they began, the others to the savepoint's head, with what was committed up to it carried over.
         Records that were quarantined by an undone epoch are forgotten, those that one requeued can be requeued again.
         """
 

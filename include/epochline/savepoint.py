@@ -29,7 +29,7 @@ class Savepoint:
         pipeline: under which it is kept.
         name: unique within the pipeline.
         epoch_id: the last epoch whose effects it contains.
-        generation: of that epoch.
+        generation: of the heads; that of the epoch, or a later one that no epoch was committed in.
         cluster_id: Kafka's.
         watermark: as that epoch left it.
         heads: of every partition, those without a committed record included.

@@ -442,6 +442,12 @@ class FakeTransaction:
             self.rows.chains[key] = [(None, origin.offset, None)]
             self.rows.leader_epochs[key] = origin.leader_epoch
 
+    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+        begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)
+        self.write_origin(pipeline, generation, begun)
+        if head.next_offset > head.origin:
+            self.rows.chains[pipeline, generation, head.tp].append((head.origin, head.next_offset, None))
+
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
         return [
             epoch_id
@@ -466,11 +472,13 @@ class FakeTransaction:
         return True
 
     def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+        origin = self.rows.chains[pipeline, generation, tp][0][1]
         earlier = [
-            until
+            min(until, origin)
             for (name, number, of), links in self.rows.chains.items()
             if (name, of) == (pipeline, tp) and number < generation
-            for _, until, _ in links
+            for start, until, _ in links
+            if start is not None and start < origin
         ]
         return max(earlier, default=0)
 

@@ -238,6 +238,8 @@ def test_other_topics_are_carried_over_where_they_are(world: World) -> None:
     assert done.row.before["topic_ids"]["orders"] != done.row.after["topic_ids"]["orders"]
     planned = world.plan("run-2")
     assert [str(one) for one in planned.ranges] == ["orders-0[0, 7)", "orders-1[0, 2)", "refunds-0[6, 7)"]
+    with world.ledger.transaction() as tx:
+        assert [head.origin for head in tx.chain.heads("orders", 2)] == [0, 0, 0]
 
 
 def test_a_truncated_topic_is_adopted_and_what_is_read_twice_is_said_before(world: World) -> None:
@@ -263,6 +265,8 @@ def test_a_truncated_topic_is_adopted_where_it_was_cut_off(world: World, grown: 
     act(world, "adopt-topic", topic="orders", at="truncation")
 
     assert heads(world, 2) == {"orders-0": 8, "orders-1": 5}
+    with world.ledger.transaction() as tx:
+        assert [head.origin for head in tx.chain.heads("orders", 2)] == [0, 0]
     planned = world.plan("run-2")
     assert [str(one) for one in planned.ranges] == ["orders-0[8, 28)"] * bool(grown) + ["orders-1[5, 7)"]
 

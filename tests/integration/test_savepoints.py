@@ -43,6 +43,15 @@ def again(it: Bench, *rows: Row) -> None:
     it.commit(planned)
 
 
+def extend_back(it: Bench, *rows: Row, to: str = "earliest") -> list[str]:
+    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
+    back = ACTIONS["extend-back"]
+    planned = back.plan(subject, back.asked({"to": to}), ORDER, run(f"back to {to}"))  # type: ignore[attr-defined]
+    seal(it.ledger, it.kafka, it.stage(planned, *rows), planned.epoch.run)
+    it.commit(planned)
+    return [str(one) for one in planned.ranges]
+
+
 def heads(it: Bench) -> dict[int, int]:
     return dict(it.sql("SELECT partition, next_offset FROM epochline.heads"))
 
@@ -84,8 +93,8 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
     assert it.sql(CHAIN) == [
         (1, 0, None, 0, "startup earliest"), (1, 0, 0, 2, "epoch"), (1, 0, 2, 4, "epoch"), (1, 0, 4, 5, "epoch"),
         (1, 1, None, 0, "startup earliest"), (1, 1, 0, 1, "epoch"), (1, 1, 1, 2, "epoch"),
-        (2, 0, None, 2, "savepoint before"), (2, 0, 2, 5, "epoch"),
-        (2, 1, None, 1, "savepoint before"), (2, 1, 1, 2, "epoch"),
+        (2, 0, None, 0, "savepoint before"), (2, 0, 0, 2, "carried over"), (2, 0, 2, 5, "epoch"),
+        (2, 1, None, 0, "savepoint before"), (2, 1, 0, 1, "carried over"), (2, 1, 1, 2, "epoch"),
     ]  # fmt: skip
     assert broken(it.sql, "orders", "t") == {}
 
@@ -460,11 +469,7 @@ def test_what_was_extended_back_since_a_savepoint_is_not_undone(bench: Callable[
     it.plan()
     it.epoch({"k": "first", "v": 1})
     act(it, "savepoint", name="before")
-    subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
-    back = ACTIONS["extend-back"]
-    planned = back.plan(subject, back.asked({"to": "earliest"}), ORDER, run("back"))  # type: ignore[attr-defined]
-    seal(it.ledger, it.kafka, it.stage(planned, *[{"k": f"old {n}", "v": n} for n in range(4)]), planned.epoch.run)
-    it.commit(planned)
+    extend_back(it, *[{"k": f"old {n}", "v": n} for n in range(4)])
     act(it, "savepoint", name="after")
     it.epoch({"k": "last", "v": 2})
     rows = it.rows()
@@ -476,3 +481,57 @@ def test_what_was_extended_back_since_a_savepoint_is_not_undone(bench: Callable[
     act(it, "restore", name="after")
     again(it, {"k": "last", "v": 2})
     assert it.rows() == rows
+
+
+@pytest.fixture
+def late(bench: Callable[..., Bench]) -> Bench:
+    """A pipeline that began at offset 4, with a savepoint after one epoch and one epoch more."""
+    it = bench()
+    it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})
+    it.kafka.produce("orders", 0, 4)
+    it.plan()
+    it.epoch({"k": "first", "v": 1})
+    act(it, "savepoint", name="before")
+    it.epoch({"k": "second", "v": 2})
+    return it
+
+
+def test_after_a_restore_a_pipeline_is_extended_back_as_before_it(late: Bench) -> None:
+    """INV-1, S9: its origin stays where it was; what the savepoint holds is one link of the new generation."""
+    act(late, "restore", name="before")
+
+    assert late.sql(CHAIN)[-3:] == [
+        (2, 0, None, 4, "savepoint before"), (2, 0, 4, 5, "carried over"), (2, 1, None, 0, "savepoint before"),
+    ]  # fmt: skip
+    again(late, {"k": "second", "v": 2})
+    assert extend_back(late, *[{"k": f"old {n}", "v": n} for n in range(4)]) == ["orders-0[0, 4)"]
+    assert late.rows() == [("first", 1), *((f"old {n}", n) for n in range(4)), ("second", 2)]
+    act(late, "savepoint", name="whole")
+    late.epoch({"k": "third", "v": 3})
+    act(late, "restore", name="whole")
+    assert late.sql(CHAIN)[-3:-1] == [(3, 0, None, 0, "savepoint whole"), (3, 0, 0, 6, "carried over")]
+    assert len(late.rows()) == 6
+    assert broken(late.sql, "orders", "t") == {}
+
+
+def test_what_a_restore_undid_does_not_count_as_committed(late: Bench) -> None:
+    """INV-1: behind a log that was truncated and begun at its end, what was undone can be read; what stands cannot."""
+    act(late, "restore", name="before")
+    late.kafka.change_leader("orders", 0, truncate_to=4)
+    late.kafka.produce("orders", 0, 4)
+    act(late, "adopt-topic", topic="orders", at="latest")
+
+    assert extend_back(late, *[{"k": f"new {n}", "v": n} for n in range(3)]) == ["orders-0[5, 8)"]
+
+
+def test_a_savepoint_from_after_an_adoption_knows_where_the_new_log_began(late: Bench) -> None:
+    """INV-1: the epoch that it stands after is of an earlier generation, its heads are not."""
+    late.kafka.change_leader("orders", 0, truncate_to=5)
+    late.kafka.produce("orders", 0, 3)
+    act(late, "adopt-topic", topic="orders", at="latest")
+    act(late, "savepoint", name="adopted")
+    late.epoch({"k": "third", "v": 3})
+
+    act(late, "restore", name="adopted")
+
+    assert late.sql(CHAIN)[-2:] == [(3, 0, None, 8, "savepoint adopted"), (3, 1, None, 0, "savepoint adopted")]

@@ -45,6 +45,17 @@ class PostgresChain:
             leader_epoch=origin.leader_epoch,
         )  # fmt: skip
 
+    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+        begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)
+        self.write_origin(pipeline, generation, begun)
+        if head.next_offset > head.origin:
+            execute(
+                self._connection, "carry_over",
+                pipeline=pipeline, generation=generation, topic=head.tp.topic, topic_id=head.tp.topic_id,
+                partition=head.tp.partition, start_offset=head.origin, until_offset=head.next_offset,
+                leader_epoch=head.leader_epoch,
+            )  # fmt: skip
+
     def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
         rows = execute(
             self._connection, "epochs_within",

@@ -141,6 +141,13 @@ INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, pa
 VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch)
 ON CONFLICT DO NOTHING
 
+-- name: carry_over
+-- What earlier generations committed between the origin and the head, as one range: which epochs did, they say.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch)
+VALUES (:pipeline, :generation, :topic, :topic_id, :partition, :start_offset, :until_offset, 'carried over',
+        :leader_epoch)
+
 -- name: advance_head
 -- Compare-and-swap: the range must start where the partition's newest committed range ends.
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
@@ -434,8 +441,17 @@ SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED
 SET CONSTRAINTS epochline.starts_where_one_ended IMMEDIATE
 
 -- name: superseded_until
-SELECT coalesce(max(until_offset), 0) FROM epochline.committed_range
-WHERE pipeline = :pipeline AND generation < :generation AND topic_id = :topic_id AND partition = :partition
+-- Below the origin alone: what lies between it and the head stands in the generation's own chain.
+SELECT coalesce(max(least(c.until_offset, origin.until_offset)), 0)
+FROM epochline.committed_range origin
+JOIN epochline.committed_range c
+    ON (c.pipeline, c.topic_id, c.partition) = (origin.pipeline, origin.topic_id, origin.partition)
+   AND c.generation < origin.generation AND c.start_offset < origin.until_offset
+WHERE origin.pipeline = :pipeline AND origin.generation = :generation AND origin.topic_id = :topic_id
+  AND origin.partition = :partition AND origin.start_offset IS NULL
+  AND NOT EXISTS (SELECT FROM epochline.epoch e
+                  JOIN epochline.epoch by ON (by.pipeline, by.epoch_id) = (e.pipeline, e.undone_by)
+                  WHERE (e.pipeline, e.epoch_id) = (c.pipeline, c.epoch_id) AND by.kind = 'restore')
 
 -- name: known_pipelines
 SELECT pipeline FROM epochline.pipeline ORDER BY pipeline
@@ -499,7 +515,8 @@ SELECT now()
 -- Savepoints.
 
 -- name: last_standing
-SELECT e.epoch_id, e.generation, e.watermark, p.cluster_id
+-- The generation is that of the heads: where a topic was adopted since, the epoch is of an earlier one.
+SELECT e.epoch_id, p.generation, e.watermark, p.cluster_id
 FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
 WHERE e.pipeline = :pipeline AND e.state = 'COMMITTED' AND e.undone_by IS NULL ORDER BY e.epoch_id DESC LIMIT 1
 

@@ -12,13 +12,14 @@ from sqlalchemy import Connection, Row
 from epochline.epoch import Run
 from epochline.errors import SavepointFileError, StateError
 from epochline.event_time import PartitionTime
+from epochline.ledger.chain import PostgresChain
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.savepoint_file import read_description, read_rows, write_file
 from epochline.ledger.statements import run as execute
 from epochline.ledger.states import state_now
 from epochline.names import savepoint_table, split_table
-from epochline.offsets import TopicPartition
+from epochline.offsets import Head, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.ports import PipelineRow
 from epochline.savepoint import SavedHead, Savepoint
@@ -112,7 +113,7 @@ class PostgresSavepoints:
         row: PipelineRow,
         run: Run,
         undone: Sequence[int],
-        since: Sequence[tuple[TopicPartition, int]],
+        origins: Mapping[TopicPartition, int],
     ) -> int:
         epoch_id: int = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
         execute(
@@ -124,14 +125,18 @@ class PostgresSavepoints:
             pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, dag_id=run.dag_id, run_id=run.run_id,
             host=run.host, hash=pipeline.declaration_hash, note=str(savepoint), watermark=savepoint.watermark,
         )  # fmt: skip
-        begun = [SavedHead(tp=tp, next_offset=at, leader_epoch=None, time=PartitionTime()) for tp, at in since]
-        for head in (*savepoint.heads, *begun):
+        saved = {head.tp: head for head in savepoint.heads}
+        chain, chosen_by = PostgresChain(self._connection), f"savepoint {savepoint.name}"
+        for tp, origin in origins.items():
+            head = saved.get(tp) or SavedHead(tp=tp, next_offset=origin, leader_epoch=None, time=PartitionTime())
+            carried = Head(tp=tp, origin=origin, next_offset=head.next_offset, leader_epoch=head.leader_epoch)
             execute(
                 self._connection, "write_restored_origin",
-                pipeline=pipeline.name, generation=row.generation, topic=head.tp.topic, topic_id=head.tp.topic_id,
-                partition=head.tp.partition, offset=head.next_offset, chosen_by=f"savepoint {savepoint.name}",
-                leader_epoch=head.leader_epoch, newest=head.time.newest, read_at=head.time.read_at,
+                pipeline=pipeline.name, generation=row.generation, topic=tp.topic, topic_id=tp.topic_id,
+                partition=tp.partition, offset=origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch,
+                newest=head.time.newest, read_at=head.time.read_at,
             )  # fmt: skip
+            chain.carry_over(pipeline.name, row.generation, carried, chosen_by)
         if undone:
             epochs = {"pipeline": pipeline.name, "epochs": list(undone)}
             execute(self._connection, "mark_undone", **epochs, by=epoch_id)

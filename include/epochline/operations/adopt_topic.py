@@ -10,7 +10,7 @@ from pydantic import Field
 
 from epochline.coordinator.asking import former_leaders_ends
 from epochline.coordinator.commit import mirror
-from epochline.offsets import Head, Origin, TopicPartition
+from epochline.offsets import Head, TopicPartition
 from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
 from epochline.planning import PartitionView
 from epochline.ports import Transaction
@@ -71,15 +71,19 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         adopted = _adopted(asked, seen, heads)
         carried = _carried(asked, heads)
         lines = [f"generation {row.generation + 1} of {subject.name} begins; rows of the earlier ones stay as they are"]
-        lines += [f"{one.tp}: begins at {one.offset} ({asked.at}) of topic id {one.tp.topic_id}" for one in adopted]
-        lines += [f"{one.tp}: goes on at {one.offset}" for one in carried]
+        lines += [
+            f"{one.tp}: begins at {one.next_offset} ({asked.at}) of topic id {one.tp.topic_id}" for one in adopted
+        ]
+        lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
         if asked.cluster:
             lines.append(f"its offsets belong to Kafka cluster {seen.cluster_id} from now on, not to {row.cluster_id}")
         return Preview(
             lines=lines,
             before=_state(row.generation, row.cluster_id, [(head.tp, head.next_offset) for head in heads]),
-            after=_state(row.generation + 1, seen.cluster_id, [(one.tp, one.offset) for one in (*adopted, *carried)]),
+            after=_state(
+                row.generation + 1, seen.cluster_id, [(one.tp, one.next_offset) for one in (*adopted, *carried)]
+            ),
         )
 
     def change(
@@ -89,8 +93,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         row = tx.epochs.lock_pipeline(subject.name)
         heads = tx.chain.heads(subject.name, row.generation)
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
-        for origin in (*_adopted(asked, seen, heads), *_carried(asked, heads)):
-            tx.chain.write_origin(subject.name, begun.generation, origin)
+        for head in _adopted(asked, seen, heads):
+            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {asked.at}")
+        for head in _carried(asked, heads):
+            tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
         tx.targets.restart_order(declared)
 
         def show() -> Sequence[str]:
@@ -146,31 +152,26 @@ def _begins_at(asked: AdoptTopicParameters, one: PartitionView, seen: Logs, head
     return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
 
 
-def _adopted(asked: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Origin]:
-    return [
-        Origin(
-            tp=one.tp,
-            offset=_begins_at(asked, one, seen, heads),
-            chosen_by=f"adopted at {asked.at}",
-            leader_epoch=one.leader_epoch,
-        )
-        for one in sorted(seen.partitions, key=lambda one: one.tp)
-        if asked.cluster or one.tp.topic == asked.topic
-    ]
+def _adopted(asked: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
+    """Where the new log is begun; of one that was truncated, what lies before the cut stays committed."""
+    origins = {head.tp: head.origin for head in heads} if asked.at == "truncation" else {}
+    adopted = []
+    for one in sorted(seen.partitions, key=lambda one: one.tp):
+        if asked.cluster or one.tp.topic == asked.topic:
+            begins = _begins_at(asked, one, seen, heads)
+            origin = min(begins, origins.get(one.tp, begins))
+            adopted.append(Head(tp=one.tp, origin=origin, next_offset=begins, leader_epoch=one.leader_epoch))
+    return adopted
 
 
-def _carried(asked: AdoptTopicParameters, heads: Sequence[Head]) -> list[Origin]:
-    """What was committed of the other topics stays committed: they begin where they are, and are not read again."""
-    return [
-        Origin(tp=head.tp, offset=head.next_offset, chosen_by="carried over", leader_epoch=head.leader_epoch)
-        for head in heads
-        if not asked.cluster and head.tp.topic != asked.topic
-    ]
+def _carried(asked: AdoptTopicParameters, heads: Sequence[Head]) -> list[Head]:
+    """What was committed of the other topics stays committed: they go on where they are, and are not read again."""
+    return [head for head in heads if not asked.cluster and head.tp.topic != asked.topic]
 
 
-def _read_again(heads: Sequence[Head], adopted: Sequence[Origin]) -> list[str]:
+def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
     """A truncated log keeps its id: what it still holds may have been committed before."""
-    begins = {one.tp: one.offset for one in adopted}
+    begins = {one.tp: one.next_offset for one in adopted}
     return [
         f"{head.tp}: offsets from {begins[head.tp]} on were committed before, up to {head.next_offset}; what the log"
         " holds of them is read a second time (say --at truncation to begin where it was cut off)"

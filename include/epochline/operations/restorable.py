@@ -46,11 +46,15 @@ def with_rows(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[int
     return [one for one in epochs if tx.epochs.lock(pipeline, one).kind is not EpochKind.RESTORE]
 
 
-def origins_since(tx: Transaction, found: Savepoint, row: PipelineRow) -> list[tuple[TopicPartition, int]]:
-    """Where partitions begin that the pipeline met after the savepoint: where they began, which is decided once."""
-    saved = {head.tp for head in found.heads}
-    heads = tx.chain.heads(found.pipeline, row.generation)
-    return [(head.tp, head.origin) for head in heads if head.tp not in saved]
+def origins(tx: Transaction, found: Savepoint, row: PipelineRow) -> dict[TopicPartition, int]:
+    """Where each partition begins once its pipeline went back: where it began, which is decided once.
+
+    That is in the savepoint's generation, or, of partitions that were met after it, in the one that stands.
+    """
+    then = {head.tp: head.origin for head in tx.chain.heads(found.pipeline, found.generation)}
+    now = {head.tp: head.origin for head in tx.chain.heads(found.pipeline, row.generation)}
+    saved = {head.tp: then.get(head.tp, head.next_offset) for head in found.heads}
+    return saved | {tp: at for tp, at in now.items() if tp not in saved}
 
 
 def shown_for_good(declared: Pipeline) -> str | None:
@@ -161,7 +165,8 @@ def _unreadable(
     logs = {one.tp: one for one in view.partitions}
     places = [(head.tp, head.next_offset) for head in found.heads]
     if undone is not None:
-        places += origins_since(tx, found, row)
+        saved = {head.tp for head in found.heads}
+        places += [(tp, at) for tp, at in origins(tx, found, row).items() if tp not in saved]
     for tp, offset in places:
         if declared.source.topics and tp.topic not in declared.source.topics:
             continue

@@ -10,9 +10,8 @@ from pydantic import Field
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.undo import undo
 from epochline.epoch import Run
-from epochline.offsets import TopicPartition
 from epochline.operations.action import Afterwards, DirectAction, Order, Preview, Subject, known, refused
-from epochline.operations.restorable import obstacle, origins_since, with_rows
+from epochline.operations.restorable import obstacle, origins, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
@@ -83,16 +82,17 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         row = tx.epochs.lock_pipeline(subject.name)
         tx.targets.claim(declared)
         undone: Sequence[int] = []
-        since: Sequence[tuple[TopicPartition, int]] = []
+        # Of another pipeline nothing was committed under this name: it begins where that one stood.
+        begins = {head.tp: head.next_offset for head in found.heads}
         if asked.of is None:
             undone = tx.savepoints.later(subject.name, found.epoch_id)
-            since = origins_since(tx, found, row)
+            begins = origins(tx, found, row)
             undo(tx, declared, with_rows(tx, subject.name, undone))
             row = tx.operators.begin_generation(subject.name, found.cluster_id)
         elif found.cluster_id is not None:
             tx.epochs.remember_cluster(subject.name, found.cluster_id)
         run = Run(dag_id="operator", run_id=f"{order.actor}: {asked.name}", host=socket.gethostname())
-        epoch_id = tx.savepoints.restore(found, declared, row, run, undone, since)
+        epoch_id = tx.savepoints.restore(found, declared, row, run, undone, begins)
         tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
         tx.states.leave(declared, epoch_id)
 
