@@ -70,6 +70,7 @@ soak: setup ## break a running stack at random for ten minutes, then prove that 
 bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.state --report docs/performance.md
 	$(BIN)/python -m bench.publish --report docs/performance.md
+	$(BIN)/python -m bench.trial --report docs/performance.md
 
 lint: setup ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

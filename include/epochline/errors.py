@@ -189,6 +189,10 @@ class SealRefusedError(EpochError):
     retryable = True
 
 
+class RecordsRefusedError(SealRefusedError):
+    """A target refuses records that the parse took; the next attempt sets them aside in the quarantine."""
+
+
 class OutboxTooLargeError(EpochError):
     """An epoch has more for a topic than one Kafka transaction may take; the message names the limit to lower."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from epochline.columns import LINEAGE
+from epochline.refused import Refused
 from epochline.sink import SinkAttempt
 
 STAGED_LINEAGE = {name: LINEAGE[name] for name in ("_topic", "_partition", "_offset", "_row")}
@@ -52,7 +53,8 @@ class StagingTicket:
     """All that a writer of one attempt must know, and nothing that is secret.
 
     ``tables`` has one entry per table of the declaration, in its order, and the quarantine last; ``beside`` one per
-    sink beside the database, as if there were a staging table for it.
+    sink beside the database, as if there were a staging table for it. ``refused`` are records that a target refused in
+    an earlier attempt: this one sets them aside.
     """
 
     pipeline: str
@@ -64,6 +66,7 @@ class StagingTicket:
     generation: int = 1
     token: str = ""
     beside: tuple[StagedTable, ...] = ()
+    refused: Refused = field(default_factory=dict)
 
     @property
     def written(self) -> tuple[StagedTable, ...]:

@@ -19,6 +19,7 @@ from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, Planne
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.reading import KafkaSource
+from epochline.refused import RefusedRow
 from epochline.savepoint import Savepoint
 from epochline.sink import Committable, ShownEpoch, Sink, WrittenPart
 from epochline.state import StateStanding
@@ -293,6 +294,19 @@ class Chain(Protocol):
         """Move the head over a range that no epoch will ever read (INV-9); False where it does not start there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a look at a staging table found before its seal.
+
+    Args:
+        refused: rows that the target would not take.
+        untried: the target has rules that only applying the rows shows.
+    """
+
+    refused: Sequence[RefusedRow] = ()
+    untried: bool = False
+
+
 class Attempts(Protocol):
     """Attempts, what they wrote, and their fencing (INV-4)."""
 
@@ -318,6 +332,9 @@ class Attempts(Protocol):
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         """Close the attempt's staging: no part is accepted any more."""
+
+    def keep_refused(self, attempt: Attempt, rows: Sequence[RefusedRow]) -> None:
+        """Note the rows that targets refused: later attempts leave their records out, of other rows people are told."""
 
     def finish(self, attempt: Attempt) -> None:
         """Note that the attempt's rows were committed and its staging tables are gone."""
@@ -442,11 +459,20 @@ class Targets(Protocol):
     def count(self, staged: StagedTable) -> int | None:
         """Rows in a staging table, None where there is no such table."""
 
-    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
-        """At the seal: index, analyze, and refuse what could not be committed.
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
+        """At the seal: index, analyze, and find what could not be committed.
 
         Raises:
-            SealRefusedError: the rows could not be applied to the target.
+            SealRefusedError: the commit could not go on, whatever the rows are.
+        """
+
+    def try_out(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Sequence[RefusedRow]:
+        """At the seal: apply staging to these targets and take it back; the rows that are refused.
+
+        Raises:
+            SealRefusedError: the rows are refused, and no single one is to blame.
         """
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:

@@ -44,6 +44,7 @@ from epochline.ports import (
     Operators,
     PartSum,
     PipelineRow,
+    Prepared,
     Quarantine,
     Receipts,
     Selection,
@@ -56,6 +57,7 @@ from epochline.ports import (
     Upserted,
 )
 from epochline.reading import KafkaSource
+from epochline.refused import RefusedRow
 from epochline.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
 from epochline.staged import staged_beside, staged_tables
 from epochline.state import StateDigest, StateStanding
@@ -619,6 +621,9 @@ class FakeTransaction:
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         self._change(attempt, sealed=True, state=AttemptState.SEALED)
 
+    def keep_refused(self, attempt: Attempt, rows: Sequence[RefusedRow]) -> None:
+        pass
+
     def finish(self, attempt: Attempt) -> None:
         self._change(attempt, state=AttemptState.COMMITTED)
 
@@ -704,8 +709,13 @@ class FakeTransaction:
         rows = self.rows.staging.get(staged.table)
         return None if rows is None else len(rows)
 
-    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
-        pass
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
+        return Prepared()
+
+    def try_out(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Sequence[RefusedRow]:
+        return ()
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
         rows = [{**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]]

@@ -182,7 +182,7 @@ class Line:
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """The writer that Spark would pickle and send to its executors."""
         spec = self.pipeline.spec
-        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
+        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused)
         return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=spec.beside))
 
     def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket, through: Through = lambda it: it) -> None:

@@ -78,6 +78,7 @@ class SharedTopic(Line):
     def stage(self, ranges: Any, ticket: StagingTicket) -> None:
         """As the driver does it: the plan from the ledger, the writes, the manifests, the end mark."""
         plan = read_plan(self.via, self.name, ticket.epoch_id, ticket.attempt)
+        ticket = replace(ticket, refused=plan.ticket.refused)
         try:
             if plan.ranges:
                 self.write(plan.ranges, ticket)
@@ -107,8 +108,9 @@ class SharedTopic(Line):
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """Of the records as they are; what a transform or windows make of all of them is written by `write_counted`."""
         plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
-        flow = OnePass(pipeline=plain, tables=ticket.written, functions=ship_functions(plain))
-        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=plain.beside))
+        flow = OnePass(pipeline=plain, tables=ticket.written, functions=ship_functions(plain), refused=ticket.refused)
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=plain.beside, sets_aside=True)
+        return StagingWriter(order)
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
         """What the state holds, asked for as the job's executors do."""
@@ -197,6 +199,10 @@ class SharedTopic(Line):
     def step_renew(self, who: str) -> str:
         renew(self.ledger, self.ticket_of(self.epoch_of(who)), self.run_of(who), lease=LEASE)
         return "renewed"
+
+    def step_stage(self, who: str) -> str:
+        self.stage((), self.ticket_of(self.epoch_of(who)))
+        return "staged"
 
     def step_write_late(self, who: str) -> str:
         """A driver that writes for an attempt that is sealed already."""

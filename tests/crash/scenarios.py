@@ -200,6 +200,19 @@ def nothing(line: SharedTopic) -> None:
     """A first run."""
 
 
+def ruled(line: SharedTopic) -> None:
+    """The target has a rule that one record breaks, and that only a trial shows."""
+    planned(line)
+    line.query(f"CREATE INDEX ON {line.name} ((1 / (_offset - 5)))")
+
+
+def staging_refuses(line: SharedTopic) -> None:
+    """Staging does not take what the parse took."""
+    begun(line)
+    staging = line.ticket_of(1).tables[0].table
+    line.query(f'ALTER TABLE epochline_staging."{staging}" ADD CHECK (_offset <> 5)')
+
+
 def run_one(line: SharedTopic) -> None:
     """The run goes on, its finished tasks included: as after a clear from plan_epoch."""
     assert line.run(ONE) == "success"
@@ -274,6 +287,8 @@ SCENARIOS = {
     "preview": Scenario(planned, "preview", run_one),
     "pre-commit": Scenario(planned, "pre_commit", pre_commit_and_commit),
     "pre-commit again": Scenario(staged, "pre_commit", pre_commit_and_commit),
+    "pre-commit what a target refuses": Scenario(ruled, "pre_commit", pre_commit_and_commit),
+    "stage what staging refuses": Scenario(staging_refuses, "stage", pre_commit_and_commit),
     "renew the lease": Scenario(begun, "renew", pre_commit_and_commit),
     "write for a sealed attempt": Scenario(sealed, "write_late", commit_again),
     "write a part twice": Scenario(begun, "write_twice", pre_commit_and_commit),

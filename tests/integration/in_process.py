@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,14 @@ import pyarrow as pa
 from epochline import Pipeline
 from epochline.audit.source import record_batch
 from epochline.coordinator import LEASE, Plan, PlanOutcome, Published, Receipt, begin, commit, plan, publish, seal
-from epochline.epoch import Run
+from epochline.epoch import EpochKind, Run
 from epochline.kafka.records import RecordReader
 from epochline.layout import StagingTicket
 from epochline.ledger.parts import end_job
 from epochline.ledger.postgres import PostgresLedger
 from epochline.offsets import PlannedRange
 from epochline.outlets import sinks_by
+from epochline.spark.claims import ClaimReader
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePass
@@ -76,12 +77,15 @@ class InProcess:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         spec = self.pipeline.spec
-        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
-        writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=spec.beside))
+        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused)
+        sets_aside = spec.bad_records == "quarantine"
+        writer = StagingWriter(
+            WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=spec.beside, sets_aside=sets_aside)
+        )
         before = dict(sys.modules)
         try:
             # A consumer that a failed write leaves open would not let its process end.
-            with closing(batch for one in planned.ranges for batch in self.read(one)) as batches:
+            with closing(self._records(planned, ticket)) as batches:
                 message = writer.write(batches)
         finally:
             # The writer puts shipped functions in the place of their modules; here that place is the test's own.
@@ -90,13 +94,28 @@ class InProcess:
         with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
             assert end_job(cursor, ticket.attempt_id)
 
+    def _records(self, planned: Plan, ticket: StagingTicket) -> Generator[pa.RecordBatch]:
+        for one in planned.ranges:
+            yield from self.read(one)
+        if planned.epoch is not None and planned.epoch.kind is EpochKind.REQUEUE:
+            claims = ClaimReader(ticket, self.dsn)
+            for claimed in claims.partitions():
+                yield from claims.read(claimed)
+
     def epoch(self, **options: Any) -> Receipt:
         """Plan, stage, seal and commit one epoch; of one that an earlier try sealed or committed, what is left."""
         planned, run = self.planned(**options)
         if planned.outcome not in (PlanOutcome.PRE_COMMITTED, PlanOutcome.ALREADY_COMMITTED):
-            ticket = self.begun(planned, run)
-            self.stage(planned, ticket)
-            seal(self.ledger, self.source, ticket, run)
+            self.staged_and_sealed(planned, run)
+        return self.commit(planned)
+
+    def staged_and_sealed(self, planned: Plan, run: Run) -> None:
+        """One attempt, as the task `pre_commit` makes it."""
+        ticket = self.begun(planned, run)
+        self.stage(planned, ticket)
+        seal(self.ledger, self.source, ticket, run)
+
+    def commit(self, planned: Plan) -> Receipt:
         assert planned.epoch is not None
         return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
 

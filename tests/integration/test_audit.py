@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from psycopg2.extensions import parse_dsn
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
+from epochline.errors import RecordsRefusedError
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS, Order, Subject
 from tests.crash.watching import all_decided
@@ -474,3 +475,28 @@ def test_what_the_operations_page_says_of_audits_works(committed: Audited, monke
         name, *arguments = command.replace("access_log", committed.topic).split()
         assert name == "epochline"
         assert committed.call(*arguments)[0] == 0, command
+
+
+def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited: Callable[..., Audited]) -> None:
+    """I1: of an epoch and of a requeue that met the same record again, before the rule was mended and after."""
+    one = audited()
+    one.sql("ALTER TABLE people ADD CONSTRAINT few CHECK (id < 100)")
+    one.produce(0, [person(1), person(100), person(2)])
+    planned, run = one.world.planned()
+    with pytest.raises(RecordsRefusedError, match=r"-0 offset 1 for people: check few"):
+        one.world.staged_and_sealed(planned, run)
+    one.world.staged_and_sealed(planned, run)
+    one.world.commit(planned)
+
+    assert one.audit()[:2] == (0, [])
+    one.sql("ALTER TABLE people DROP CONSTRAINT few")
+    requeue = ACTIONS["requeue"]
+    subject = Subject(name=one.topic, ledger=one.world.ledger, declared=one.world.pipeline, source=one.world.source)
+    order = Order(actor="ada", reason="the rule was mended")
+    asked, run = requeue.asked({"everything": True}), replace(run, run_id="an operator's")
+    planned = requeue.plan(subject, asked, order, run)  # type: ignore[attr-defined]
+    one.world.staged_and_sealed(planned, run)
+    one.world.commit(planned)
+
+    assert one.sql("SELECT id FROM people ORDER BY id") == [(1,), (2,), (100,)]
+    assert one.audit()[:2] == (0, [])

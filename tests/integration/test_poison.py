@@ -102,6 +102,8 @@ CASES = [
     Case("an escaped NUL in jsonb", JSON, b'{"extra": {"a": "canary\\u0000"}}', "u0000", secret="canary"),
     Case("half a surrogate pair", JSON, b'{"name": "canary\\ud800"}', "surrogate", secret="canary"),
     Case("nested too deeply", JSON, b'{"extra": ' + b"[" * 300 + b"]" * 300 + b"}", "nested"),
+    Case("more digits than jsonb takes", JSON, b'{"extra": 1e200000}', "a number out of range", secret="1e200000"),
+    Case("a smaller fraction than jsonb takes", JSON, b'{"extra": 1e-20000}', "a number out of range", secret="1e-2"),
     Case("text for a number", JSON, doc(id="canary"), "id: ", secret="canary"),
     Case("number for a text", JSON, doc(name=4711), "name: ", secret="4711"),
     Case("object for a number", JSON, doc(id={"a": "canary"}), "id: ", secret="canary"),

@@ -48,6 +48,7 @@ READS = frozenset(
         "free_connections",
         "count",
         "prepare",
+        "try_out",
         "limit_time",
         "lock",
         "lock_attempt",

@@ -220,6 +220,20 @@ def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Ca
     assert done.rows["small"].column("id").to_pylist() == [1, 4]
 
 
+def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_said(
+    functions: Callable[..., None],
+) -> None:
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"id": pa.array([1, 2]), "_skip": pa.array([True, False])})
+
+    functions(parse=parse)
+    made = flow(SMALL, parse="user_code:parse", record={"id": "bigint"})
+
+    counts = made.setting_aside({("t", 0): {100: "refused", 101: "refused"}}).process(records(b"", b"")).counts["t", 0]
+
+    assert (counts.skipped, counts.quarantined, counts.passed) == (1, 1, 0)
+
+
 def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(functions: Callable[..., None]) -> None:
     """A tombstone that is ignored leaves such a row alone, and a table that only takes rows gets it whole."""
 

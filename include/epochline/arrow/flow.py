@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -26,6 +27,7 @@ from epochline.errors import BadRecordError
 from epochline.layout import STAGED_LINEAGE, StagedTable
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts
+from epochline.refused import NONE_REFUSED, Refused
 from epochline.specs import OutboxSpec, PipelineSpec, TableSpec
 
 Counts = dict[tuple[str, int], PartitionCounts]
@@ -62,10 +64,12 @@ class BatchFlow:
     Args:
         pipeline: what is told of the declaration.
         tables: what the attempt's rows go to; the quarantine may be among them.
+        refused: records that a target refused before, and that are bad for that reason.
     """
 
-    def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable]) -> None:
+    def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable], refused: Refused = NONE_REFUSED) -> None:
         self._pipeline = pipeline
+        self._refused = refused
         self._parse = build_parser(pipeline)
         self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
         self._sinks: dict[str, SinkRows | TopicRows] = {}
@@ -74,6 +78,12 @@ class BatchFlow:
         self._quarantines_tombstones = any(
             isinstance(sink, TableSpec) and sink.on_tombstone == "quarantine" for sink in pipeline.sinks
         )
+
+    def setting_aside(self, refused: Refused) -> BatchFlow:
+        """The same flow for another epoch's refused records."""
+        other = copy(self)
+        other._refused = refused
+        return other
 
     def process(self, batch: pa.RecordBatch) -> Processed:
         """Rows for every sink, the quarantine's rows and the counts of one source batch.
@@ -150,6 +160,9 @@ class BatchFlow:
         record = np.arange(source.num_rows)
         skip = np.zeros(source.num_rows, bool)
         skip[skipped] = True
+        for row, reason in self._refused_rows(source):
+            if not skip[row]:
+                reasons.setdefault(row, reason)
         if reasons or skipped:
             keep = ~skip
             keep[list(reasons)] = False
@@ -184,6 +197,14 @@ class BatchFlow:
             keep = ~np.isin(record, list(reasons))
             parsed.rows, parsed.record = rows.filter(pa.array(keep)), record[keep]
         return parsed
+
+    def _refused_rows(self, source: pa.RecordBatch) -> Iterator[tuple[int, str]]:
+        """Of the records that a target refused before, those in a batch."""
+        for (topic, partition), offsets in self._refused.items():
+            here = pc.and_(pc.equal(source.column("topic"), topic), pc.equal(source.column("partition"), partition))
+            refused = pc.and_(here, pc.is_in(source.column("offset"), pa.array(list(offsets), pa.int64())))
+            for row in pc.indices_nonzero(refused).to_pylist():
+                yield row, offsets[source.column("offset")[row].as_py()]
 
     def _refuse(self, source: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         if not reasons or self._pipeline.bad_records == "quarantine":

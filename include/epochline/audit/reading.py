@@ -17,6 +17,7 @@ from epochline.kafka.records import ReadSession, TopicLog
 from epochline.layout import StagedTable
 from epochline.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
 from epochline.pipeline import Pipeline
+from epochline.refused import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +41,14 @@ class RangeReader:
         session: reads from Kafka.
         flow: the declaration's own way from records to rows; None where it cannot be gone any more.
         expected: takes the rows.
+        refused: by epoch, the records that it set aside because a target refused them.
     """
 
-    def __init__(self, session: ReadSession, flow: BatchFlow | None, expected: ExpectedRows) -> None:
+    def __init__(
+        self, session: ReadSession, flow: BatchFlow | None, expected: ExpectedRows, refused: Mapping[int, Refused]
+    ) -> None:
         self._session = session
+        self._refused = refused
         self._flow = flow
         self._expected = expected
         self.broken: dict[int, str] = {}
@@ -91,11 +96,12 @@ class RangeReader:
         if self._flow is None or epoch_id in self.broken:
             return None
         try:
-            if self._flow.transformed:
+            flow = self._flow.setting_aside(self._refused[epoch_id])
+            if flow.transformed:
                 rows: Mapping[str, pa.RecordBatch] = {}
-                _, quarantine, counts = self._flow.parse_only(batch)
+                _, quarantine, counts = flow.parse_only(batch)
             else:
-                processed = self._flow.process(batch)
+                processed = flow.process(batch)
                 rows, quarantine, counts = processed.rows, processed.quarantine, processed.counts
         except Exception as error:  # a pipeline's own function may raise anything
             self.broken[epoch_id] = f"today's parse fails: {type(error).__name__}"

@@ -129,6 +129,7 @@ class _Audit:
         with self._connection.begin():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
+            refused = {epoch.epoch_id: self._recorded.refused(epoch) for epoch in group}
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Asked anew for each group: retention goes on while an audit runs.
@@ -138,7 +139,7 @@ class _Audit:
         compared = [one.sink for one in sinks if one.said is None and flow is not None]
         columns = {table.sink: table.columns for table in tables if table.sink in compared}
         with ExpectedRows(self._connection, columns) as expected:
-            reader = RangeReader(session, flow, expected)
+            reader = RangeReader(session, flow, expected, refused)
             for epoch_id, state in states.items():
                 for one in ranges[epoch_id]:
                     state.partitions.append(self._read(state, one, reader, logs.get(one.topic)))

@@ -10,14 +10,21 @@ from typing import Any
 from epochline.continuity import check_read
 from epochline.coordinator.asking import former_leaders_ends
 from epochline.coordinator.tables import TableSink
-from epochline.epoch import Counts, Epoch, EpochKind, EpochState, Run
-from epochline.errors import EpochFencedError, EpochStateError, SealRefusedError, TopicMissingError
+from epochline.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
+from epochline.errors import (
+    EpochFencedError,
+    EpochStateError,
+    RecordsRefusedError,
+    SealRefusedError,
+    TopicMissingError,
+)
 from epochline.layout import StagingTicket
 from epochline.names import QUARANTINE
 from epochline.offsets import PlannedRange, unbalanced, unclaimed
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
+from epochline.refused import RefusedRow, in_words
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +45,8 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         SourceUnavailableError: Kafka does not answer.
         EpochFencedError: another attempt, an abort or a recovery took this one's place.
         EpochStateError: the epoch belongs to another run.
-        SealRefusedError: something is missing or does not balance; the attempt failed and nothing was changed.
+        SealRefusedError: something is missing or does not balance, or a target refuses rows; the attempt failed.
+        RecordsRefusedError: a target refuses records, which the next attempt sets aside.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
         SinkError: a sink beside the database cannot be sealed.
     """
@@ -73,19 +81,58 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
-        for table in pipeline.tables:
-            sealing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
-            sealing.seal(ticket.sink_attempt, ())
-        tx.receipts.keep_sealed(attempt, asked.bodies)
+        refused = _refused(tx, pipeline, ticket, epoch, attempt)
         counts = sum((one.counts for one in seen.values()), Counts())
-        tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
-        tx.epochs.mark_pre_committed(epoch, counts, seen)
+        if refused:
+            kept = [row for row in refused if row.place is None or pipeline.bad_records == "quarantine"]
+            tx.attempts.keep_refused(attempt, kept)
+        else:
+            tx.receipts.keep_sealed(attempt, asked.bodies)
+            tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
+            tx.epochs.mark_pre_committed(epoch, counts, seen)
+    if refused:
+        raise _refusal(pipeline, attempt, refused)
     log.info(
         "epoch.pre_committed pipeline=%s epoch=%d attempt=%d read=%d passed=%d skipped=%d quarantined=%d",
         ticket.pipeline, ticket.epoch_id, ticket.attempt, counts.read, counts.passed, counts.skipped,
         counts.quarantined,
     )  # fmt: skip
     return counts
+
+
+def _refused(
+    tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: Epoch, attempt: Attempt
+) -> Sequence[RefusedRow]:
+    """The rows that a target does not take; tables whose rules only a trial shows are tried together."""
+    refused: list[RefusedRow] = []
+    untried = []
+    for table in pipeline.tables:
+        staged = ticket.table(table.table)
+        sealing = TableSink(tx, pipeline, table, staged, epoch, attempt)
+        sealing.seal(ticket.sink_attempt, ())
+        refused += sealing.prepared.refused
+        if sealing.prepared.untried:
+            untried.append((table, staged))
+    if refused or not untried:
+        return refused
+    return tx.targets.try_out(pipeline, untried, epoch)
+
+
+def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]) -> SealRefusedError:
+    said = f"{attempt}: refused by a target: {in_words(refused)}. Nothing was sealed."
+    without_record = [row for row in refused if row.place is None]
+    if without_record:
+        return SealRefusedError(
+            f"{said} A transform or a sum made the row, so that no record can be set aside. The ledger's owner finds it"
+            f" in epochline.refused_row, pipeline {attempt.pipeline}, epoch_id {attempt.epoch_id}. Correct the"
+            " transform, or the rule."
+        )
+    if pipeline.bad_records == "quarantine":
+        return RecordsRefusedError(f"{said} The next attempt sets these records aside in the quarantine.")
+    return SealRefusedError(
+        f"{said} The policy for bad records is 'fail'. Correct the rule or the parse, or declare"
+        " bad_records='quarantine'."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from epochline.epoch import Attempt, Epoch
 from epochline.errors import TargetError
 from epochline.layout import StagedTable
 from epochline.pipeline import Pipeline
-from epochline.ports import Applied, Transaction
+from epochline.ports import Applied, Prepared, Transaction
 from epochline.sink import Committable, SinkAttempt, WrittenPart
 from epochline.table import PostgresTable
 
@@ -38,17 +38,19 @@ class TableSink:
         self._attempt = attempt
         self.applied = Applied(rows=0)
         """What `commit` did to the target."""
+        self.prepared = Prepared()
+        """What `seal` found in staging."""
 
     def begin(self, attempt: SinkAttempt) -> None:
         """Nothing: staging tables are made with the attempt, all at once."""
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Index, analyze, and refuse what could not be committed.
+        """Index, analyze, and find what could not be committed.
 
         Raises:
-            SealRefusedError: the rows could not be applied to the target.
+            SealRefusedError: the commit could not go on, whatever the rows are.
         """
-        self._tx.targets.prepare(self._pipeline, self._table, self._staged, self._epoch)
+        self.prepared = self._tx.targets.prepare(self._pipeline, self._table, self._staged, self._epoch)
         return {}
 
     def commit(self, committable: Committable) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 
 from epochline.epoch import Attempt, AttemptState, Epoch, Run
 from epochline.layout import StagedTable, StagingTicket
+from epochline.ledger.collations import collations_of
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.ownership import give_to_owner
 from epochline.ledger.parts import BESIDE, counts_of
@@ -19,6 +20,7 @@ from epochline.names import QUARANTINE, WRITER
 from epochline.offsets import PartitionCounts, add_up
 from epochline.pipeline import Pipeline
 from epochline.ports import Manifest, PartSum
+from epochline.refused import RefusedRow
 from epochline.sink import WrittenPart
 from epochline.staged import staged_beside, staged_tables
 
@@ -77,8 +79,10 @@ class PostgresAttempts:
         return ticket
 
     def _create(self, staged: StagedTable) -> None:
+        collations = collations_of(self._connection, staged.sink)
         columns = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in staged.columns.items()
+            sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
+            for name, kind in staged.columns.items()
         )
         # LOGGED, because what is sealed must survive a crash of the server (trap 21).
         execute_sql(
@@ -122,6 +126,16 @@ class PostgresAttempts:
 
     def seal(self, attempt: Attempt, rows_staged: int) -> None:
         execute(self._connection, "seal_attempt", attempt_id=attempt.attempt_id, rows_staged=rows_staged)
+
+    def keep_refused(self, attempt: Attempt, rows: Sequence[RefusedRow]) -> None:
+        for row in rows:
+            topic, partition, offset = row.place or (None, None, None)
+            execute(
+                self._connection, "keep_refused_row",
+                pipeline=attempt.pipeline, epoch_id=attempt.epoch_id, attempt=attempt.number,
+                generation=attempt.generation, sink=row.sink, topic=topic, partition=partition, offset=offset,
+                row=row.row, reason=row.reason,
+            )  # fmt: skip
 
     def finish(self, attempt: Attempt) -> None:
         execute(self._connection, "finish_attempt", attempt_id=attempt.attempt_id)

@@ -17,7 +17,9 @@ from typing import Any
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 
 from epochline.failpoints import failpoint
+from epochline.layout import StagingTicket
 from epochline.offsets import PartitionCounts
+from epochline.refused import Place
 
 PARSE = "_parse"
 """Name under which parse tasks of a job with a transform leave what they counted, until the job's end mark.
@@ -67,6 +69,16 @@ _RECORD_FENCED_WRITE = """
 INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
 VALUES (%s, %s, %s, %s) ON CONFLICT (attempt_id, backend_pid) DO NOTHING
 """
+
+
+_REFUSE_RECORD = f"""
+INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, topic, topic_id, partition, "offset",
+                                   reason)
+SELECT a.pipeline, a.epoch_id, a.attempt, %(generation)s, %(sink)s, %(topic)s, r.topic_id, %(partition)s, %(offset)s,
+       %(reason)s
+FROM epochline.attempt a JOIN epochline.planned_range r USING (pipeline, epoch_id)
+WHERE a.{_LIVE} AND r.topic = %(topic)s AND r.partition = %(partition)s
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +222,19 @@ def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host:
     """Record that a session's write was refused. One row per session: a second record changes nothing."""
     failpoint("refused.record")
     cursor.execute(_RECORD_FENCED_WRITE, (attempt_id, backend_pid, host, what))
+
+
+def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place, reason: str) -> None:
+    """Note a record that staging does not take: the epoch's next attempt sets it aside."""
+    topic, partition, offset = place
+    failpoint("refused.noted")
+    cursor.execute(
+        _REFUSE_RECORD,
+        {
+            "attempt_id": ticket.attempt_id, "generation": ticket.generation, "sink": sink, "topic": topic,
+            "partition": partition, "offset": offset, "reason": reason,
+        },
+    )  # fmt: skip
 
 
 def _newest(counts: PartitionCounts) -> dict[str, Any]:

@@ -267,6 +267,13 @@ WHERE c.pipeline = :pipeline AND c.epoch_id = :epoch_id
   AND (q.topic_id, q.partition, q."offset") > (:topic_id, :partition, :offset)
 ORDER BY q.topic_id, q.partition, q."offset" LIMIT :at_most
 
+-- name: audited_refused
+SELECT f.topic, f.partition, f."offset", f.reason FROM epochline.refused_row f
+JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (f.pipeline, f.epoch_id)
+WHERE f.pipeline = :pipeline AND f."offset" IS NOT NULL AND CASE WHEN :requeue THEN f.epoch_id = :epoch_id
+      ELSE f.epoch_id <= :epoch_id AND e.kind <> 'requeue' AND f.generation = :generation END
+ORDER BY f.refused_id
+
 -- name: declared_losses
 SELECT topic, partition, start_offset, until_offset, generation FROM epochline.committed_range
 WHERE pipeline = :pipeline AND chosen_by = 'declared loss' ORDER BY generation, topic, partition, start_offset
@@ -439,6 +446,19 @@ SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED
 
 -- name: check_chain
 SET CONSTRAINTS epochline.starts_where_one_ended IMMEDIATE
+
+-- name: keep_refused_row
+INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, topic, topic_id, partition, "offset",
+                                   "row", reason)
+SELECT :pipeline, :epoch_id, :attempt, :generation, :sink, :topic, (
+           SELECT topic_id FROM epochline.planned_range r
+           WHERE r.pipeline = :pipeline AND r.epoch_id = :epoch_id AND r.topic = :topic AND r.partition = :partition
+           UNION
+           SELECT q.topic_id FROM epochline.requeue_claim c
+           JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
+           WHERE c.pipeline = :pipeline AND c.epoch_id = :epoch_id AND q.topic = :topic AND q.partition = :partition
+             AND q."offset" = :offset),
+       :partition, :offset, CAST(:row AS jsonb), :reason
 
 -- name: superseded_until
 -- Below the origin alone: what lies between it and the head stands in the generation's own chain.

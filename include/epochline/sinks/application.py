@@ -25,11 +25,13 @@ class Application:
     target: Target
     superseded: int = 0
     """Highest epoch id of earlier generations: offsets of rows that these wrote are of another log; 0 if none."""
+    rows: sql.Identifier | None = None
+    """What holds the staged rows, where that is not all of the staging table."""
 
     @property
     def staging(self) -> sql.Identifier:
-        """The staging table, quoted by the driver."""
-        return sql.Identifier("epochline_staging", self.staged.table)
+        """What holds the staged rows, quoted by the driver."""
+        return self.rows or sql.Identifier("epochline_staging", self.staged.table)
 
     @property
     def deleted_keys(self) -> sql.Identifier:

@@ -14,6 +14,7 @@ from epochline.layout import STAGED_LINEAGE, STAGED_PLACE
 from epochline.ledger.cursor import execute_sql
 from epochline.names import FOLLOWED, deleted_keys_table, order_column, split_table
 from epochline.pipeline import Pipeline
+from epochline.sinks.rights import missing_rights
 from epochline.table import PostgresTable, order_columns
 from epochline.topic import Outbox
 
@@ -27,6 +28,16 @@ class TargetColumn:
     writable: bool
     not_null: bool
     is_enum: bool
+    has_default: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A check constraint: its expression, and the columns that it reads."""
+
+    name: str
+    expression: str
+    columns: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +49,12 @@ class Target:
     columns: Mapping[str, TargetColumn]
     unique_keys: frozenset[frozenset[str]]
     has_other_rules: bool
-    """Rows may be refused for reasons that only a trial shows: checks, foreign keys from or to it, exclusions,
-    partitions, triggers, rewrite rules, or unique indexes that are partial, deferrable or over expressions."""
+    """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
+    triggers, rewrite rules, generated columns, row-level security that holds for this login, indexes that are partial
+    or over expressions, or unique constraints that are deferrable."""
+    checks: tuple[Check, ...] = ()
+    long_indexes: tuple[tuple[str, ...], ...] = ()
+    """Of every index over columns alone, those of variable length: an entry has an upper limit."""
 
     @property
     def identifier(self) -> sql.Identifier:
@@ -66,8 +81,8 @@ def find_target(connection: Connection, table: str) -> Target | None:
     _, columns = execute_sql(
         connection,
         sql.SQL(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR a.attidentity <> '',"
-            " a.attgenerated = '' AND a.attidentity <> 'a', t.typtype = 'e'"
+            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,"
+            " a.atthasdef OR a.attidentity <> '', a.attgenerated = '' AND a.attidentity <> 'a', t.typtype = 'e'"
             " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
             " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
         ),
@@ -83,16 +98,24 @@ def find_target(connection: Connection, table: str) -> Target | None:
         ),
         (oid,),
     )
-    _, rules = execute_sql(
+    _, [(other_rules, checks, long_indexes)] = execute_sql(
         connection,
         sql.SQL(
-            "SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules"
-            " OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('c', 'f', 'x'))"
+            "SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_active(c.oid)"
+            " OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '')"
+            " OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('f', 'x'))"
             " OR EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f')"
             " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal"
             "            AND NOT starts_with(tgname::text, %s))"
-            " OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisunique"
-            "            AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR NOT indimmediate))"
+            " OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid"
+            "            AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate)),"
+            " ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),"
+            "         'columns', ARRAY(SELECT a.attname FROM pg_attribute a"
+            "                          WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))"
+            "       FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname),"
+            " ARRAY(SELECT json_agg(a.attname) FROM pg_index i JOIN pg_attribute a"
+            "       ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1"
+            "       WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid)"
             " FROM pg_class c WHERE c.oid = %s"
         ),
         (FOLLOWED, oid),
@@ -104,6 +127,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
             column: TargetColumn(
                 kind=kind,
                 required=not_null and not has_default,
+                has_default=has_default,
                 writable=writable,
                 not_null=not_null,
                 is_enum=is_enum,
@@ -111,7 +135,11 @@ def find_target(connection: Connection, table: str) -> Target | None:
             for column, kind, not_null, has_default, writable, is_enum in columns
         },
         unique_keys=frozenset(frozenset(key) for (key,) in keys),
-        has_other_rules=bool(rules[0][0]),
+        has_other_rules=bool(other_rules),
+        checks=tuple(
+            Check(name=one["name"], expression=one["expression"], columns=frozenset(one["columns"])) for one in checks
+        ),
+        long_indexes=tuple(tuple(sorted(one)) for one in long_indexes),
     )
 
 
@@ -127,6 +155,9 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
         hint = "Create it" if sink.columns is None else "Run `epochline migrate`, which makes it"
         raise TargetError(f"{who} does not exist. {hint}, then run the pipeline again.")
     filled = _declared(who, sink, target) if sink.columns is not None else _by_catalog(who, pipeline, sink, target)
+    missing = missing_rights(connection, sink)
+    if missing:
+        raise TargetError(f"{who}: the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
     _check_required(who, sink, target, filled)
     _check_lineage(who, sink, target)
     if sink.key:

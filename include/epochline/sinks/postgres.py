@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -13,17 +14,20 @@ from epochline.columns import END
 from epochline.epoch import Epoch
 from epochline.errors import TargetError
 from epochline.layout import QUARANTINE_COLUMNS, StagedTable
+from epochline.ledger.collations import collations_of
 from epochline.ledger.cursor import execute_sql
 from epochline.ledger.statements import run
 from epochline.names import OWNER, deleted_keys_table, split_table
 from epochline.pipeline import Pipeline
-from epochline.ports import Applied, TableDifference
+from epochline.ports import Applied, Prepared, TableDifference
+from epochline.refused import RefusedRow
 from epochline.sinks import differences, images
 from epochline.sinks.application import Application, kept_order, names
 from epochline.sinks.catalog import filled_columns, find_target, order_of, remembers_deleted, table_definition
 from epochline.sinks.followed import follow
 from epochline.sinks.modes import apply
 from epochline.sinks.prepare import prepare
+from epochline.sinks.trial import try_out
 from epochline.staged import staged_columns
 from epochline.state import StateTable
 from epochline.table import PostgresTable
@@ -152,7 +156,8 @@ class PostgresTargets:
         kinds = {key: target.columns[key].kind for key in sink.key}
         staged = staged_columns(pipeline, sink, kinds)
         columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
-        self._create_table(sql.Identifier("epochline", name), columns, sink.key)
+        collations = collations_of(self._connection, sink.table)
+        self._create_table(sql.Identifier("epochline", name), columns, sink.key, collations)
         return [f"epochline.{name}"]
 
     def _create_schema(self, schema: str) -> None:
@@ -164,8 +169,17 @@ class PostgresTargets:
                 rights = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
                 execute_sql(self._connection, rights.format(sql.Identifier(schema), sql.Identifier(OWNER)))
 
-    def _create_table(self, table: sql.Identifier, columns: Mapping[str, str], key: Sequence[str]) -> None:
-        parts = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in columns.items()]
+    def _create_table(
+        self,
+        table: sql.Identifier,
+        columns: Mapping[str, str],
+        key: Sequence[str],
+        collations: Mapping[str, sql.Composable] = MappingProxyType({}),
+    ) -> None:
+        parts = [
+            sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
+            for name, kind in columns.items()
+        ]
         if key:
             parts.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
         execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
@@ -206,8 +220,14 @@ class PostgresTargets:
         ).scalar_one()
         return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, superseded=int(superseded))
 
-    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> None:
-        prepare(self._connection, self._application(pipeline, sink, staged, epoch), epoch)
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
+        return prepare(self._connection, self._application(pipeline, sink, staged, epoch))
+
+    def try_out(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Sequence[RefusedRow]:
+        tried = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
+        return try_out(self._connection, tried, epoch)
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
         what = self._application(pipeline, sink, staged, epoch)

@@ -1,46 +1,57 @@
-"""At the seal: index and analyze staging, and refuse what the commit could not apply. What is sealed must commit."""
+"""At the seal: index and analyze staging, and find what the commit could not apply. What is sealed can commit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.columns import INTEGERS, parse_type
-from epochline.epoch import Epoch
-from epochline.errors import SealRefusedError, TargetError
-from epochline.layout import DELETED
+from epochline.errors import SealRefusedError
 from epochline.ledger.cursor import execute_sql
 from epochline.names import order_column
+from epochline.ports import Prepared
+from epochline.refused import RefusedRow
 from epochline.sinks.application import Application, names, of_generation, same
-from epochline.sinks.modes import apply
+from epochline.sinks.obstacles import (
+    LIMITS,
+    broken_checks,
+    has_long_values,
+    is_no_tombstone,
+    refuse_missing_rights,
+    refuse_what_fills_the_rest,
+)
+from epochline.sinks.trial import rows_where
 
-_LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 
-
-def prepare(connection: Connection, what: Application, epoch: Epoch) -> None:
-    """Make the staging table ready for a short commit.
+def prepare(connection: Connection, what: Application) -> Prepared:
+    """Make the staging table ready for a short commit, and find the rows that the commit could not apply.
 
     Raises:
-        SealRefusedError: a key is NULL, is met in two partitions without a declared order, a sum does not fit, or a
-            rule of the target refuses the rows.
+        SealRefusedError: a key is met in two partitions without a declared order; or a right, a sequence or a default
+            would stop the commit whatever the rows are.
     """
     if what.sink.key:
         execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
     execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
-    if what.sink.key:
-        _refuse_null_keys(connection, what)
-    _refuse_nulls(connection, what)
-    if what.sink.mode == "upsert" and not what.sink.order_by:
+    refuse_missing_rights(connection, what)
+    refuse_what_fills_the_rest(connection, what)
+    refused = _null_keys(connection, what) + _nulls(connection, what)
+    if what.sink.mode == "upsert" and not what.sink.order_by and not refused:
         _refuse_unordered_keys(connection, what)
     if what.sink.mode == "add":
         for measure in what.sink.measures:
-            _refuse_overflow(connection, what, measure)
+            refused += _overflows(connection, what, measure)
+    broken, unknown = broken_checks(connection, what)
     own_key = frozenset({frozenset(what.sink.key)})
-    if what.target.has_other_rules or what.target.unique_keys - own_key:
-        _try_it(connection, what, epoch)
+    return Prepared(
+        refused=refused + broken,
+        untried=what.target.has_other_rules
+        or bool(what.target.unique_keys - own_key)
+        or unknown
+        or has_long_values(connection, what),
+    )
 
 
 def _first(connection: Connection, statement: sql.Composable) -> tuple[object, ...] | None:
@@ -52,34 +63,27 @@ def _is_null(columns: Sequence[str]) -> sql.Composed:
     return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in columns)
 
 
-def _refuse_null_keys(connection: Connection, what: Application) -> None:
+def _null_keys(connection: Connection, what: Application) -> list[RefusedRow]:
     """A NULL equals nothing and comes neither before nor after anything: it can be no key and no order."""
     orders = [order_column(name) for name in what.sink.order_by]
+    refused = []
     for role, columns in (("key", what.sink.key), ("order_by", orders)):
-        if columns and _first(
-            connection, sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, _is_null(columns))
-        ):
-            raise SealRefusedError(
-                f"{epoch_of(what)}: a row for {what.sink} has a NULL in its {role} ({', '.join(columns)})."
-                " Nothing was sealed."
-            )
+        if columns:
+            refused += rows_where(connection, what, _is_null(columns), f"a NULL in its {role} ({', '.join(columns)})")
+    return refused
 
 
-def _refuse_nulls(connection: Connection, what: Application) -> None:
-    """A NULL for a NOT NULL column; sums and tombstones bring none."""
+def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
+    """A NULL for another NOT NULL column; sums and tombstones bring none."""
     if what.sink.mode == "add":
-        return
-    columns = [name for name in what.carried if name in what.target.columns and what.target.columns[name].not_null]
+        return []
+    others = [name for name in what.carried if name not in what.sink.key and name in what.target.columns]
+    columns = [name for name in others if what.target.columns[name].not_null]
     if not columns:
-        return
-    rows = sql.SQL("NOT {}").format(sql.Identifier(DELETED)) if what.sink.mode == "upsert" else sql.SQL("true")
-    statement = sql.SQL("SELECT 1 FROM {} WHERE {} AND ({}) LIMIT 1").format(what.staging, rows, _is_null(columns))
-    if _first(connection, statement):
-        raise SealRefusedError(
-            f"{epoch_of(what)}: a row for {what.sink} has a NULL in one of {', '.join(columns)}, which the table"
-            " declares"
-            " NOT NULL. Nothing was sealed."
-        )
+        return []
+    said = f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL"
+    condition = sql.SQL("{} AND ({})").format(is_no_tombstone(what), _is_null(columns))
+    return rows_where(connection, what, condition, said)
 
 
 def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
@@ -119,12 +123,11 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
         )
 
 
-def _refuse_overflow(connection: Connection, what: Application, measure: str) -> None:
+def _overflows(connection: Connection, what: Application, measure: str) -> list[RefusedRow]:
     kind = parse_type(what.staged.columns[measure])
     if kind.name in INTEGERS:
-        limit = sql.SQL("NOT BETWEEN {} AND {}").format(
-            sql.Literal(-_LIMITS[kind.name]), sql.Literal(_LIMITS[kind.name] - 1)
-        )
+        low, high = LIMITS[kind.name]
+        limit = sql.SQL("NOT BETWEEN {} AND {}").format(sql.Literal(low), sql.Literal(high))
     elif kind.precision is not None:
         # The largest value has as many nines as the precision says.
         most = sql.SQL("(10::numeric ^ {} - 1) / 10::numeric ^ {}").format(
@@ -132,48 +135,15 @@ def _refuse_overflow(connection: Connection, what: Application, measure: str) ->
         )
         limit = sql.SQL("NOT BETWEEN -({most}) AND {most}").format(most=most)
     else:
-        return
-    statement = sql.SQL(
-        "SELECT 1 FROM (SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key}) s LEFT JOIN {target} t ON"
-        " {same}"
-        " WHERE coalesce(t.{m}, 0)::numeric + s._total {limit} LIMIT 1"
-    ).format(
-        key=names(what.sink.key),
-        m=sql.Identifier(measure),
-        staging=what.staging,
-        target=what.target.identifier,
-        same=same(what.sink.key, "s", "t"),
-        limit=limit,
+        return []
+    sums = sql.SQL("(SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key})").format(
+        key=names(what.sink.key), m=sql.Identifier(measure), staging=what.staging
     )
-    if _first(connection, statement):
-        raise SealRefusedError(
-            f"{epoch_of(what)}: a sum of {measure} in {what.sink} would not fit {kind}. Use a wider column. Nothing"
-            " was sealed."
-        )
-
-
-def _try_it(connection: Connection, what: Application, epoch: Epoch) -> None:
-    """Apply the rows and take it back: the target has rules that only applying shows."""
-    execute_sql(connection, sql.SQL("SAVEPOINT trial"))
-    try:
-        rows = apply(connection, what, epoch).rows
-        execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
-    except (psycopg2.IntegrityError, psycopg2.DataError, psycopg2.errors.RaiseException) as error:
-        rule = error.diag.constraint_name or "a rule"
-        # Neither the details nor what is said of a value: both would show a row in logs.
-        said = type(error).__name__ if isinstance(error, psycopg2.DataError) else error.diag.message_primary
-        raise SealRefusedError(
-            f"{epoch_of(what)}: {what.sink} refuses the rows: {said} ({rule}). Nothing was sealed."
-        ) from None
-    except TargetError as error:
-        raise SealRefusedError(f"{epoch_of(what)}: a trial shows that the epoch could not commit: {error}") from error
-    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
-    staged = _first(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
-    if what.sink.mode in ("append", "replace") and staged != (rows,):
-        raise SealRefusedError(
-            f"{epoch_of(what)}: of the rows for {what.sink} only {rows} arrived in a trial: a trigger or rule of the"
-            " table swallows rows. Take it off. Nothing was sealed."
-        )
+    condition = sql.SQL("coalesce((SELECT t.{m} FROM {target} t WHERE {same}), 0)::numeric + s._total {limit}").format(
+        m=sql.Identifier(measure), target=what.target.identifier, same=same(what.sink.key, "s", "t"), limit=limit
+    )
+    said = f"a sum of {measure} would not fit {kind}. Use a wider column"
+    return rows_where(connection, what, condition, said, sums)
 
 
 def epoch_of(what: Application) -> str:

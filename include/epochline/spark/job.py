@@ -91,8 +91,15 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
     spec = plan.pipeline.spec
-    flow = OnePass(pipeline=spec, tables=plan.ticket.written, functions=ship_functions(spec), registries=registries)
-    stage(records, WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=spec.beside))
+    flow = OnePass(
+        pipeline=spec, tables=plan.ticket.written, functions=ship_functions(spec), registries=registries,
+        refused=plan.ticket.refused,
+    )  # fmt: skip
+    sets_aside = spec.bad_records == "quarantine"
+    stage(
+        records,
+        WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=spec.beside, sets_aside=sets_aside),
+    )
     return Made()
 
 

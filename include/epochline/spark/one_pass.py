@@ -14,6 +14,7 @@ from epochline.layout import StagedTable
 from epochline.ledger.parts import message_of
 from epochline.names import QUARANTINE
 from epochline.offsets import PartitionCounts, add_up
+from epochline.refused import NONE_REFUSED, Refused
 from epochline.registry import Registries
 from epochline.spark.functions import ShippedFunctions
 from epochline.specs import PipelineSpec, TableSpec
@@ -30,19 +31,22 @@ class OnePass:
     tables: tuple[StagedTable, ...]
     functions: ShippedFunctions
     registries: Registries = field(default=Registries(), repr=False)
+    refused: Refused = field(default_factory=dict)
 
     def make(self) -> OnePassFlow:
         """A flow for one Spark partition."""
         self.functions.install()
         self.registries.install()
-        return OnePassFlow(self.pipeline, self.tables)
+        return OnePassFlow(self.pipeline, self.tables, self.refused)
 
 
 class OnePassFlow:
     """Records of one Spark partition on their way into every sink and the quarantine."""
 
-    def __init__(self, pipeline: PipelineSpec, tables: tuple[StagedTable, ...]) -> None:
-        self._batches = BatchFlow(pipeline, tables)
+    def __init__(
+        self, pipeline: PipelineSpec, tables: tuple[StagedTable, ...], refused: Refused = NONE_REFUSED
+    ) -> None:
+        self._batches = BatchFlow(pipeline, tables, refused)
         self._sums = partial_sums(pipeline, tables)
         self._counts: dict[tuple[str, int], PartitionCounts] = {}
 

@@ -67,7 +67,7 @@ class ParseTask:
         """
         self.functions.install()
         self.registries.install()
-        flow = BatchFlow(self.pipeline, self.ticket.tables)
+        flow = BatchFlow(self.pipeline, self.ticket.tables, self.ticket.refused)
         schema = frame_schema(self.pipeline)
         counts: dict[tuple[str, int], PartitionCounts] = {}
         for batch in batches:

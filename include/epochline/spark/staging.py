@@ -20,14 +20,17 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from epochline.arrow.encoding import CopyEncoder
 from epochline.errors import EpochFencedError
 from epochline.failpoints import failpoint
-from epochline.layout import STAGED_PLACE, StagedTable, StagingTicket
+from epochline.layout import STAGED_LINEAGE, STAGED_PLACE, StagedTable, StagingTicket
 from epochline.ledger.parts import BESIDE, Part, insert_manifest
+from epochline.refused import Place
 from epochline.spark.beside import BesideParts
 from epochline.spark.connection import transaction
 from epochline.spark.flow import FlowMaker
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
 from epochline.specs import BesideSpec
+
+_PLACE = ("_topic", "_partition", "_offset")
 
 SOURCE_NAME = "epochline_staging"
 
@@ -41,6 +44,8 @@ class WriteOrder:
     dsn: str = field(repr=False)
     beside: tuple[BesideSpec, ...] = ()
     """The sinks beside the database that the declaration names; the flow says which of them it fills."""
+    sets_aside: bool = False
+    """Whether a record that staging does not take goes to the quarantine in the next attempt."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def _stage(
     flow = order.flow.make()
     beside.open()
     copies = {
-        table.sink: beside.writing(table.sink) if table.sink in beside else _copying(part, table)
+        table.sink: beside.writing(table.sink) if table.sink in beside else _copying(part, table, order.sets_aside)
         for table in order.flow.tables
     }
     rows = dict.fromkeys(copies, 0)
@@ -181,11 +186,18 @@ def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.Reco
     return batch.append_column("_part", part).append_column("_seq", number)
 
 
-def _copying(part: PartTransaction, table: StagedTable) -> Callable[[pa.RecordBatch], None]:
+def _copying(part: PartTransaction, table: StagedTable, sets_aside: bool) -> Callable[[pa.RecordBatch], None]:
     encoder = CopyEncoder(table.columns)
+    has_record = sets_aside and STAGED_LINEAGE.keys() <= table.columns.keys()
 
     def copy(batch: pa.RecordBatch) -> None:
+        def place(row: int) -> Place | None:
+            if not has_record:
+                return None
+            topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
+            return topic, partition, offset
+
         data = b"".join((encoder.begin(), encoder.encode(batch), encoder.end()))
-        part.copy(table, encoder.copy_options, data)
+        part.copy(table, encoder.copy_options, data, place)
 
     return copy

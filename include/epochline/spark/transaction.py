@@ -6,18 +6,33 @@ import contextlib
 import io
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg2
 from psycopg2 import errors, sql
 
-from epochline.errors import BadRecordError, EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
+from epochline.errors import (
+    BadRecordError,
+    EpochFencedError,
+    LedgerUnavailableError,
+    NonDeterministicPartError,
+    RecordsRefusedError,
+)
 from epochline.failpoints import failpoint
 from epochline.layout import StagedTable, StagingTicket
-from epochline.ledger.parts import BESIDE, Part, first_parts, insert_parts, record_fenced_write, standing
+from epochline.ledger.parts import (
+    BESIDE,
+    Part,
+    first_parts,
+    insert_parts,
+    record_fenced_write,
+    refuse_record,
+    standing,
+)
+from epochline.refused import Place
 from epochline.spark.connection import LOST, connect, transaction
 
-_REFUSED_COLUMN = re.compile(r"^COPY .*, line \d+, column (?P<column>[^:]+)")
+_REFUSED_COLUMN = re.compile(r"^COPY .*, line (?P<line>\d+)(?:, column (?P<column>[^:]+))?")
 _REPORTER = "epochline:refused"
 """Application name of the session that records a refused write: a fence must not end that one as well."""
 
@@ -38,17 +53,19 @@ class PartTransaction:
         self._session = connect(dsn, ticket.application_name)
         self._backend_pid = self._session.info.backend_pid
 
-    def copy(self, table: StagedTable, options: str, data: bytes) -> None:
+    def copy(self, table: StagedTable, options: str, data: bytes, place: Callable[[int], Place | None]) -> None:
         """Append encoded rows to a staging table.
 
         Args:
             table: whose rows.
             options: of COPY, as the encoder that made the data says.
             data: one whole COPY stream.
+            place: the record of a row, by its number in the stream; None where the record cannot be set aside.
 
         Raises:
             EpochFencedError: the attempt was fenced, and its session or table is gone.
             LedgerUnavailableError: the session is gone, and the attempt is live.
+            RecordsRefusedError: PostgreSQL refuses a value; the next attempt sets its record aside.
             BadRecordError: PostgreSQL refuses a value.
         """
         statement = sql.SQL("COPY {table} ({columns}) FROM STDIN WITH ({options})").format(
@@ -61,7 +78,7 @@ class PartTransaction:
             try:
                 cursor.copy_expert(statement, io.BytesIO(data), size=1 << 16)
             except (psycopg2.DataError, psycopg2.IntegrityError) as error:
-                raise BadRecordError(self._refusal(table, error)) from None
+                raise self._refusal(table, error, place) from None
 
     def finish(self, parts: Sequence[Part]) -> dict[str, Part]:
         """Insert the part rows and commit; return by sink what counts for this Spark partition.
@@ -113,13 +130,28 @@ class PartTransaction:
                 )
         return {part.sink: first[part.sink] for part in parts}
 
-    def _refusal(self, table: StagedTable, error: psycopg2.Error) -> str:
+    def _refusal(
+        self, table: StagedTable, error: psycopg2.Error, place: Callable[[int], Place | None]
+    ) -> BadRecordError | RecordsRefusedError:
         # The server's own message holds the value, which must not get into logs.
         found = _REFUSED_COLUMN.match(error.diag.context or "")
-        where = f", column {found['column']}" if found else ""
-        return (
+        where = f", column {found['column']}" if found and found["column"] else ""
+        said = (
             f"{self._ticket}: PostgreSQL refused a row for {table.sink}{where}:"
             f" {type(error).__name__} (SQLSTATE {error.pgcode})"
+        )
+        record = place(int(found["line"]) - 1) if found else None
+        if record is None:
+            return BadRecordError(said)
+        failpoint("write.taken_back")
+        self._session.rollback()
+        reason = f"{table.sink}: {_said(error)}"
+        failpoint("refused.connect")
+        with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
+            refuse_record(cursor, self._ticket, table.sink, record, reason)
+        topic, partition, offset = record
+        return RecordsRefusedError(
+            f"{said}. It is of {topic}-{partition} offset {offset}, which the next attempt sets aside in the quarantine"
         )
 
     @contextlib.contextmanager

@@ -1,0 +1,395 @@
+"""What is sealed can commit: rules of a target that no value alone breaks are found by the seal, by real PostgreSQL.
+
+Under `quarantine` the attempt fails and names the records; the next one sets them aside, in every sink, and commits.
+Under `fail` the record is named. A row of a transform or a sum has no one record: it is kept for the ledger's owner.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.coordinator import Plan, abort, commit, seal
+from epochline.epoch import Run
+from epochline.errors import RecordsRefusedError, SealRefusedError, TargetError
+from epochline.operations import ACTIONS, Order, Subject
+from epochline.testing import FakeKafka
+from tests.integration.bench import in_public
+from tests.integration.guarantee import broken
+from tests.integration.in_process import InProcess
+from tests.integration.logins import user
+
+ORDER = Order(actor="ada", reason="a test says so")
+LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
+RECORD = {"k": "text", "v": "integer"}
+LONG = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=9000))
+
+
+@dataclass
+class Target:
+    """A pipeline into tables that somebody else made, over records that are there already."""
+
+    dsn: str
+    ddl: str
+    values: Sequence[dict[str, Any]]
+    sinks: Sequence[PostgresTable] = (PostgresTable(table="t"),)
+    policy: str = "quarantine"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        connection = in_public(self.dsn)
+        with connection, connection.cursor() as cursor:
+            cursor.execute(self.ddl)
+        connection.close()
+        self.kafka = FakeKafka()
+        self.kafka.produce("orders", 0, len(self.values))
+        pipeline = Pipeline(
+            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), sinks=list(self.sinks),
+            bad_records=self.policy, **self.options,
+        )  # fmt: skip
+        self.job = InProcess(self.dsn, pipeline, self.kafka, self.read)
+        self.job.create()
+
+    def read(self, one: Any) -> Any:
+        rows = [
+            {"topic": "orders", "partition": 0, "offset": at, "timestamp_type": 0,
+             "value": json.dumps(self.values[at]).encode()}
+            for at in range(one.range.start, one.range.until)
+        ]  # fmt: skip
+        yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+
+    def refused(self) -> str:
+        """A whole run that ends with a refusal: plan, stage, seal, teardown; what the refusal said."""
+        planned, run = self.job.planned()
+        with pytest.raises(SealRefusedError) as raised:
+            self.job.staged_and_sealed(planned, run)
+        assert planned.epoch is not None
+        abort(self.job.ledger, "orders", planned.epoch.epoch_id, run, reason="teardown")
+        return str(raised.value)
+
+    def sealed_after_attempts(self) -> list[str]:
+        """One run's tries until the seal takes the epoch, and its commit; what each of the others said."""
+        return attempts(self, *self.job.planned())
+
+    def quarantined(self) -> list[tuple[int, str]]:
+        return self.job.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY "offset"')  # type: ignore[return-value]
+
+    def rows(self, table: str = "t", columns: str = "k, v") -> list[tuple[Any, ...]]:
+        return self.job.sql(f"SELECT {columns} FROM {table} ORDER BY {columns}")
+
+
+def attempts(it: Target, planned: Plan, run: Run) -> list[str]:
+    said: list[str] = []
+    for _ in range(3):
+        try:
+            it.job.staged_and_sealed(planned, run)
+            break
+        except RecordsRefusedError as error:
+            said.append(str(error))
+    it.job.commit(planned)
+    return said
+
+
+def kv(k: str, v: int) -> dict[str, Any]:
+    return {"k": k, "v": v}
+
+
+GOOD = [kv("a", 1), kv("b", 2)]
+PARENT = "CREATE TABLE parent (k text PRIMARY KEY); INSERT INTO parent VALUES ('a'), ('b');"
+RAISES = (
+    "CREATE FUNCTION raises() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.v > 9 THEN RAISE 'too much'; END IF;"
+    " RETURN NEW; END $$;"
+)
+RAISING = "CREATE TRIGGER r BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION raises()"
+RULES = {
+    "check": ("v int CHECK (v < 10)", "", kv("c", 10), "check t_v_check"),
+    "check with a function": ("v int, CHECK (length(k) < 5)", "", kv("ccccc", 1), "check t_k_check"),
+    "check that fails": ("v int, CHECK (1 / (v - 10) < 99)", "", kv("c", 10), "DivisionByZero"),
+    "foreign key": ("v int, FOREIGN KEY (k) REFERENCES parent", "", kv("c", 1), "violates foreign key constraint"),
+    "deferred foreign key": (
+        "v int, FOREIGN KEY (k) REFERENCES parent DEFERRABLE INITIALLY DEFERRED", "", kv("c", 1), "foreign key",
+    ),
+    "unique index": ("v int UNIQUE", "", kv("c", 2), "duplicate key value violates unique constraint"),
+    "unique expression": ("v int", "CREATE UNIQUE INDEX ON t (lower(k))", kv("A", 3), "duplicate key"),
+    "exclusion": ("v int, EXCLUDE USING btree (v WITH =)", "", kv("c", 1), "conflicting key value violates exclusion"),
+    "trigger": (
+        "v int", RAISES + RAISING, kv("c", 10), "too much",
+    ),
+    "generated column": ("v int, twice int GENERATED ALWAYS AS (v * 2) STORED", "", kv("c", 2_000_000_000), "Numeric"),
+    "long value in an index": ("v int", "CREATE INDEX ON t (k)", kv(LONG, 1), "index row"),
+    "long value in an index over an expression": ("v int", "CREATE INDEX ON t ((k || 'x'))", kv(LONG, 1), "index row"),
+    "index over a failing expression": ("v int", "CREATE INDEX ON t ((1 / (v - 3)))", kv("c", 3), "DivisionByZero"),
+}  # fmt: skip
+
+
+@pytest.fixture(params=RULES)
+def rule(request: pytest.FixtureRequest) -> tuple[str, str, dict[str, Any], str]:
+    return RULES[request.param]
+
+
+@pytest.mark.fault("F28")
+def test_a_record_that_breaks_a_rule_of_the_target_is_set_aside_by_the_next_attempt(
+    postgres_dsn: str, rule: tuple[str, str, dict[str, Any], str]
+) -> None:
+    """INV-9: one attempt names it, the next one commits all others; the run after it has nothing to do."""
+    columns, more, bad, said = rule
+    at = 2  # of two rows that cannot both be there, the later record's is refused
+    it = Target(
+        postgres_dsn, f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {more}", [*GOOD, bad, kv("d", 4)]
+    )
+    it.job.sql("INSERT INTO parent VALUES ('d')")
+
+    tried = it.sealed_after_attempts()
+
+    assert len(tried) == 1
+    assert f"orders-0 offset {at} for t: " in tried[0]
+    assert said in tried[0]
+    assert it.rows() == [("a", 1), ("b", 2), ("d", 4)]
+    [(offset, reason)] = it.quarantined()
+    assert (offset, reason.startswith("t: ")) == (at, True)
+    assert broken(it.job.sql, "orders", "t") == {}
+    assert LONG[:50] not in tried[0]
+
+
+@pytest.mark.parametrize("name", ["check", "foreign key", "generated column", "long value in an index"])
+def test_under_the_policy_fail_the_record_is_named_and_nothing_is_sealed(postgres_dsn: str, name: str) -> None:
+    """F28: the same attempt after attempt, until the rule or the record is mended."""
+    columns, more, bad, said = RULES[name]
+    it = Target(
+        postgres_dsn, f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {more}", [*GOOD, bad], policy="fail"
+    )
+
+    for _ in range(2):
+        refusal = it.refused()
+        assert "orders-0 offset 2 for t: " in refusal
+        assert said in refusal
+        assert "policy for bad records is 'fail'" in refusal
+
+    assert it.job.sql("SELECT * FROM epochline.refused_row") == []
+
+
+def test_many_records_are_found_at_once_and_left_out_of_every_sink(postgres_dsn: str) -> None:
+    """INV-9, C3: both tables show the same records; the balance holds with what was set aside."""
+    values = [kv(f"k{n}", 10 if n % 7 == 0 else 1) for n in range(200)]
+    sinks = [
+        PostgresTable(table="t"),
+        PostgresTable(table="copies", columns=RECORD),
+    ]
+    it = Target(postgres_dsn, f"{RAISES} CREATE TABLE t (k text, v int, {LINEAGE}); {RAISING}", values, sinks)
+
+    [said] = it.sealed_after_attempts()
+
+    assert "and 24 more" in said
+    assert len(it.quarantined()) == 29
+    assert len(it.rows()) == len(it.rows("copies")) == 171
+    assert broken(it.job.sql, "orders", "t") == {}
+
+
+def test_rows_of_two_tables_that_need_each_other_are_tried_together(postgres_dsn: str) -> None:
+    """A foreign key between two sinks of one epoch is no obstacle; a record that breaks one is left out of both."""
+    ddl = (
+        f"CREATE TABLE parent (k text PRIMARY KEY, v int CHECK (v < 10), {LINEAGE});"
+        f"CREATE TABLE t (k text REFERENCES parent, v int, {LINEAGE})"
+    )
+    it = Target(
+        postgres_dsn, ddl, [*GOOD, kv("c", 10), kv("a", 3)],
+        [PostgresTable(table="parent", mode="upsert", key="k"), PostgresTable(table="t")],
+    )  # fmt: skip
+
+    [said] = it.sealed_after_attempts()
+
+    assert said.count("offset 2") == 1
+    assert it.rows("parent") == [("a", 3), ("b", 2)]
+    assert it.rows() == [("a", 1), ("a", 3), ("b", 2)]
+
+
+def test_a_run_that_gave_up_blocks_no_later_one(postgres_dsn: str) -> None:
+    """INV-6: without a second attempt the epoch is aborted, and the next run's first attempt sets the record aside."""
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int UNIQUE, {LINEAGE})", [*GOOD, kv("c", 2)])
+
+    refusal = it.refused()
+    assert "The next attempt sets these records aside" in refusal
+    it.values = [*it.values, kv("d", 4)]
+    it.kafka.produce("orders", 0, 1)
+    receipt = it.job.epoch()
+
+    assert (receipt.epoch.epoch_id, receipt.epoch.counts.quarantined) == (2, 1)
+    assert it.rows() == [("a", 1), ("b", 2), ("d", 4)]
+
+
+def test_a_requeued_record_is_tried_again_and_refused_again_or_written(postgres_dsn: str) -> None:
+    """F28, INV-9: the quarantine keeps the newer reason; once the rule is gone, the record becomes a row."""
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int CHECK (v < 10), {LINEAGE})", [*GOOD, kv("c", 10)])
+    it.sealed_after_attempts()
+
+    [said] = requeued(it)
+    assert "orders-0 offset 2 for t: check t_v_check" in said
+    assert it.quarantined() == [(2, "t: check t_v_check")]
+    it.job.sql("ALTER TABLE t DROP CONSTRAINT t_v_check")
+    assert requeued(it) == []
+
+    assert it.rows() == [*[("a", 1), ("b", 2)], ("c", 10)]
+
+
+def requeued(it: Target) -> list[str]:
+    """Everything in the quarantine by one operator's run, attempt after attempt."""
+    requeue = ACTIONS["requeue"]
+    run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
+    subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
+    planned = requeue.plan(subject, requeue.asked({"everything": True}), ORDER, run)  # type: ignore[attr-defined]
+    return attempts(it, planned, run)
+
+
+# What no row is to blame for
+
+
+WHOLE = {
+    "exhausted sequence": (
+        "k text, v int, id smallint NOT NULL DEFAULT nextval('ids')", "CREATE SEQUENCE ids START 9 MAXVALUE 9",
+        "sequence ids, which fills id, has 1 values left, and 2 rows are staged",
+    ),
+    "exhausted column": (
+        "k text, v int, id smallint NOT NULL DEFAULT nextval('ids')", "CREATE SEQUENCE ids START 32767",
+        "has 1 values left",
+    ),
+    "exhausted identity": (
+        "k text, v int, id int GENERATED BY DEFAULT AS IDENTITY (START 9 MAXVALUE 9)", "SELECT 1", "has 1 values left",
+    ),
+    "failing default": ("k text, v int, x int DEFAULT (1 / (length('') + 0))", "SELECT 1", "the default of x fails"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_would_stop_every_row_is_refused_by_the_seal_with_what_to_do(postgres_dsn: str, name: str) -> None:
+    """INV-9: an epoch that cannot commit is not sealed, and no record is set aside for it."""
+    columns, before, said = WHOLE[name]
+    it = Target(postgres_dsn, f"{before}; CREATE TABLE t ({columns}, {LINEAGE})", GOOD)
+
+    assert said in it.refused()
+    assert it.job.sql("SELECT * FROM epochline.refused_row") == []
+
+
+def test_a_sequence_with_just_enough_values_is_enough(postgres_dsn: str) -> None:
+    ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY (MAXVALUE 2), {LINEAGE})"
+    it = Target(postgres_dsn, ddl, GOOD)
+
+    it.job.epoch()
+
+    assert it.rows(columns="k, id") == [("a", 1), ("b", 2)]
+
+
+def test_a_key_of_another_collation_is_compared_as_the_target_compares_it(postgres_dsn: str) -> None:
+    """Staging and deleted keys have the target's collation, without which PostgreSQL compares nothing."""
+    ddl = f'CREATE TABLE t (k text COLLATE "C" PRIMARY KEY, v int, {LINEAGE})'
+    sink = PostgresTable(table="t", mode="upsert", key="k", before_images=2)
+    it = Target(postgres_dsn, ddl, [kv("a", 1), kv("a", 2), kv("b", 3)], [sink])
+
+    it.job.epoch()
+    it.values = [*it.values, kv("b", 4)]
+    it.kafka.produce("orders", 0, 1)
+    it.job.epoch()
+
+    assert it.rows() == [("a", 2), ("b", 4)]
+    assert it.job.sql(
+        "SELECT count(*) FROM information_schema.columns WHERE column_name = 'k' AND collation_name = 'C'"
+        " AND table_schema LIKE 'epochline%' AND table_name LIKE 'deleted%'"
+    ) == [(1,)]
+
+
+def test_a_row_of_a_sum_fails_the_epoch_and_is_kept_for_the_ledgers_owner(postgres_dsn: str) -> None:
+    """No record can be set aside for it; logs name the rule alone."""
+    sink = PostgresTable(table="t", mode="add", key="k", measures="v")
+    it = Target(postgres_dsn, "CREATE TABLE t (k text PRIMARY KEY, v int CHECK (v < 3))", [kv("ok", 1), kv("seldom", 1),
+                kv("seldom", 2)], [sink])  # fmt: skip
+
+    refusal = it.refused()
+
+    assert "a row for t: " in refusal
+    assert "seldom" not in refusal
+    [(row, reason)] = it.job.sql('SELECT "row", reason FROM epochline.refused_row')
+    assert row == {"k": "seldom", "v": 3}
+    assert "t_v_check" in reason
+
+
+def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn: str) -> None:
+    """Whatever staging does not take although the parse did, no record blocks later runs."""
+    it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int, {LINEAGE})", [*GOOD, kv("c", 10)])
+    planned, run = it.job.planned()
+    ticket = it.job.begun(planned, run)
+    it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
+
+    with pytest.raises(
+        RecordsRefusedError, match=r"t.*SQLSTATE 23514.* orders-0 offset 2, which the next attempt sets"
+    ):
+        it.job.stage(planned, ticket)
+    assert attempts(it, planned, run) == []
+
+    assert [offset for offset, _ in it.quarantined()] == [2]
+    assert it.rows() == [("a", 1), ("b", 2)]
+
+
+def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
+    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+) -> None:
+    """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
+    ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})"
+    it = Target(postgres_dsn, ddl, GOOD, [PostgresTable(table="t", mode="upsert", key="k")])
+    it.job.dsn = login("epochline_owner")
+    who = user(it.job.dsn)
+
+    with pytest.raises(
+        TargetError, match="GRANT SELECT ON t; GRANT INSERT ON t; GRANT UPDATE ON t; GRANT USAGE ON SEQ"
+    ):
+        it.job.planned()
+    as_superuser(f"GRANT SELECT, INSERT, UPDATE ON t TO {who}", f"GRANT USAGE ON t_id_seq TO {who}")
+    planned, run = it.job.planned()
+    ticket = it.job.begun(planned, run)
+    it.job.stage(planned, ticket)
+    as_superuser(f"REVOKE INSERT ON t FROM {who}")
+    with pytest.raises(SealRefusedError, match="may not commit what is staged.*GRANT INSERT ON t"):
+        seal(it.job.ledger, it.kafka, ticket, run)
+    as_superuser(f"GRANT INSERT ON t TO {who}")
+    seal(it.job.ledger, it.kafka, ticket, run)
+    commit(it.job.ledger, it.kafka, "orders", 1)
+
+    assert as_superuser("SELECT k, v FROM t ORDER BY k") == [("a", 1), ("b", 2)]
+
+
+def test_a_row_that_row_level_security_refuses_is_set_aside(
+    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+) -> None:
+    """INV-9: the policy holds for the ledger's login, which owns no target."""
+    ddl = (
+        f"CREATE TABLE t (k text, v int, {LINEAGE}); ALTER TABLE t ENABLE ROW LEVEL SECURITY;"
+        " CREATE POLICY few ON t USING (true) WITH CHECK (v < 10)"
+    )
+    it = Target(postgres_dsn, ddl, [*GOOD, kv("c", 10)])
+    it.job.dsn = login("epochline_owner")
+    as_superuser(f"GRANT SELECT, INSERT ON t TO {user(it.job.dsn)}")
+
+    [said] = it.sealed_after_attempts()
+
+    assert "orders-0 offset 2 for t: new row violates row-level security policy" in said
+    assert it.rows() == [("a", 1), ("b", 2)]
+
+
+def test_a_row_without_a_partition_of_the_target_is_set_aside(postgres_dsn: str) -> None:
+    ddl = (
+        f"CREATE TABLE t (k text, v int, {LINEAGE}) PARTITION BY RANGE (v);"
+        " CREATE TABLE few PARTITION OF t FOR VALUES FROM (0) TO (10)"
+    )
+    it = Target(postgres_dsn, ddl, [*GOOD, kv("c", 10)])
+
+    [said] = it.sealed_after_attempts()
+
+    assert 'no partition of relation "t" found for row' in said
+    assert it.rows() == [("a", 1), ("b", 2)]

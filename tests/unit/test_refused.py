@@ -1,0 +1,44 @@
+"""Records that a target refused are bad for that reason, and what is said of refused rows shows no value."""
+
+from __future__ import annotations
+
+from epochline import PostgresTable
+from epochline.refused import RefusedRow, by_partition, in_words
+from tests.unit.flows import COLUMNS, flow, records
+
+REFUSED = by_partition([("t", 0, 101, "people: check few"), ("t", 0, 101, "another"), ("t", 1, 100, "elsewhere")])
+PEOPLE = PostgresTable(table="people", columns=COLUMNS)
+VALUES = [b'{"id": 1}', b'{"id": 2}', b"{poison", b'{"id": 4}']
+
+
+def test_a_refused_record_is_in_the_quarantine_with_its_first_reason_and_in_no_sink() -> None:
+    """INV-9: also where other records of the batch are bad for reasons of their own."""
+    done = flow(PEOPLE).setting_aside(REFUSED).process(records(*VALUES))
+
+    assert done.rows["people"].column("id").to_pylist() == [1, 4]
+    found = dict(zip(done.quarantine["offset"].to_pylist(), done.quarantine["reason"].to_pylist(), strict=True))
+    assert found[101] == "people: check few"
+    assert sorted(found) == [101, 102]
+    counts = done.counts["t", 0]
+    assert (counts.received, counts.passed, counts.quarantined) == (4, 2, 2)
+
+
+def test_a_flow_for_one_epochs_refused_records_leaves_the_flow_it_came_from_alone() -> None:
+    plain = flow(PEOPLE)
+
+    plain.setting_aside(REFUSED)
+
+    assert plain.process(records(*VALUES)).counts["t", 0].quarantined == 1
+
+
+def test_many_refused_rows_are_said_by_the_first_five_once_each() -> None:
+    rows = [
+        RefusedRow(sink="people", said="check few", reason="secret", place=("t", 0, offset))
+        for offset in (9, 1, 1, 2, 3, 4, 5, 6)
+    ]
+    row = RefusedRow(sink="sums", said="a sum would not fit", reason="secret", place=None, row="{}")
+
+    assert in_words(rows[:2]) == "t-0 offset 1 for people: check few; t-0 offset 9 for people: check few"
+    assert in_words(rows).endswith("t-0 offset 5 for people: check few; and 2 more")
+    assert in_words([row]) == "a row for sums: a sum would not fit"
+    assert "secret" not in in_words([*rows, row])
