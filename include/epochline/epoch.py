@@ -185,7 +185,7 @@ class Attempt:
 
     @property
     def application_name(self) -> str:
-        """``application_name`` of every session that writes for this attempt, so that fencing finds them."""
+        """``application_name`` of every session that writes for this attempt, so that people find them."""
         return f"epochline:{self.attempt_id}:{self.token[:8]}"
 
     def __str__(self) -> str:

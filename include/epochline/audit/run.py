@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg2
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -18,10 +18,11 @@ from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.audit.source import claimed_batch
-from epochline.errors import EpochNotFoundError
+from epochline.errors import ConfigurationError, EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader, TopicLog
 from epochline.layout import StagedTable
 from epochline.ledger.driver_errors import explained
+from epochline.ledger.in_force import in_force
 from epochline.offsets import PartitionCounts
 from epochline.pipeline import Pipeline
 from epochline.sinks.catalog import find_target
@@ -63,6 +64,29 @@ def audit(
         return _Audit(connection, reader, pipeline, reporter).run(first, last)
 
 
+class _OneSession:
+    """Puts the audit's settings in force in each transaction, and sees to it that all are of one session.
+
+    What was read from Kafka is kept in temporary tables of the session, over many transactions.
+    """
+
+    _settings = in_force({"lock_timeout": 30_000, "TimeZone": "UTC"})
+
+    def __init__(self) -> None:
+        self._session: int | None = None
+
+    def begin(self, connection: Connection) -> None:
+        connection.exec_driver_sql(self._settings)
+        session = int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+        if self._session not in (None, session):
+            raise ConfigurationError(
+                "the audit keeps what it read in its session, and its connection leads to another session of the server"
+                " in each transaction, as that of a pooler in transaction mode does. Give it a connection to PostgreSQL"
+                " itself."
+            )
+        self._session = session
+
+
 @contextmanager
 def _session(dsn: str) -> Iterator[Connection]:
     engine = create_engine(
@@ -72,9 +96,9 @@ def _session(dsn: str) -> Iterator[Connection]:
         connect_args={
             "application_name": "epochline audit",
             "connect_timeout": 10,
-            "options": "-c lock_timeout=30000 -c TimeZone=UTC",
         },
     )
+    event.listen(engine, "begin", _OneSession().begin)
     try:
         with engine.connect() as connection:
             yield connection

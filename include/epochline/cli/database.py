@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
+from psycopg2.extensions import connection
 
 from epochline.ledger.driver_errors import explained
+from epochline.ledger.in_force import in_force
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-_READ_ONLY = "-c default_transaction_read_only=on"
 
 Row = dict[str, Any]
 
@@ -26,8 +26,20 @@ def _statements() -> dict[str, str]:
     return {name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
+class Session(connection):
+    """A session in which each statement is a transaction of its own; here nothing is put before it."""
+
+    before = ""
+
+
+class _Reading(Session):
+    """One in which no statement may write, and times are UTC."""
+
+    before = f"SET TRANSACTION READ ONLY; {in_force({'TimeZone': 'UTC'})}; "
+
+
 @contextmanager
-def session(dsn: str, *, write: bool = False) -> Iterator[Connection]:
+def session(dsn: str, *, write: bool = False) -> Iterator[Session]:
     """A session that answers many questions, each on what is there now. It refuses to change anything unless told.
 
     Raises:
@@ -38,7 +50,7 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Connection]:
             dsn,
             application_name="epochline cli",
             connect_timeout=10,
-            options=f"-c TimeZone=UTC{'' if write else ' ' + _READ_ONLY}",
+            connection_factory=Session if write else _Reading,
         )
         try:
             opened.autocommit = True
@@ -49,14 +61,14 @@ def session(dsn: str, *, write: bool = False) -> Iterator[Connection]:
         raise explained(error) from error
 
 
-def ask(opened: Connection, name: str, **values: Any) -> list[Row]:
+def ask(opened: Session, name: str, **values: Any) -> list[Row]:
     """Run a named statement; its rows by column."""
     columns, rows = execute(opened, _statements()[name], values)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def execute(
-    opened: Connection, statement: str, values: dict[str, Any] | None = None
+    opened: Session, statement: str, values: dict[str, Any] | None = None
 ) -> tuple[list[str], Sequence[tuple[Any, ...]]]:
     """Run any statement; its columns and rows, none for a statement that gives none.
 
@@ -65,7 +77,7 @@ def execute(
     """
     try:
         with opened.cursor() as cursor:
-            cursor.execute(statement, values)
+            cursor.execute(opened.before + statement, values)
             if cursor.description is None:
                 return [], []
             return [column.name for column in cursor.description], cursor.fetchall()

@@ -11,8 +11,7 @@ import typer
 from epochline.errors import EpochlineError
 
 if TYPE_CHECKING:
-    from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
-
+    from epochline.cli.database import Session
     from epochline.pipeline import Pipeline
     from epochline.ports import OffsetSource
 
@@ -103,7 +102,7 @@ class _Servers:
 
     def __init__(self, block: ExitStack) -> None:
         self._block = block
-        self._databases: dict[str, Connection | EpochlineError] = {}
+        self._databases: dict[str, Session | EpochlineError] = {}
         self._kafkas: dict[str, OffsetSource | EpochlineError] = {}
 
     def lag_of(self, pipeline: Pipeline) -> list[dict[str, Any]]:

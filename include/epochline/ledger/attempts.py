@@ -161,7 +161,7 @@ class PostgresAttempts:
     def end_sessions(self, attempt: Attempt) -> int:
         ended = execute(
             self._connection, "end_sessions",
-            attempt_id=attempt.attempt_id, application_name=attempt.application_name, host=socket.gethostname(),
+            attempt_id=attempt.attempt_id, host=socket.gethostname(),
         )  # fmt: skip
         return ended.rowcount
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg2
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -17,6 +17,7 @@ from epochline.ledger.chain import PostgresChain
 from epochline.ledger.driver_errors import explained
 from epochline.ledger.epochs import PostgresEpochs
 from epochline.ledger.history import PostgresHistory
+from epochline.ledger.in_force import in_force
 from epochline.ledger.operators import PostgresOperators
 from epochline.ledger.quarantine import PostgresQuarantine
 from epochline.ledger.receipts import PostgresReceipts
@@ -86,19 +87,22 @@ class PostgresLedger:
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 3,
-                # synchronous_commit: what is answered as committed must survive a crash, whatever the role's default.
-                # TimeZone: times are shown, and text is read, the same on every machine.
-                # client_connection_check_interval: the statement of a killed task ends within seconds (trap 26). By
-                # default a server lets it run to its end.
-                "options": (
-                    f"-c lock_timeout={int(lock_timeout * 1000)}"
-                    f" -c statement_timeout={STATEMENT_TIMEOUT_SECONDS * 1000}"
-                    f" -c idle_in_transaction_session_timeout={int(self._idle_limit(lock_timeout) * 1000)}"
-                    " -c synchronous_commit=on -c TimeZone=UTC"
-                    f" -c client_connection_check_interval={CLIENT_CHECK_SECONDS * 1000}"
-                ),
             },
         )
+        settings = in_force(
+            {
+                "lock_timeout": int(lock_timeout * 1000),
+                "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
+                "idle_in_transaction_session_timeout": int(self._idle_limit(lock_timeout) * 1000),
+                # What is answered as committed must survive a crash, whatever the role's default.
+                "synchronous_commit": "on",
+                # Times are shown, and text is read, the same on every machine.
+                "TimeZone": "UTC",
+                # The statement of a killed task ends within seconds (trap 26). By default a server lets it run on.
+                "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
+            }
+        )
+        event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql(settings))
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         """A sink of a declaration that shows an epoch after its commit."""

@@ -206,9 +206,15 @@ WHERE attempt_id = :attempt_id GROUP BY sink, write_id ORDER BY sink, write_id
 SELECT spark_partition, rows, message FROM epochline.part WHERE attempt_id = :attempt_id AND sink = :sink ORDER BY spark_partition
 
 -- name: end_sessions
-WITH ended AS (
-    SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity
-    WHERE application_name = :application_name AND pid <> pg_backend_pid()
+-- By what they hold, not by their names: behind a pooler, a session that bears the name may serve somebody else now.
+WITH writing AS (
+    SELECT DISTINCT l.pid FROM epochline.staging s
+    JOIN pg_class c ON c.relname = s.table_name AND c.relnamespace = to_regnamespace('epochline_staging')
+    JOIN pg_locks l ON l.locktype = 'relation' AND l.relation = c.oid AND l.mode = 'RowExclusiveLock' AND l.granted
+    JOIN pg_database d ON d.oid = l.database AND d.datname = current_database()
+    WHERE s.attempt_id = :attempt_id AND s.dropped_at IS NULL AND l.pid <> pg_backend_pid()
+), ended AS (
+    SELECT pid, pg_terminate_backend(pid) FROM writing
 )
 INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
 SELECT :attempt_id, pid, :host, 'its session was ended' FROM ended

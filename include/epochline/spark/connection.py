@@ -12,12 +12,22 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 
 from epochline.errors import LedgerUnavailableError
 from epochline.failpoints import failpoint
+from epochline.ledger.in_force import in_force
 
 # A writer whose network is gone must not hold its transaction, and a fence must not wait for it, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _CONNECT_TIMEOUT_S = 30
 _IDLE_IN_TRANSACTION = "30min"
 """Longer than Kafka may take for the next batch of rows; shorter than a worker that hangs may hold a lock."""
+
+_SETTINGS = in_force(
+    {
+        "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION,
+        "synchronous_commit": "on",
+        "search_path": "pg_catalog",
+        "TimeZone": "UTC",
+    }
+)
 
 LOST = (
     psycopg2.InterfaceError,
@@ -30,7 +40,7 @@ LOST = (
 
 
 def connect(dsn: str, application_name: str) -> connection:
-    """Open a session at READ COMMITTED that fencing finds by its application name.
+    """Open a session at READ COMMITTED, and its transaction with our settings in force; it serves that one alone.
 
     Raises:
         LedgerUnavailableError: PostgreSQL refuses or does not answer.
@@ -38,7 +48,11 @@ def connect(dsn: str, application_name: str) -> connection:
     failpoint("session.connect")
     try:
         session: connection = psycopg2.connect(
-            dsn, application_name=application_name, connect_timeout=_CONNECT_TIMEOUT_S, **_KEEPALIVES
+            dsn,
+            application_name=application_name,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+            client_encoding="UTF8",
+            **_KEEPALIVES,
         )
     except psycopg2.OperationalError as error:
         # libpq's message names host, port, user and database, and never the password.
@@ -46,14 +60,7 @@ def connect(dsn: str, application_name: str) -> connection:
     session.set_session(isolation_level=ISOLATION_LEVEL_READ_COMMITTED, autocommit=False)
     with session.cursor() as cursor:
         failpoint("session.settings")
-        cursor.execute(
-            "SELECT set_config('idle_in_transaction_session_timeout', %s, false),"
-            " set_config('synchronous_commit', 'on', false), set_config('client_encoding', 'UTF8', false),"
-            " set_config('search_path', 'pg_catalog', false)",
-            (_IDLE_IN_TRANSACTION,),
-        )
-    failpoint("session.ready")
-    session.commit()
+        cursor.execute(_SETTINGS)
     return session
 
 

@@ -53,7 +53,9 @@ class PartTransaction:
         self._session = connect(dsn, ticket.application_name)
         self._backend_pid = self._session.info.backend_pid
 
-    def copy(self, table: StagedTable, options: str, data: bytes, place: Callable[[int], Place | None]) -> None:
+    def copy(
+        self, table: StagedTable, options: str, data: bytes, place: Callable[[int], Place | None] = lambda _: None
+    ) -> None:
         """Append encoded rows to a staging table.
 
         Args:

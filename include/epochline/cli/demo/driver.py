@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
-from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
 
-from epochline.cli.database import ask
+from epochline.cli.database import Session, ask
 
 _LAUNCHER = "org.apache.spark.launcher.Main"
 _LOOK_EVERY_SECONDS = 0.01
@@ -40,7 +39,7 @@ class Caught:
 
 
 def kill_between_parts(
-    ledger: Connection, home: str, pipeline: str, give_up: Callable[[], bool], missed: Callable[[int], None]
+    ledger: Session, home: str, pipeline: str, give_up: Callable[[], bool], missed: Callable[[int], None]
 ) -> Caught | None:
     """Wait for an attempt, and kill its driver when part of it is committed and part of it is not.
 
@@ -71,7 +70,7 @@ def kill_between_parts(
         missed(attempt["epoch_id"])
 
 
-def _find_driver(ledger: Connection, home: str, pipeline: str, attempt: dict[str, Any]) -> psutil.Process | None:
+def _find_driver(ledger: Session, home: str, pipeline: str, attempt: dict[str, Any]) -> psutil.Process | None:
     wanted = ["--pipeline", pipeline, "--epoch", str(attempt["epoch_id"]), "--attempt", str(attempt["attempt"])]
     while _is_open(ledger, attempt):
         for process in psutil.process_iter():
@@ -85,12 +84,12 @@ def _find_driver(ledger: Connection, home: str, pipeline: str, attempt: dict[str
     return None
 
 
-def _is_open(ledger: Connection, attempt: dict[str, Any]) -> bool:
+def _is_open(ledger: Session, attempt: dict[str, Any]) -> bool:
     (found,) = ask(ledger, "attempt_is_open", attempt_id=attempt["attempt_id"])
     return bool(found["open"])
 
 
-def _kill(ledger: Connection, driver: psutil.Process, attempt: dict[str, Any]) -> Caught | None:
+def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> Caught | None:
     looks = 0
     while not ask(ledger, "any_part", attempt_id=attempt["attempt_id"]):
         looks += 1
@@ -131,7 +130,7 @@ def _freeze(driver: psutil.Process) -> list[psutil.Process]:
     return [driver]
 
 
-def _settled(ledger: Connection, attempt_id: int) -> list[dict[str, Any]]:
+def _settled(ledger: Session, attempt_id: int) -> list[dict[str, Any]]:
     """What is staged, once nothing that was already on its way to the server arrives any more."""
     before = ask(ledger, "staged_by_attempt", attempt_id=attempt_id)
     while True:

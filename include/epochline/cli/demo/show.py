@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from psycopg2.extensions import connection as Connection  # noqa: N812 - a class, named as psycopg2 should have
 from rich.rule import Rule
 
 from epochline.cli import database, pipelines, printing
+from epochline.cli.database import Session
 from epochline.cli.demo.driver import Caught, kill_between_parts
 from epochline.cli.demo.fed import PARTITIONS, FedLogs
 from epochline.cli.demo.feeding import Feeding
@@ -71,7 +71,7 @@ class Show:
         _wait(lambda: api.is_paused(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
         return api
 
-    def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Connection) -> Caught:
+    def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Session) -> Caught:
         """Feed a log and kill a driver; where every driver was too fast, feed another log all at once."""
         for number in range(_ROUNDS):
             # While the DAG is paused, what is fed waits for one epoch.
@@ -129,7 +129,7 @@ class Show:
             out.writelines(line + b"\n" for line in lines(count, seed))
         return target
 
-    def _nothing_left(self, ledger: Connection) -> bool:
+    def _nothing_left(self, ledger: Session) -> bool:
         unfinished = database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
         return not unfinished and not any(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
 
@@ -148,7 +148,7 @@ class Show:
         )
         printing.say("no reader of the target sees any of them")
 
-    def _show_recovery(self, ledger: Connection, caught: Caught) -> None:
+    def _show_recovery(self, ledger: Session, caught: Caught) -> None:
         _step(
             "the pipeline recovers by itself",
             f"Airflow starts the task again: attempt {caught.attempt + 1} fences attempt {caught.attempt} and reads"
@@ -172,7 +172,7 @@ class Show:
         for one in database.ask(ledger, "fenced_writes", attempt_id=caught.attempt_id):
             printing.say(f"attempt {caught.attempt}, session {one['backend_pid']} on {one['host']}: {one['what']}")
 
-    def _until_caught_up(self, ledger: Connection) -> None:
+    def _until_caught_up(self, ledger: Session) -> None:
         _step("waiting until every line is committed")
         shown: list[int] = []
 
@@ -185,7 +185,7 @@ class Show:
 
         _wait(caught_up, "the pipeline to catch up", every=1.0)
 
-    def _conclude(self, ledger: Connection, fed: FedLogs) -> int:
+    def _conclude(self, ledger: Session, fed: FedLogs) -> int:
         _step("the verdict, by code that imports nothing of epochline")
         for path in fed.paths:
             printing.say(f"produced: {path}")

@@ -1,0 +1,59 @@
+"""A real PgBouncer in transaction mode before a test's database."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg2
+from psycopg2.extensions import parse_dsn
+
+from epochline.local.demote import server_account
+
+SERVERS = 3
+"""Sessions of the server that all clients share."""
+
+
+def installed() -> str | None:
+    """Where PgBouncer is; Debian's package is ``pgbouncer``."""
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+
+
+@contextmanager
+def pooled(dsn: str, folder: Path, *, servers: int = SERVERS, more: str = "") -> Iterator[str]:
+    """The database of a DSN through PgBouncer; gives the DSN that leads there."""
+    parts = parse_dsn(dsn)
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    (folder / "users.txt").write_text(f'"{parts["user"]}" "{parts["password"]}"\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host={parts['host']} port={parts['port']}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = plain\n"
+        f"auth_file = {folder / 'users.txt'}\npool_mode = transaction\ndefault_pool_size = {servers}\n"
+        f"logfile = {folder / 'pgbouncer.log'}\n{more}\n"
+    )
+    account = server_account(folder, [folder])
+    for path in (folder, *folder.iterdir()):
+        account.own(path)
+    command = [*account.prefix, installed() or "pgbouncer", str(folder / "pgbouncer.ini")]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        through = f"postgresql://{parts['user']}:{parts['password']}@127.0.0.1:{port}/{parts['dbname']}"
+        until = time.monotonic() + 10
+        while True:
+            try:
+                psycopg2.connect(through).close()
+                break
+            except psycopg2.OperationalError:
+                assert time.monotonic() < until, (folder / "pgbouncer.log").read_text()
+                assert server.poll() is None, "PgBouncer ended"
+                time.sleep(0.05)
+        yield through
+    finally:
+        server.terminate()
+        server.wait(10)
