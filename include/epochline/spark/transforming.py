@@ -20,6 +20,7 @@ from epochline.offsets import add_up
 from epochline.pipeline import Pipeline
 from epochline.registry import Registries
 from epochline.spark.functions import pickle_by_value, ship_functions
+from epochline.spark.in_common import in_common
 from epochline.spark.open_windows import WindowReader, read_windows
 from epochline.spark.parsed import (
     COUNTS,
@@ -92,7 +93,10 @@ def _by_transform(frame: DataFrame, plan: AttemptPlan, dsn: str, keep: _Keep) ->
     transform: Callable[..., object] = load_function(pipeline.transform or "")
     states = {state.table: keep(read_state(rows, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state}
     made = transform(rows, states) if states else transform(rows)
-    return by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
+    frames = by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
+    for common in in_common(frame.sparkSession, frames.values(), [rows, *states.values()]):
+        keep(common)
+    return frames
 
 
 def _by_windows(
@@ -110,6 +114,9 @@ def _by_windows(
     too_late = keep(out.too_late)
     rows_of = _declared_rows(plan.pipeline)
     frames = {rows_of[windows.into]: out.results, state.table: out.state}
+    # A sum of fractions depends on the order in which they are met.
+    for common in in_common(frame.sparkSession, frames.values(), [rows, known]):
+        keep(common)
     if windows.too_late is not None:
         frames[rows_of[windows.too_late]] = too_late
     return frames, Made(watermark=after, too_late=too_late.count())

@@ -1,0 +1,94 @@
+"""A transform that is not deterministic gives target and state of one epoch the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline.spark.in_common import in_common
+from tests.integration.spark.conftest import Runs
+
+DRAWING = '''
+"""Draws a number for each word, and breaks ties by whichever line comes first."""
+
+import random
+import time
+
+from pyspark.sql import functions as F
+
+
+def keys(lines):
+    return lines.select(F.col("value").alias("word"))
+
+
+def draw(lines, state):
+    number = F.udf(lambda: random.randrange(1 << 40), "bigint").asNondeterministic()
+    first = lines.repartition(3).dropDuplicates(["value"])
+    drawn = first.select(F.col("value").alias("word"), number().alias("drawn"), F.col("_offset").alias("line"))
+    return {"drawn": drawn.select("word", "drawn", "line"), "drawn_state": drawn}
+'''
+COLUMNS = {"word": "text", "drawn": "bigint", "line": "bigint"}
+
+
+@pytest.fixture
+def drawing(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch) -> Callable[..., Runs]:
+    (tmp_path / "drawing.py").write_text(DRAWING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for table in ("drawn", "drawn_state"):
+        database.query(f"DROP TABLE IF EXISTS {table}")
+    database.query("DELETE FROM epochline.target")
+
+    def make(*lines: str) -> Runs:
+        pipeline = Pipeline(
+            name=name, source=KafkaSource(topics=topic({0: [line.encode() for line in lines]})), parse=Text(),
+            transform="drawing:draw",
+            sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=COLUMNS, aggregated=True)],
+            state=[StateTable(table="drawn_state", key="word", columns=COLUMNS, keys="drawing:keys")],
+        )  # fmt: skip
+        return Runs(spark, database, pipeline, kafka_bootstrap)
+
+    return make
+
+
+def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(drawing: Callable[..., Runs]) -> None:
+    """INV-2: a random number, and a tie, are drawn once for both writes."""
+    line = drawing(*[f"word {n % 50}" for n in range(500)])
+
+    line.epoch()
+
+    target = line.database.query("SELECT word, drawn, line FROM drawn ORDER BY word")
+    assert len(target) == 50
+    assert line.database.query("SELECT word, drawn, line FROM drawn_state ORDER BY word") == target
+
+
+def columns_of(frames: list[Any]) -> list[list[str]]:
+    return sorted(frame.columns for frame in frames)
+
+
+def test_what_two_frames_share_is_found_once_and_what_they_were_given_is_not(spark) -> None:
+    given = spark.range(10).withColumn("k", F.col("id") % 3)
+    shared = given.groupBy("k").agg(F.count("*").alias("n"))
+    one, two = shared.where("n > 1"), shared.select("k")
+
+    assert columns_of(in_common(spark, [one, two], [given])) == [["k", "n"]]
+    assert in_common(spark, [given.where("k = 1"), given.select("id")], [given]) == []
+
+
+def test_a_frame_that_is_part_of_another_is_shared_whole(spark) -> None:
+    given = spark.range(10)
+    one = given.withColumn("r", F.rand())
+
+    assert columns_of(in_common(spark, [one, one.groupBy("id").count()], [given])) == [["id", "r"]]
+    assert in_common(spark, [one], [given]) == []
+
+
+def test_what_is_built_twice_in_the_same_way_is_one_thing(spark) -> None:
+    """Spark's own equality: the numbers of columns do not count."""
+    given = spark.range(10)
+    one, two = (given.groupBy((F.col("id") % 3).alias("k")).agg(F.max("id").alias("m")) for _ in range(2))
+
+    assert columns_of(in_common(spark, [one.where("m > 1"), two.where("m > 2")], [given])) == [["k", "m"]]
