@@ -616,3 +616,21 @@ def test_a_folder_has_one_writer_from_the_first_plan_on(world: World) -> None:
         tx.operators.drop("one", "ada", "moved")
     with world.ledger.transaction() as tx:
         tx.targets.claim(two)
+
+
+def test_run_ids_that_come_again_show_their_receipts_and_later_runs_read_the_rest(world: World) -> None:
+    """INV-3, INV-5: Airflow's database is put back to a backup, and its scheduler makes the same runs again."""
+    world.to_committed("run-1")
+    world.kafka.produce("orders", 0, 3)
+    world.to_committed("run-2")
+    world.kafka.produce("orders", 0, 2)
+    rows = world.visible()
+
+    for again, epoch_id in (("run-1", 1), ("run-2", 2)):
+        planned = world.plan(again)
+        assert (planned.outcome, planned.epoch.epoch_id) == (PlanOutcome.ALREADY_COMMITTED, epoch_id)  # type: ignore[union-attr]
+        assert world.begin(epoch_id, again) is None
+        assert world.commit(epoch_id).outcome is CommitOutcome.ALREADY_COMMITTED
+    assert world.visible() == rows
+
+    assert [str(one) for one in world.to_committed("run-3").ranges] == ["orders-0[13, 15)"]

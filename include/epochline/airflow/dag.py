@@ -120,8 +120,9 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
             commit >> PublishOperator(
                 pipeline=pipeline,
                 task_id="publish",
-                # Also after a run that had nothing to read: what an earlier one committed may still be due.
-                trigger_rule="none_failed",
+                # Also after a run that had nothing to read, or that failed: what earlier ones committed may be due, and
+                # must not wait until a run succeeds. The task itself sees to it that a failed run stays one.
+                trigger_rule="all_done",
                 execution_timeout=max(
                     [PUBLISH_PATIENCE, *(2 * topic.transaction_timeout for topic in pipeline.topics)]
                 ),

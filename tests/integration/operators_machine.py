@@ -1,0 +1,385 @@
+"""Histories of what happens to a pipeline from outside, over the real use cases and a real PostgreSQL.
+
+Topics are truncated and made again, databases are put back, tables change hands, operators restore and extend back.
+After every step the target holds what the standing epochs read, and no value twice, nor does the folder of files; in the
+end every record that Kafka still has, from the origin on, is there once. Nothing runs at once here, so that hypothesis
+can make a history that fails smaller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from psycopg2 import sql
+
+from epochline import Files, KafkaSource, Pipeline, PostgresTable, Text
+from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.coordinator import Plan, PlanOutcome, seal
+from epochline.epoch import Run
+from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
+from epochline.following import committed_files
+from epochline.local.stack import Stack
+from epochline.offsets import PlannedRange
+from epochline.operations import ACTIONS, Order, Subject
+from epochline.testing import FakeKafka
+from tests.integration.guarantee import broken
+from tests.integration.in_process import InProcess
+
+STEPS = 25
+COLUMNS = {"value": "text"}
+LEASE = timedelta(0)
+"""Whoever plans next may take over what was left."""
+LINEAGE = ("_topic", "_partition", "_offset", "_row", "_epoch")
+ORDER = Order(actor="ada@here", reason="a made-up history")
+PARTITIONS = (0, 1)
+
+_numbers = itertools.count(1)
+
+
+class OperatorsMachine(RuleBasedStateMachine):
+    """One table, the pipelines that write it one after the other, and everything that operators can do."""
+
+    database: Callable[[], str]
+    superuser: str = ""
+    met: Counter[str] = Counter()
+    """What happened in all histories, so that their silence means something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dsn = type(self).database()
+        self.folder = Path(tempfile.mkdtemp(prefix="epochline-machine-"))
+        self.kafka = FakeKafka()
+        self.contents: dict[int, list[str]] = {}
+        self.read_by: dict[tuple[str, int], list[str]] = {}
+        """What the last attempt of each epoch read."""
+        self.before: list[str] = []
+        """What the table held before its first pipeline."""
+        self.backup: dict[str, Any] | None = None
+        self.savepoints: list[str] = []
+        self.lives = 0
+        self.behind = False
+
+    # The world.
+
+    @initialize(startup=st.sampled_from(["earliest", "latest"]), files=st.booleans(), existing=st.booleans())
+    def a_pipeline(self, startup: str, files: bool, existing: bool) -> None:
+        self.startup, self.files = startup, files
+        if existing:
+            self._sql("CREATE TABLE t (value text); INSERT INTO t VALUES ('old 1'), ('old 2')")
+            types = zip(LINEAGE, ("text", "integer", "bigint", "integer", "bigint"), strict=True)
+            self._sql(f"ALTER TABLE t {', '.join(f'ADD COLUMN {name} {kind}' for name, kind in types)}")
+            self.before = ["old 1", "old 2"]
+        self._begin_topic("orders-1")
+        self._declare()
+
+    def _begin_topic(self, topic: str) -> None:
+        self.topic = topic
+        for partition in PARTITIONS:
+            self.contents[partition] = []
+            self.kafka.produce(topic, partition, 0)
+            self._produce(partition, 2)
+
+    def _declare(self) -> None:
+        """The next pipeline that writes the table."""
+        name = f"pipeline_{next(_numbers)}"
+        sinks: list[Any] = [PostgresTable(table="t", columns=COLUMNS)]
+        if self.files:
+            sinks.append(Files(path=str(self.folder / name), columns=COLUMNS, format="json"))
+        pipeline = Pipeline(
+            name=name, source=KafkaSource(topics=self.topic, startup=self.startup), parse=Text(), sinks=sinks
+        )
+        self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
+        self.job.create()
+        self.savepoints = []
+
+    def _produce(self, partition: int, records: int) -> None:
+        self.contents[partition] += [f"value {next(_numbers)}" for _ in range(records)]
+        self.kafka.produce(self.topic, partition, records)
+
+    def _read(self, one: PlannedRange) -> Iterator[pa.RecordBatch]:
+        values = self.contents[one.tp.partition][one.range.start : one.range.until]
+        self.read_by[self.reading] += values
+        rows = [
+            {
+                "topic": self.topic, "partition": one.tp.partition, "offset": offset, "timestamp_type": 0,
+                "value": value.encode(),
+            }
+            for offset, value in enumerate(values, one.range.start)
+        ]  # fmt: skip
+        yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+
+    def _sql(self, statement: str) -> list[tuple[Any, ...]]:
+        with closing(psycopg2.connect(self.dsn, options="-c search_path=public")) as session, session:
+            cursor = session.cursor()
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    @property
+    def name(self) -> str:
+        return self.job.pipeline.name
+
+    def _subject(self) -> Subject:
+        return Subject(name=self.name, ledger=self.job.ledger, declared=self.job.pipeline, source=self.kafka)
+
+    def _act(self, action: str, **asked: Any) -> None:
+        known: Any = ACTIONS[action]
+        known.act(self._subject(), known.asked(asked), ORDER)
+        self.met[action] += 1
+
+    # Runs.
+
+    def _staged(self, planned: Plan, run: Run) -> None:
+        assert planned.epoch is not None
+        self.reading = (self.name, planned.epoch.epoch_id)
+        self.read_by[self.reading] = []
+        ticket = self.job.begun(planned, run)
+        self.job.stage(planned, ticket)
+        seal(self.job.ledger, self.kafka, ticket, run)
+
+    def _run(self) -> PlanOutcome:
+        planned, run = self.job.asked_to_plan(lease=LEASE)
+        if planned.epoch is not None:
+            self._staged(planned, run)
+            self.job.commit(planned)
+            self.met["epoch"] += 1
+        self._publish()
+        return planned.outcome
+
+    def _publish(self) -> None:
+        if self.files:
+            self.job.publish()
+
+    def _go_on(self) -> bool:
+        """What an operator does who reads the error of a plan; whether a run could be planned now."""
+        try:
+            self._run()
+        except LedgerBehindError:
+            self.met["behind"] += 1
+            self._act("accept-ledger")
+            return self._go_on()
+        except DataLossError as error:
+            at = "truncation" if "truncated" in str(error) and "made again" not in str(error) else "earliest"
+            self._act("adopt-topic", topic=self.topic, at=at)
+            return self._go_on()
+        return True
+
+    @rule(partition=st.sampled_from(PARTITIONS), records=st.integers(1, 3))
+    def produce(self, partition: int, records: int) -> None:
+        self._produce(partition, records)
+
+    @rule()
+    def a_run_goes_through(self) -> None:
+        self._go_on()
+
+    @rule()
+    def a_run_dies_after_its_seal(self) -> None:
+        """The next plan commits what it sealed, unless the log is another one by then."""
+        self._go_on()
+        self._produce(0, 1)
+        planned, run = self.job.asked_to_plan(lease=LEASE)
+        if planned.epoch is not None:
+            self._staged(planned, run)
+            self.met["sealed and left"] += 1
+
+    # What happens to Kafka.
+
+    @rule(records=st.integers(0, 3))
+    def the_topic_is_made_again(self, records: int) -> None:
+        self.lives += 1
+        for partition in PARTITIONS:
+            self.contents[partition] = []
+            self.kafka.produce(self.topic, partition, 0, topic_id=f"life {self.lives}")
+            self.kafka.leader_epochs.pop((self.topic, partition), None)
+            self._produce(partition, records)
+        self.met["made again"] += 1
+
+    @rule(partition=st.sampled_from(PARTITIONS), lost=st.integers(1, 3), records=st.integers(0, 4))
+    def a_log_is_truncated(self, partition: int, lost: int, records: int) -> None:
+        end = max(0, len(self.contents[partition]) - lost)
+        self.kafka.change_leader(self.topic, partition, truncate_to=end)
+        del self.contents[partition][end:]
+        self._produce(partition, records)
+        self.met["truncated"] += 1
+
+    # What happens to the database.
+
+    @rule()
+    def a_backup_is_made(self) -> None:
+        self._copy(self._database, f"{self._database}_backup")
+        self.backup = {
+            "read_by": {key: list(values) for key, values in self.read_by.items()}, "job": self.job,
+            "savepoints": list(self.savepoints), "before": list(self.before), "topic": self.topic,
+        }  # fmt: skip
+
+    @precondition(lambda self: self.backup is not None and self.backup["job"] is self.job)
+    @rule()
+    def the_backup_is_put_back(self) -> None:
+        assert self.backup is not None
+        self._copy(f"{self._database}_backup", self._database)
+        self.read_by = {key: list(values) for key, values in self.backup["read_by"].items()}
+        self.savepoints, self.before = list(self.backup["savepoints"]), list(self.backup["before"])
+        self.met["put back"] += 1
+
+    @property
+    def _database(self) -> str:
+        return self.dsn.rpartition("/")[2]
+
+    def _copy(self, source: str, target: str) -> None:
+        with closing(psycopg2.connect(self.superuser)) as admin, admin.cursor() as cursor:
+            admin.autocommit = True
+            names = {"source": sql.Identifier(source), "target": sql.Identifier(target)}
+            cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {target} WITH (FORCE)").format(**names))
+            made = "CREATE DATABASE {target} OWNER epochline TEMPLATE {source} STRATEGY FILE_COPY"
+            cursor.execute(sql.SQL(made).format(**names))
+
+    # What operators do.
+
+    @rule()
+    def a_savepoint(self) -> None:
+        self._go_on()
+        name = f"savepoint_{next(_numbers)}"
+        self._refusable("savepoint", name=name)
+        if self._sql(f"SELECT 1 FROM epochline.savepoints WHERE name = '{name}'"):
+            self.savepoints.append(name)
+
+    @precondition(lambda self: self.savepoints)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        self._go_on()
+        self._refusable("restore", name=data.draw(st.sampled_from(self.savepoints)))
+
+    def _refusable(self, action: str, **asked: Any) -> None:
+        try:
+            self._act(action, **asked)
+        except ActionRefusedError:
+            self.met[f"{action} refused"] += 1
+
+    @rule(step=st.sampled_from([None, 1]))
+    def extend_back(self, step: int | None) -> None:
+        self._go_on()
+        known: Any = ACTIONS["extend-back"]
+        run = Run(dag_id=self.name, run_id=f"back {next(_numbers)}", host="here")
+        try:
+            planned = known.plan(self._subject(), known.asked({"to": "earliest", "step": step}), ORDER, run)
+        except ActionRefusedError as refusal:
+            self._back_there(refusal)
+            return
+        self._staged(planned, run)
+        self.job.commit(planned)
+        self._publish()
+        self.met["extend-back"] += 1
+
+    def _back_there(self, refusal: ActionRefusedError) -> None:
+        assert "they are back there" in str(refusal)
+
+    @rule()
+    def drop_and_take_over(self) -> None:
+        """Another pipeline, of another topic, gets the table: not before somebody says what its rows are."""
+        self._go_on()
+        left = self._rows()
+        lineage = self._sql("SELECT 1 FROM t WHERE _epoch IS NOT NULL LIMIT 1")
+        self._act("drop")
+        self._begin_topic(f"orders-{next(_numbers)}")
+        self._declare()
+        if lineage:
+            with pytest.raises(TargetError, match="holds rows that another pipeline wrote"):
+                self.job.asked_to_plan()
+            self._sql(f"UPDATE t SET {', '.join(f'{name} = NULL' for name in LINEAGE)} WHERE _epoch IS NOT NULL")
+            self.met["taken over"] += 1
+        self.before = list(left.elements())
+        self.read_by = {}
+
+    # What holds.
+
+    def _rows(self) -> Counter[str]:
+        return Counter(value for (value,) in self._sql("SELECT value FROM t"))
+
+    def _shown(self) -> Counter[str]:
+        if not self.files:
+            return Counter()
+        epochs = committed_files(str(self.folder / self.name)) if (self.folder / self.name).exists() else ()
+        paths = [path for epoch in epochs for path in epoch.files]
+        return Counter(json.loads(line)["value"] for path in paths for line in Path(path).read_text().splitlines())
+
+    @invariant()
+    def the_target_holds_what_the_standing_epochs_read(self) -> None:
+        """INV-1, INV-2, I1."""
+        standing = self._sql(
+            "SELECT pipeline, epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' AND undone_by IS NULL"
+            f" AND pipeline = '{self.name}'"
+        )
+        expected = Counter(self.before)
+        for key in standing:
+            expected.update(self.read_by.get(key, ()))
+        assert self._rows() == expected
+        # Rows of before are of no epoch, as the page's checks say.
+        found = broken(self._sql, self.name, "t")
+        assert {said: rows for said, rows in found.items() if rows != [(None, len(self.before))]} == {}
+
+    @invariant()
+    def nothing_is_there_twice(self) -> None:
+        assert max(self._rows().values(), default=1) == 1
+        assert max(self._shown().values(), default=1) == 1
+
+    def teardown(self) -> None:
+        """Runs come until nothing is left; everything that Kafka has, from the origins on, is there."""
+        try:
+            if self.contents:
+                self._finish()
+        finally:
+            shutil.rmtree(self.folder)
+
+    def _finish(self) -> None:
+        self._go_on()
+        assert self._run() is PlanOutcome.NOTHING_TO_READ
+        self.the_target_holds_what_the_standing_epochs_read()
+        self.nothing_is_there_twice()
+        origins = dict(
+            self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
+        )
+        held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
+        assert set(held) <= set(self._rows())
+        if self.files:
+            assert set(held) <= set(self._shown())
+
+
+def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, always_the_same: bool) -> Counter[str]:
+    """Run so many histories of `STEPS` steps; what happened in them."""
+    made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
+    run_state_machine_as_test(
+        type("MachineOfOperators", (OperatorsMachine,), made),
+        settings=settings(
+            max_examples=histories,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize=always_the_same,
+            phases=(Phase.generate, Phase.shrink),
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        ),
+    )
+    assert OperatorsMachine.met["epoch"] > histories
+    return +OperatorsMachine.met

@@ -1,0 +1,27 @@
+"""Ten thousand steps of `tests.integration.operators_machine`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from epochline.local.stack import Stack
+from tests.integration.operators_machine import STEPS, made_up
+
+HISTORIES = 10_000 // STEPS
+EXPECTED = {
+    "epoch", "sealed and left", "made again", "truncated", "put back", "behind", "accept-ledger", "adopt-topic",
+    "savepoint", "restore", "restore refused", "extend-back", "drop", "taken over",
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(20 * HISTORIES)
+def test_ten_thousand_steps_of_operators_lose_and_double_no_record(
+    stack: Stack, new_database: Callable[[], str]
+) -> None:
+    """INV-1, INV-2, INV-8, INV-9; and everything that can happen did."""
+    met = made_up(stack, new_database, HISTORIES, always_the_same=False)
+
+    assert not EXPECTED - set(met), dict(met)
