@@ -47,6 +47,7 @@ from epochline.ports import (
     Prepared,
     Quarantine,
     Receipts,
+    Savepoints,
     Selection,
     Standing,
     States,
@@ -219,7 +220,7 @@ class FakeLedger:
     """A ledger, its staging and its targets in memory. Implements `epochline.ports.Ledger`.
 
     Transactions run one after the other, on a copy that takes the place of the original where the block ends well.
-    Targets know mode ``append`` alone.
+    Targets know mode ``append`` alone, and there are no savepoints.
     """
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -262,6 +263,17 @@ class FakeTransaction:
         self.states: States = self
         self.times: Times = self
         self.receipts: Receipts = self
+
+    @property
+    def savepoints(self) -> Savepoints:
+        """There are none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "a FakeLedger keeps no savepoints, whose copies are tables: try savepoint and restore on PostgreSQL"
+        )
 
     # Epochs and pipelines.
 

@@ -128,7 +128,7 @@ def _left_out(connection: Connection, what: Application, epoch: Epoch, most: int
         _take_all_away(connection, what, epoch)
         chunk = replace(chunk, sink=what.sink.model_copy(update={"mode": "append"}))
     found: list[RefusedRow] = []
-    left = [(0, rows)]
+    left = [(0, rows)] if rows else []
     while left and len(found) < (most if has_record(what) else 1):
         first, last = left.pop()
         error = _refuses(connection, chunk, epoch, first, last)

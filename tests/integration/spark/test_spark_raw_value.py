@@ -123,7 +123,7 @@ def test_a_fault_at_fifteen_rolls_back_what_was_written_with_it_until_it_is_gone
     assert program.plan(SECOND) == "[10, 20)"
 
     for attempt in (1, 2, 3):
-        with pytest.raises(SealRefusedError, match="t_test refuses the rows: DivisionByZero"):
+        with pytest.raises(SealRefusedError, match="for t_test: DivisionByZero"):
             program.pre_commit(SECOND)
         assert program.staged() == [(number, 10) for number in range(1, attempt + 1)]
         assert (program.values(), program.head()) == (TEN, 10)
