@@ -94,7 +94,7 @@ def test_what_is_committed_is_published_once_although_the_task_is_killed_and_not
     assert (stuck["run"], stuck["commit_epoch"], stuck["publish"]) == ("failed", "success", "failed")
     assert _published(scheduler) == ["a", "b", "c"]
 
-    with failing(scheduler, "published", "plan.transaction:exit"):
+    with failing(scheduler, "published", "asking.source.look:exit"):
         failed = scheduler.run("published")
     assert (failed["run"], failed["plan_epoch"], failed["publish"]) == ("failed", "failed", "failed")
     assert _published(scheduler) == ["a", "b", "c", "d"]
