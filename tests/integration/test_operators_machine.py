@@ -10,7 +10,8 @@ import pytest
 from epochline.local.stack import Stack
 from tests.integration.operators_machine import made_up
 
-EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "50")) // 10
+"""A step takes some ten times as long here as in the machine of one ledger, which the variable is meant for."""
 
 
 @pytest.mark.timeout(120 + 20 * EXAMPLES)

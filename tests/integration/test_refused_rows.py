@@ -20,8 +20,10 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.source import SOURCE_SCHEMA
 from epochline.coordinator import Plan, abort, commit, seal
 from epochline.epoch import Run
-from epochline.errors import RecordsRefusedError, SealRefusedError, TargetError
+from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
 from epochline.operations import ACTIONS, Order, Subject
+from epochline.ports import Prepared
+from epochline.sinks.postgres import PostgresTargets
 from epochline.testing import FakeKafka
 from tests.integration.bench import in_public
 from tests.integration.guarantee import broken
@@ -247,6 +249,25 @@ def requeued(it: Target) -> list[str]:
     subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
     planned = requeue.plan(subject, requeue.asked({"everything": True}), ORDER, run)  # type: ignore[attr-defined]
     return attempts(it, planned, run)
+
+
+@pytest.mark.parametrize("name", ["check", "foreign key", "generated column", "long value in an index"])
+def test_without_the_guard_an_epoch_is_sealed_that_nobody_can_commit(
+    postgres_dsn: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mutation: neither its own run nor the next one gets past it."""
+    columns, more, bad, _ = RULES[name]
+    it = Target(postgres_dsn, f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {more}", [*GOOD, bad])
+    monkeypatch.setattr(PostgresTargets, "prepare", lambda *_: Prepared())
+
+    planned, run = it.job.planned()
+    it.job.staged_and_sealed(planned, run)
+
+    with pytest.raises(EpochlineError):
+        it.job.commit(planned)
+    with pytest.raises(EpochlineError):
+        it.job.asked_to_plan()
+    assert it.rows() == []
 
 
 # What no row is to blame for
