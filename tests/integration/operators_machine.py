@@ -353,7 +353,11 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     def _finish(self) -> None:
         self._go_on()
-        assert self._run() is PlanOutcome.NOTHING_TO_READ
+        # After a ledger was accepted, an epoch ends where a sink ended: there are more than one.
+        for left in range(20, 0, -1):
+            assert left > 1
+            if self._run() is PlanOutcome.NOTHING_TO_READ:
+                break
         self.the_target_holds_what_the_standing_epochs_read()
         self.nothing_is_there_twice()
         origins = dict(
@@ -375,7 +379,8 @@ def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, al
             stateful_step_count=STEPS,
             deadline=None,
             derandomize=always_the_same,
-            phases=(Phase.generate, Phase.shrink),
+            # A smaller history costs hundreds of runs of a second and more; who wants one adds Phase.shrink.
+            phases=(Phase.generate,),
             database=None,
             suppress_health_check=list(HealthCheck),
             print_blob=False,

@@ -414,3 +414,20 @@ def test_a_row_without_a_partition_of_the_target_is_set_aside(postgres_dsn: str)
 
     assert 'no partition of relation "t" found for row' in said
     assert it.rows() == [("a", 1), ("b", 2)]
+
+
+def test_who_may_only_fill_a_table_fills_its_identity_column(
+    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+) -> None:
+    """PostgreSQL asks for no right to an identity column's sequence, and so does the seal."""
+    ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})"
+    it = Target(postgres_dsn, ddl, GOOD)
+    it.job.dsn = login("epochline_owner")
+    as_superuser(f"GRANT INSERT ON t TO {user(it.job.dsn)}")
+    with pytest.raises(TargetError, match="Missing: GRANT SELECT ON t"):
+        it.job.planned()
+    as_superuser(f"GRANT SELECT ON t TO {user(it.job.dsn)}")
+
+    it.job.epoch()
+
+    assert as_superuser("SELECT k, id FROM t ORDER BY id") == [("a", 1), ("b", 2)]

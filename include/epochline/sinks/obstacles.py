@@ -61,13 +61,15 @@ def refuse_what_fills_the_rest(connection: Connection, what: Application) -> Non
 
 
 def _sequences(connection: Connection, what: Application) -> dict[str, tuple[str, int | None]]:
-    """By column, the sequence that fills it and how many values it has left; None for one that begins anew."""
+    """By column, the sequence that fills it and how many values are left; None where that is no limit, or unknown."""
     _, found = execute_sql(
         connection,
         sql.SQL(
             "SELECT a.attname, format_type(a.atttypid, a.atttypmod), q.seqrelid::regclass::text, q.seqcycle,"
-            " q.seqincrement, q.seqmin, q.seqmax, coalesce(pg_sequence_last_value(q.seqrelid),"
-            " q.seqstart - q.seqincrement)"
+            " q.seqincrement, q.seqmin, q.seqmax,"
+            # Who may fill an identity column need not be allowed to look at its sequence.
+            " CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT')"
+            "      THEN coalesce(pg_sequence_last_value(q.seqrelid), q.seqstart - q.seqincrement) END"
             " FROM pg_attribute a JOIN LATERAL ("
             "   SELECT d.refobjid AS oid FROM pg_attrdef f JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass"
             "     AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass"
@@ -83,7 +85,7 @@ def _sequences(connection: Connection, what: Application) -> dict[str, tuple[str
     for column, kind, name, cycles, step, lowest, highest, last in found:
         low, high = LIMITS.get(kind, (lowest, highest))
         end = min(highest, high) if step > 0 else max(lowest, low)
-        left[column] = (name, None if cycles else max((end - last) // step, 0))
+        left[column] = (name, None if cycles or last is None else max((end - last) // step, 0))
     return left
 
 

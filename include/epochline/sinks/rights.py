@@ -23,7 +23,9 @@ def missing_rights(connection: Connection, sink: PostgresTable, *, deletes: bool
     Also the right to use the sequences that fill columns of the table; with ``deletes`` that to delete its rows.
     """
     schema, table = split_table(sink.table)
-    wanted = [*_RIGHTS[sink.mode], *["DELETE"] * deletes]
+    # Whether rows of another pipeline are there is asked before the first plan.
+    reads = ["SELECT"] if sink.carried_lineage and "SELECT" not in _RIGHTS[sink.mode] else []
+    wanted = [*reads, *_RIGHTS[sink.mode], *["DELETE"] * deletes]
     statement = sql.SQL(
         "WITH target AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         "                WHERE n.nspname = {schema} AND c.relname = {table})"
