@@ -26,25 +26,40 @@ Reached = Mapping[TopicPartition, int]
 """By partition, the offset at which the next epoch begins: what lies before was committed, or declared lost."""
 
 
-def stored_reached(reached: Reached) -> list[dict[str, Any]]:
-    """The same as JSON: a topic, its id, and the offset of each partition under ``next``."""
-    topics: dict[tuple[str, str], dict[str, int]] = {}
-    for tp, offset in sorted(reached.items()):
-        topics.setdefault((tp.topic, tp.topic_id), {})[str(tp.partition)] = offset
-    return [{"topic": topic, "topic_id": topic_id, "next": offsets} for (topic, topic_id), offsets in topics.items()]
+def stored_reached(stood: Mapping[TopicPartition, tuple[int, int]]) -> list[dict[str, Any]]:
+    """As JSON: by topic, where the chain of each partition begins (``origin``) and ends (``next``)."""
+    topics: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for tp, (origin, end) in sorted(stood.items()):
+        held = topics.setdefault((tp.topic, tp.topic_id), {"origin": {}, "next": {}})
+        held["origin"][str(tp.partition)] = origin
+        held["next"][str(tp.partition)] = end
+    return [{"topic": topic, "topic_id": topic_id, **held} for (topic, topic_id), held in topics.items()]
 
 
 def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """What `stored_reached` gave.
+    """Up to where, of what `stored_reached` gave.
 
     Raises:
         ValueError: it did not give this.
     """
+    return _held(stored, "next")
+
+
+def origins_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
+    """From where on, of what `stored_reached` gave; an older version did not say.
+
+    Raises:
+        ValueError: it did not give this.
+    """
+    return _held([one for one in stored if "origin" in one], "origin")
+
+
+def _held(stored: Iterable[Mapping[str, Any]], what: str) -> Reached:
     try:
         return {
             TopicPartition(topic=one["topic"], topic_id=one["topic_id"], partition=int(partition)): int(offset)
             for one in stored
-            for partition, offset in one["next"].items()
+            for partition, offset in one[what].items()
         }
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{stored!r} names no offsets of partitions") from error

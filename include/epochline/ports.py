@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
 from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, Reached, TopicPartition
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
 from epochline.reading import KafkaSource
@@ -263,8 +263,8 @@ class Chain(Protocol):
     def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
         """Every partition's head, also of those that have only their origin; sorted."""
 
-    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Reached:
-        """Where each partition's head was once an epoch was committed, and none after it."""
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Where each partition's chain began and ended once an epoch was committed, and none after it."""
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         """Write where a partition begins; nothing where it has an origin already."""

@@ -23,7 +23,7 @@ from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, 
 from epochline.event_time import TimeStanding
 from epochline.layout import StagedTable, StagingTicket
 from epochline.names import QUARANTINE
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, Reached, TopicPartition, add_up
+from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
 from epochline.pipeline import Pipeline
 from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
@@ -443,12 +443,14 @@ class FakeTransaction:
                 )
         return sorted(found, key=lambda head: head.tp)
 
-    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Reached:
-        return {
-            tp: max(until for _, until, by in links if by is None or by <= epoch_id)
-            for (name, number, tp), links in self.rows.chains.items()
-            if (name, number) == (pipeline, generation)
-        }
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Mapping[TopicPartition, tuple[int, int]]:
+        found = {}
+        for (name, number, tp), links in self.rows.chains.items():
+            if (name, number) == (pipeline, generation):
+                then = [(start, until) for start, until, by in links if by is None or by <= epoch_id]
+                ends = max(until for _, until in then)
+                found[tp] = (min((start for start, _ in then if start is not None), default=ends), ends)
+        return found
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         key = (pipeline, generation, origin.tp)

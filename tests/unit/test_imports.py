@@ -246,8 +246,9 @@ class Events:
 
 
 def execute(task, who, epoch=None):
+    ti = SimpleNamespace(dag_id="orders", run_id=who, get_task_states=lambda **asked: {})
     context = {
-        "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
+        "ti": ti, "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
         "inlet_events": Events(), "outlet_events": Events(),
     }
     if epoch is None:

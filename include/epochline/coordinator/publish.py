@@ -80,8 +80,8 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     with ledger.transaction() as tx:
         declared = _with_time_outs(tx.epochs.declaration(tx.epochs.lock(receipt.pipeline, receipt.epoch_id)), now)
         tx.receipts.try_to_show(receipt)
-        reached = tx.chain.reached(receipt.pipeline, receipt.committable.attempt.generation, receipt.epoch_id)
-    committable = replace(receipt.committable, reached=stored_reached(reached))
+        stood = tx.chain.reached(receipt.pipeline, receipt.committable.attempt.generation, receipt.epoch_id)
+    committable = replace(receipt.committable, reached=stored_reached(stood))
     sink = ledger.sink(declared, receipt.sink)
     begun = time.monotonic()
     if receipt.tried:

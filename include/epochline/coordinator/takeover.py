@@ -6,20 +6,35 @@ the heads are there again, each epoch ends where a sink's own end was, and commi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from epochline.epoch import Epoch, EpochKind
 from epochline.errors import HeadMovedError
-from epochline.offsets import PlannedRange, Reached, reached_of
-from epochline.ports import Transaction
+from epochline.offsets import Head, PlannedRange, Reached, TopicPartition, origins_of, reached_of
+from epochline.ports import Accepted, Transaction
 
-_ADVANCING = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL})
-"""The kinds whose ranges lie between a head and what is shown; what is read from elsewhere was shown by nobody."""
+_READING = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK})
+"""The kinds whose ranges may lie where something is shown already; what is read from elsewhere was shown by nobody."""
 
 
 def shown_until(tx: Transaction, pipeline: str) -> Sequence[Reached]:
     """The offsets up to which sinks show every record, although the ledger lost the epochs."""
     return [reached_of(one.shown.reached) for one in tx.receipts.accepted(pipeline) if one.shown.reached]
+
+
+def shown_back_to(tx: Transaction, pipeline: str, heads: Sequence[Head]) -> Mapping[TopicPartition, int]:
+    """Where partitions can be extended back to at once, because sinks show what lies there, or show nothing of it.
+
+    Of the partitions that are named, sinks show what lies before the origin already, down to the offset that is given.
+    """
+    found: dict[TopicPartition, int] = {}
+    for one in tx.receipts.accepted(pipeline):
+        reached, origins = reached_of(one.shown.reached or ()), origins_of(one.shown.reached or ())
+        for head in heads:
+            begins = origins.get(head.tp, head.origin)
+            if begins < head.origin <= reached.get(head.tp, 0):
+                found[head.tp] = max(begins, found.get(head.tp, 0))
+    return found
 
 
 def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> frozenset[str]:
@@ -28,30 +43,37 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
     Raises:
         HeadMovedError: a sink has shown a part of them.
     """
-    if epoch.kind not in _ADVANCING or not ranges:
+    if epoch.kind not in _READING or not ranges:
         return frozenset()
-    found = set()
-    for one in tx.receipts.accepted(epoch.pipeline):
-        reached = reached_of(one.shown.reached or ())
-        if all(_within(planned, reached) for planned in ranges):
-            found.add(one.shown_by)
     part = crossed(epoch, tx, ranges)
     if part is not None:
         raise HeadMovedError(
             f"{epoch}: {part}. Nothing was changed. Abort the epoch, then clear its run from plan_epoch."
         )
-    return frozenset(found)
+    accepted = tx.receipts.accepted(epoch.pipeline)
+    return frozenset(one.shown_by for one in accepted if all(_parts_shown(epoch, one, ranges)))
 
 
 def crossed(epoch: Epoch, tx: Transaction, ranges: Sequence[PlannedRange]) -> str | None:
     """Which sink showed a part of an epoch's offsets before the ledger went back in time; None where none did."""
-    for one in tx.receipts.accepted(epoch.pipeline) if epoch.kind in _ADVANCING else ():
-        reached = reached_of(one.shown.reached or ())
-        shown = [planned for planned in ranges if planned.range.start < reached.get(planned.tp, 0)]
-        if shown and not all(_within(planned, reached) for planned in ranges):
-            return f"{one.shown_by} showed a part of it before the ledger went back in time, from {shown[0]}"
+    for one in tx.receipts.accepted(epoch.pipeline) if epoch.kind in _READING else ():
+        shown = _parts_shown(epoch, one, ranges)
+        if not all(shown) and any(part is not False for part in shown):
+            first = next(planned for planned, part in zip(ranges, shown, strict=True) if part is not False)
+            return f"{one.shown_by} showed a part of it before the ledger went back in time, from {first}"
     return None
 
 
-def _within(planned: PlannedRange, reached: Reached) -> bool:
-    return planned.range.until <= reached.get(planned.tp, 0)
+def _parts_shown(epoch: Epoch, one: Accepted, ranges: Sequence[PlannedRange]) -> list[bool | None]:
+    """Whether a sink showed each range: all of it, nothing, or (None) a part."""
+    reached, origins = reached_of(one.shown.reached or ()), origins_of(one.shown.reached or ())
+    found: list[bool | None] = []
+    for planned in ranges:
+        until = reached.get(planned.tp, 0)
+        # Forwards, what lies before the origin of the lost ledger is nothing that a run would read.
+        begins = origins.get(planned.tp, 0) if epoch.kind is EpochKind.EXTEND_BACK else 0
+        if planned.range.start >= until or planned.range.until <= begins:
+            found.append(False)
+        else:
+            found.append(True if begins <= planned.range.start and planned.range.until <= until else None)
+    return found

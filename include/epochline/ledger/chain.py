@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection
 
 from epochline.epoch import Epoch
 from epochline.ledger.statements import run as execute
-from epochline.offsets import Head, OffsetRange, Origin, PlannedRange, Reached, TopicPartition
+from epochline.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
 
 
 class PostgresChain:
@@ -30,10 +30,10 @@ class PostgresChain:
             for row in rows
         ]
 
-    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Reached:
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Mapping[TopicPartition, tuple[int, int]]:
         rows = execute(self._connection, "reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
         return {
-            TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id): row.until_offset
+            TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id): (row.begins, row.ends)
             for row in rows
         }
 

@@ -130,10 +130,11 @@ JOIN (SELECT topic_id, partition, until_offset FROM epochline.committed_range
 ORDER BY topic, partition, topic_id
 
 -- name: reached
-SELECT DISTINCT ON (topic_id, partition) topic, topic_id, partition, until_offset
+-- The row of the origin says where the chain begins now; what was extended back since does not count.
+SELECT topic, topic_id, partition, coalesce(min(start_offset), max(until_offset)) AS begins, max(until_offset) AS ends
 FROM epochline.committed_range
 WHERE pipeline = :pipeline AND generation = :generation AND (epoch_id IS NULL OR epoch_id <= :epoch_id)
-ORDER BY topic_id, partition, until_offset DESC
+GROUP BY topic, topic_id, partition
 
 -- name: write_origin
 INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,

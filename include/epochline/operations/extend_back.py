@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import Field, field_validator
 
 from epochline.coordinator.checks import is_read
+from epochline.coordinator.takeover import shown_back_to
 from epochline.epoch import Epoch, EpochKind, Run
 from epochline.offsets import Head, OffsetRange, PlannedRange, TopicPartition
 from epochline.operations.action import Parameters, Preview, Subject, refused
@@ -117,7 +118,12 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         declared, _ = subject.declaration()
         step = asked.step or declared.source.records_per_epoch
         begins = self._begins(tx, subject, asked, seen, row)
-        ranges = last_ranges([(head, max(x, log_start)) for head, x, log_start in begins], step)
+        back = [(head, max(x, log_start)) for head, x, log_start in begins]
+        shown = shown_back_to(tx, subject.name, [head for head, _ in back])
+        if shown:
+            # An epoch is shown before as a whole or not at all.
+            back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
+        ranges = last_ranges(back, step)
         return tx.epochs.insert(
             declared, row, run, ranges, targets,
             kind=EpochKind.EXTEND_BACK, lease=lease, record_limit=step, note=note,
