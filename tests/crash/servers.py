@@ -91,10 +91,15 @@ class Server:
 
     def crash(self) -> None:
         """Stop PostgreSQL as a power cut does: no checkpoint, recovery at the next start."""
+        pid = self.postgres.pid
+        assert pid is not None
+        process = psutil.Process(pid)
         subprocess.run(
             [*self._account().prefix, str(binaries() / "pg_ctl"), "stop", "-m", "immediate", "-D", str(self.postgres.data)],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
+        # pg_ctl returns once the file postmaster.pid is gone; a start would find the process, and start nothing.
+        process.wait(20)
 
     def _account(self) -> Account:
         return server_account(self.postgres.data, [binaries() / "postgres", self.stack.home.root])
