@@ -22,13 +22,13 @@ def shown_until(tx: Transaction, pipeline: str) -> Sequence[Reached]:
     return [reached_of(one.shown.reached) for one in tx.receipts.accepted(pipeline) if one.shown.reached]
 
 
-def shown_back_to(tx: Transaction, pipeline: str, heads: Sequence[Head]) -> Mapping[TopicPartition, int]:
+def shown_back_to(accepted: Sequence[Accepted], heads: Sequence[Head]) -> Mapping[TopicPartition, int]:
     """Where partitions can be extended back to at once, because sinks show what lies there, or show nothing of it.
 
     Of the partitions that are named, sinks show what lies before the origin already, down to the offset that is given.
     """
     found: dict[TopicPartition, int] = {}
-    for one in tx.receipts.accepted(pipeline):
+    for one in accepted:
         reached, origins = reached_of(one.shown.reached or ()), origins_of(one.shown.reached or ())
         for head in heads:
             begins = origins.get(head.tp, head.origin)

@@ -119,7 +119,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         step = asked.step or declared.source.records_per_epoch
         begins = self._begins(tx, subject, asked, seen, row)
         back = [(head, max(x, log_start)) for head, x, log_start in begins]
-        shown = shown_back_to(tx, subject.name, [head for head, _ in back])
+        shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
         if shown:
             # An epoch is shown before as a whole or not at all.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
