@@ -23,10 +23,7 @@ def shown_until(tx: Transaction, pipeline: str) -> Sequence[Reached]:
 
 
 def shown_back_to(accepted: Sequence[Accepted], heads: Sequence[Head]) -> Mapping[TopicPartition, int]:
-    """Where partitions can be extended back to at once, because sinks show what lies there, or show nothing of it.
-
-    Of the partitions that are named, sinks show what lies before the origin already, down to the offset that is given.
-    """
+    """The partitions of which a sink shows offsets before the origin, each with the lowest offset that it shows."""
     found: dict[TopicPartition, int] = {}
     for one in accepted:
         reached, origins = reached_of(one.shown.reached or ()), origins_of(one.shown.reached or ())
@@ -45,18 +42,24 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
     """
     if epoch.kind not in _READING or not ranges:
         return frozenset()
-    part = crossed(epoch, tx, ranges)
+    accepted = tx.receipts.accepted(epoch.pipeline)
+    part = _crossed(epoch, accepted, ranges)
     if part is not None:
         raise HeadMovedError(
             f"{epoch}: {part}. Nothing was changed. Abort the epoch, then clear its run from plan_epoch."
         )
-    accepted = tx.receipts.accepted(epoch.pipeline)
     return frozenset(one.shown_by for one in accepted if all(_parts_shown(epoch, one, ranges)))
 
 
 def crossed(epoch: Epoch, tx: Transaction, ranges: Sequence[PlannedRange]) -> str | None:
     """Which sink showed a part of an epoch's offsets before the ledger went back in time; None where none did."""
-    for one in tx.receipts.accepted(epoch.pipeline) if epoch.kind in _READING else ():
+    if epoch.kind not in _READING:
+        return None
+    return _crossed(epoch, tx.receipts.accepted(epoch.pipeline), ranges)
+
+
+def _crossed(epoch: Epoch, accepted: Sequence[Accepted], ranges: Sequence[PlannedRange]) -> str | None:
+    for one in accepted:
         shown = _parts_shown(epoch, one, ranges)
         if not all(shown) and any(part is not False for part in shown):
             first = next(planned for planned, part in zip(ranges, shown, strict=True) if part is not False)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 import psycopg2
 from psycopg2 import sql
 from sqlalchemy import Connection
@@ -13,6 +17,8 @@ from epochline.refused import RefusedRow
 from epochline.sinks.application import Application
 from epochline.sinks.rights import missing_rights
 from epochline.sinks.trial import error_in_words, is_rule, rows_where
+
+Looked = TypeVar("Looked")
 
 LIMITS = {"smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}
 """The lowest and the highest value of the integer types."""
@@ -103,8 +109,9 @@ def _refuse_failing_defaults(connection: Connection, what: Application, columns:
         (what.target.schema, what.target.name, columns),
     )
     for column, expression in found:
-        error = _evaluation_fails(connection, sql.SQL("SELECT {}").format(sql.SQL(expression)))
-        if error is not None:
+        evaluation = sql.SQL("SELECT {}").format(sql.SQL(expression))
+        error = _attempted(connection, partial(execute_sql, connection, evaluation))
+        if isinstance(error, psycopg2.Error):
             raise SealRefusedError(
                 f"{what.pipeline.name}: {what.sink}: the default of {column} fails: {error_in_words(error)[0]}. Nothing"
                 " was sealed. Correct the default, or fill the column."
@@ -124,11 +131,12 @@ def broken_checks(connection: Connection, what: Application) -> tuple[list[Refus
             unknown = True
             continue
         breaks = sql.SQL("{} AND ({}) IS FALSE").format(is_no_tombstone(what), sql.SQL(check.expression))
-        probe = sql.SQL("SELECT count(*) FROM {} s WHERE {}").format(what.staging, breaks)
-        if _evaluation_fails(connection, probe) is not None:
+        said = f"check {check.name}"
+        found = _attempted(connection, partial(rows_where, connection, what, breaks, said))
+        if isinstance(found, psycopg2.Error):
             unknown = True
-            continue
-        refused += rows_where(connection, what, breaks, f"check {check.name}")
+        else:
+            refused += found
     return refused, unknown
 
 
@@ -155,16 +163,17 @@ def is_no_tombstone(what: Application) -> sql.Composable:
     return sql.SQL("NOT s.{}").format(sql.Identifier(DELETED)) if what.sink.mode == "upsert" else sql.SQL("true")
 
 
-def _evaluation_fails(connection: Connection, statement: sql.Composable) -> psycopg2.Error | None:
+def _attempted(connection: Connection, look: Callable[[], Looked]) -> Looked | psycopg2.Error:
+    """What a look gives, or the error that it ends with; whatever it did is taken back."""
     execute_sql(connection, sql.SQL("SAVEPOINT evaluation"))
-    error = None
+    found: Looked | psycopg2.Error
     try:
-        execute_sql(connection, statement)
+        found = look()
     except psycopg2.Error as failure:
         if not is_rule(failure):
             raise
-        error = failure
+        found = failure
     # Also where all went well: what an expression calls may write.
     execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT evaluation"))
     execute_sql(connection, sql.SQL("RELEASE SAVEPOINT evaluation"))
-    return error
+    return found
