@@ -12,7 +12,6 @@ from sqlalchemy import Connection, Row
 from epochline.ledger.statements import run as execute
 from epochline.offsets import OffsetRange, PartitionCounts
 from epochline.pipeline import Pipeline
-from epochline.refused import Refused, by_partition
 
 _AT_ONCE = 1_000_000
 _FEW = 100  # one record may have many megabytes
@@ -115,14 +114,6 @@ class Recorded:
                 return
             yield list(page)
             after = (page[-1].topic_id, page[-1].partition, page[-1].offset)
-
-    def refused(self, epoch: RecordedEpoch) -> Refused:
-        """The records that a target refused before the epoch was committed, and that the epoch set aside."""
-        rows = execute(
-            self._connection, "audited_refused", pipeline=self._pipeline, epoch_id=epoch.epoch_id,
-            generation=epoch.generation, requeue=epoch.kind == "requeue",
-        )  # fmt: skip
-        return by_partition((row.topic, row.partition, row.offset, row.reason) for row in rows)
 
     def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:
         """By sink, how many rows were sealed."""

@@ -25,8 +25,9 @@ from epochline.ledger.driver_errors import explained
 from epochline.ledger.in_force import in_force
 from epochline.offsets import PartitionCounts
 from epochline.pipeline import Pipeline
+from epochline.refused import Refused
 from epochline.sinks.catalog import find_target
-from epochline.sinks.rules import with_rules
+from epochline.sinks.rules import refused_records, with_rules
 from epochline.staged import staged_tables
 from epochline.table import PostgresTable
 
@@ -153,7 +154,7 @@ class _Audit:
         with self._connection.begin():
             declared = self._recorded.declaration(group[0])
             ranges = {epoch.epoch_id: self._recorded.ranges(epoch) for epoch in group}
-            refused = {epoch.epoch_id: self._recorded.refused(epoch) for epoch in group}
+            refused = {epoch.epoch_id: self._refused(epoch) for epoch in group}
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Asked anew for each group: retention goes on while an audit runs.
@@ -181,6 +182,11 @@ class _Audit:
         driver: Any = self._connection.connection.dbapi_connection
         with closing(driver.cursor()) as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
+
+    def _refused(self, epoch: RecordedEpoch) -> Refused:
+        driver: Any = self._connection.connection.dbapi_connection
+        with closing(driver.cursor()) as cursor:
+            return refused_records(cursor, self._pipeline, epoch.epoch_id, epoch.generation)
 
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
         """Whether the rows of a target can be compared by value; ``said`` is None where they can."""

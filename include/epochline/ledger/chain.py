@@ -48,6 +48,10 @@ class PostgresChain:
     def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
         begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)
         self.write_origin(pipeline, generation, begun)
+        self.link(pipeline, generation, head)
+
+    def link(self, pipeline: str, generation: int, head: Head) -> None:
+        """Write what was committed between the head's origin and its next offset as one range of the generation."""
         if head.next_offset > head.origin:
             execute(
                 self._connection, "carry_over",

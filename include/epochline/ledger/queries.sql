@@ -274,13 +274,6 @@ WHERE c.pipeline = :pipeline AND c.epoch_id = :epoch_id
   AND (q.topic_id, q.partition, q."offset") > (:topic_id, :partition, :offset)
 ORDER BY q.topic_id, q.partition, q."offset" LIMIT :at_most
 
--- name: audited_refused
-SELECT f.topic, f.partition, f."offset", f.reason FROM epochline.refused_row f
-JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (f.pipeline, f.epoch_id)
-WHERE f.pipeline = :pipeline AND f."offset" IS NOT NULL AND CASE WHEN :requeue THEN f.epoch_id = :epoch_id
-      ELSE f.epoch_id <= :epoch_id AND e.kind <> 'requeue' AND f.generation = :generation END
-ORDER BY f.refused_id
-
 -- name: declared_losses
 SELECT topic, partition, start_offset, until_offset, generation FROM epochline.committed_range
 WHERE pipeline = :pipeline AND chosen_by = 'declared loss' ORDER BY generation, topic, partition, start_offset

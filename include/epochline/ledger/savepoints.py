@@ -136,7 +136,7 @@ class PostgresSavepoints:
                 partition=tp.partition, offset=origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch,
                 newest=head.time.newest, read_at=head.time.read_at,
             )  # fmt: skip
-            chain.carry_over(pipeline.name, row.generation, carried, chosen_by)
+            chain.link(pipeline.name, row.generation, carried)
         if undone:
             epochs = {"pipeline": pipeline.name, "epochs": list(undone)}
             execute(self._connection, "mark_undone", **epochs, by=epoch_id)

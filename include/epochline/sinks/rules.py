@@ -1,4 +1,4 @@
-"""What a target's columns ask of every single value beside their type: labels of enums, and NOT NULL."""
+"""What a target asks of single values beside their type (labels of enums, NOT NULL), and which records it refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named 
 
 from epochline.layout import StagedTable
 from epochline.names import QUARANTINE, split_table
+from epochline.refused import Refused, by_partition
 
 _COLUMNS = """
 SELECT a.attname, a.attnotnull,
@@ -18,6 +19,21 @@ FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 AND NOT a.attisdropped
 """
+
+_REFUSED = """
+SELECT f.topic, f.partition, f."offset", f.reason
+FROM epochline.refused_row f
+JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (f.pipeline, f.epoch_id)
+WHERE f.pipeline = %(pipeline)s AND f."offset" IS NOT NULL
+  AND (f.epoch_id = %(epoch_id)s OR e.kind <> 'requeue' AND f.epoch_id < %(epoch_id)s
+       AND f.generation = %(generation)s AND EXISTS (
+       SELECT FROM epochline.planned_range r
+       WHERE (r.pipeline, r.epoch_id) = (f.pipeline, %(epoch_id)s)
+         AND (r.topic_id, r.partition) = (f.topic_id, f.partition)
+         AND f."offset" >= r.start_offset AND f."offset" < r.until_offset))
+ORDER BY f.refused_id
+"""
+"""A requeue has no planned range: it tries again what was set aside before, and leaves out what it met itself."""
 
 
 def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTable, ...]:
@@ -40,3 +56,9 @@ def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
         not_null=frozenset(name for name, not_null, _ in found if not_null),
         labels={name: tuple(labels) for name, _, labels in found if labels is not None},
     )
+
+
+def refused_records(cursor: Cursor, pipeline: str, epoch_id: int, generation: int) -> Refused:
+    """The records that a target refused, in this epoch or in an earlier one, and that this epoch leaves out."""
+    cursor.execute(_REFUSED, {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation})
+    return by_partition(cursor.fetchall())

@@ -16,8 +16,8 @@ from epochline.failpoints import failpoint
 from epochline.layout import StagingTicket
 from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.pipeline import Pipeline
-from epochline.refused import Refused, by_partition
-from epochline.sinks.rules import with_rules
+from epochline.refused import Refused
+from epochline.sinks.rules import refused_records, with_rules
 from epochline.spark.connection import transaction
 from epochline.staged import staged_beside, staged_tables
 
@@ -46,21 +46,6 @@ WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id <
 _EVENT_TIMES = "SELECT topic, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = %s"
 
 _TARGETS = "SELECT sink, columns FROM epochline.planned_target WHERE pipeline = %s AND epoch_id = %s"
-
-
-_REFUSED = """
-SELECT f.topic, f.partition, f."offset", f.reason
-FROM epochline.refused_row f
-JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (f.pipeline, f.epoch_id)
-WHERE f.pipeline = %(pipeline)s AND f."offset" IS NOT NULL
-  AND (f.epoch_id = %(epoch_id)s OR e.kind <> 'requeue' AND f.generation = %(generation)s AND EXISTS (
-       SELECT FROM epochline.planned_range r
-       WHERE (r.pipeline, r.epoch_id) = (f.pipeline, %(epoch_id)s)
-         AND (r.topic_id, r.partition) = (f.topic_id, f.partition)
-         AND f."offset" >= r.start_offset AND f."offset" < r.until_offset))
-ORDER BY f.refused_id
-"""
-"""A requeue tries again what was set aside before: only what it met itself is left out of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +112,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     refused: Refused = {}
     if declaration.bad_records == "quarantine":
         failpoint("job.refused")
-        cursor.execute(_REFUSED, {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation})
-        refused = by_partition(cursor.fetchall())
+        refused = refused_records(cursor, pipeline, epoch_id, generation)
     ticket = StagingTicket(
         pipeline=pipeline, epoch_id=epoch_id, attempt=number, attempt_id=attempt_id,
         application_name=attempt.application_name, tables=tables, generation=generation, token=token,
