@@ -6,6 +6,7 @@ Every message says what happened, how many offsets, and what the operator may do
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from epochline.errors import DataLossError
 from epochline.offsets import Head, PlannedRange, TopicPartition
@@ -45,6 +46,38 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
         {tp: (f"its log ends at {end}", offset - end) for tp, (offset, end) in ends.items() if offset > end},
         {head.tp: head.next_offset for head in heads},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff:
+    """A sink shows a partition up to the offset ``shown``; of that log only what lies before ``end`` is left."""
+
+    shown_by: str
+    tp: TopicPartition
+    shown: int
+    end: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.shown_by} shows {self.tp} up to offset {self.shown}, as the lost ledger committed it, and its log"
+            f" was truncated to {self.end} since"
+        )
+
+
+def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence[CutOff]) -> None:
+    """Stop where records that a sink shows, and that the tables lack, were truncated before they were read again.
+
+    Raises:
+        DataLossError: there are such records; other records have, or will have, their offsets.
+    """
+    next_offsets = {head.tp: head.next_offset for head in heads}
+    lacking = [one for one in cut_off if one.shown > next_offsets.get(one.tp, one.shown)]
+    if lacking:
+        raise DataLossError(
+            f"{pipeline}: {_all([str(one) for one in lacking])}. Nothing was planned. The tables cannot have those"
+            f" records; `epochline adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation` reads what came in"
+            " their place, into all sinks."
+        )
 
 
 def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[TopicPartition, int | None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -24,45 +24,6 @@ class TopicPartition:
 
 Reached = Mapping[TopicPartition, int]
 """By partition, the offset at which the next epoch begins: what lies before was committed, or declared lost."""
-
-
-def stored_reached(stood: Mapping[TopicPartition, tuple[int, int]]) -> list[dict[str, Any]]:
-    """As JSON: by topic, where the chain of each partition begins (``origin``) and ends (``next``)."""
-    topics: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
-    for tp, (origin, end) in sorted(stood.items()):
-        held = topics.setdefault((tp.topic, tp.topic_id), {"origin": {}, "next": {}})
-        held["origin"][str(tp.partition)] = origin
-        held["next"][str(tp.partition)] = end
-    return [{"topic": topic, "topic_id": topic_id, **held} for (topic, topic_id), held in topics.items()]
-
-
-def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """Up to where, of what `stored_reached` gave.
-
-    Raises:
-        ValueError: it did not give this.
-    """
-    return _held(stored, "next")
-
-
-def origins_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """From where on, of what `stored_reached` gave; an older version did not say.
-
-    Raises:
-        ValueError: it did not give this.
-    """
-    return _held([one for one in stored if "origin" in one], "origin")
-
-
-def _held(stored: Iterable[Mapping[str, Any]], what: str) -> Reached:
-    try:
-        return {
-            TopicPartition(topic=one["topic"], topic_id=one["topic_id"], partition=int(partition)): int(offset)
-            for one in stored
-            for partition, offset in one[what].items()
-        }
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{stored!r} names no offsets of partitions") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +68,74 @@ class Head:
     next_offset: int
     epoch_id: int | None = None
     leader_epoch: int | None = None
+
+
+def stored_reached(heads: Iterable[Head]) -> list[dict[str, Any]]:
+    """Heads as JSON, by topic: for each partition its ``origin``, ``next`` offset and ``leader_epoch``."""
+    topics: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+    for head in sorted(heads, key=lambda one: one.tp):
+        held = topics.setdefault((head.tp.topic, head.tp.topic_id), {"origin": {}, "next": {}, "leader_epoch": {}})
+        partition = str(head.tp.partition)
+        held["origin"][partition] = head.origin
+        held["next"][partition] = head.next_offset
+        if head.leader_epoch is not None:
+            held["leader_epoch"][partition] = head.leader_epoch
+    return [{"topic": topic, "topic_id": topic_id, **held} for (topic, topic_id), held in topics.items()]
+
+
+def stored_heads(stored: Iterable[Mapping[str, Any]]) -> list[Head]:
+    """What `stored_reached` was given; where an older version wrote it, the origin of a partition is 0.
+
+    Raises:
+        ValueError: `stored_reached` did not write it.
+    """
+    origins, leader_epochs = origins_of(stored), _held(stored, "leader_epoch")
+    return [
+        Head(tp=tp, origin=origins.get(tp, 0), next_offset=offset, leader_epoch=leader_epochs.get(tp))
+        for tp, offset in reached_of(stored).items()
+    ]
+
+
+def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
+    """Up to where, of what `stored_reached` gave.
+
+    Raises:
+        ValueError: `stored_reached` did not write it.
+    """
+    return _held(stored, "next", always=True)
+
+
+def origins_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
+    """From where on, of what `stored_reached` gave; an older version did not say.
+
+    Raises:
+        ValueError: `stored_reached` did not write it.
+    """
+    return _held(stored, "origin")
+
+
+def cut_reached(stored: Iterable[Mapping[str, Any]], cuts: Reached) -> list[dict[str, Any]]:
+    """What `stored_reached` gave, no partition of it beyond its cut.
+
+    Raises:
+        ValueError: `stored_reached` did not write it.
+    """
+    return stored_reached(
+        replace(head, origin=min(head.origin, until), next_offset=min(head.next_offset, until))
+        for head in stored_heads(stored)
+        for until in [cuts.get(head.tp, head.next_offset)]
+    )
+
+
+def _held(stored: Iterable[Mapping[str, Any]], what: str, *, always: bool = False) -> Reached:
+    try:
+        return {
+            TopicPartition(topic=one["topic"], topic_id=one["topic_id"], partition=int(partition)): int(offset)
+            for one in stored
+            for partition, offset in (one[what] if always else one.get(what, {})).items()
+        }
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{stored!r} names no offsets of partitions") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

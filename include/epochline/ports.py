@@ -263,8 +263,8 @@ class Chain(Protocol):
     def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
         """Every partition's head, also of those that have only their origin; sorted."""
 
-    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Where each partition's chain began and ended once an epoch was committed, and none after it."""
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
+        """Every partition's head as it was once an epoch was committed, and none after it."""
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         """Write where a partition begins; nothing where it has an origin already."""
@@ -681,7 +681,7 @@ class Receipts(Protocol):
         """From here on an epoch is known that the ledger lost when it went back in time."""
 
     def accepted(self, pipeline: str) -> Sequence[Accepted]:
-        """What was accepted, in that order."""
+        """What was accepted, in that order; of an epoch that was accepted again, what was accepted last."""
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         """What is still to be shown, epochs in order."""

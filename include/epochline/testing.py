@@ -443,13 +443,15 @@ class FakeTransaction:
                 )
         return sorted(found, key=lambda head: head.tp)
 
-    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Mapping[TopicPartition, tuple[int, int]]:
-        found = {}
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
+        found = []
         for (name, number, tp), links in self.rows.chains.items():
             if (name, number) == (pipeline, generation):
                 then = [(start, until) for start, until, by in links if by is None or by <= epoch_id]
                 ends = max(until for _, until in then)
-                found[tp] = (min((start for start, _ in then if start is not None), default=ends), ends)
+                begins = min((start for start, _ in then if start is not None), default=ends)
+                leader_epoch = self.rows.leader_epochs.get((name, number, tp))
+                found.append(Head(tp=tp, origin=begins, next_offset=ends, leader_epoch=leader_epoch))
         return found
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
@@ -825,7 +827,7 @@ class FakeTransaction:
         self.rows.accepted.setdefault(pipeline, []).append(Accepted(shown_by=shown_by, shown=shown))
 
     def accepted(self, pipeline: str) -> Sequence[Accepted]:
-        return self.rows.accepted.get(pipeline, [])
+        return list({(one.shown_by, one.shown.token): one for one in self.rows.accepted.get(pipeline, [])}.values())
 
     def _receipts(self, pipeline: str) -> list[tuple[int, str, _ReceiptRow]]:
         rows = [(key[1], key[2], row) for key, row in self.rows.receipts.items() if key[0] == pipeline]

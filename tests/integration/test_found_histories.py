@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from epochline.errors import LedgerBehindError
 from epochline.local.stack import Stack
 from tests.integration.operators_machine import OperatorsMachine
 
@@ -63,3 +64,26 @@ def test_what_a_lost_ledger_extended_back_is_read_again_into_the_tables_alone_an
 
     assert history._shown() == history._rows()
     assert sum(history._rows().values()) == 6
+
+
+@pytest.mark.parametrize("truncated_after_accepting", [False, True])
+def test_what_a_folder_shows_of_records_that_were_truncated_since_is_not_taken_for_what_came_in_their_place(
+    history: OperatorsMachine, truncated_after_accepting: bool
+) -> None:
+    """INV-5, INV-8: offsets alone do not say that the log under them is another one now (trap 11)."""
+    history.a_pipeline(files=True, existing=False, startup="earliest")
+    history.a_run_goes_through()
+    history.a_backup_is_made()
+    history.produce(partition=1, records=2)
+    history.a_run_goes_through()
+    history.the_backup_is_put_back()
+    if truncated_after_accepting:
+        with pytest.raises(LedgerBehindError):
+            history._run()
+        history._act("accept-ledger")
+
+    history.a_log_is_truncated(lost=1, partition=1, records=4)
+    history.a_run_goes_through()
+    history._finish()
+
+    assert history.met["adopt-topic"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from epochline.backfill import IntervalOffsets
-from epochline.continuity import check_same_log
+from epochline.continuity import CutOff, check_same_log
 from epochline.coordinator.checks import check_same_cluster, check_topics, is_read
 from epochline.coordinator.interval import ask_interval
 from epochline.coordinator.startup import ask_startup
@@ -23,13 +23,15 @@ class Asked:
     """Kafka's answers.
 
     ``startup`` is what `ask_startup` found, ``leader_epoch_ends`` where the log of a former leader ends, for heads that
-    were read under one; ``backfill`` is where the interval lies, if there is one.
+    were read under one; ``backfill`` is where the interval lies, if there is one; ``cut_off`` is what sinks show
+    and the log no longer holds.
     """
 
     view: SourceView
     startup: Mapping[TopicPartition, int | None]
     leader_epoch_ends: Mapping[TopicPartition, int | None]
     backfill: IntervalOffsets | None
+    cut_off: Sequence[CutOff] = ()
 
 
 def ask(
@@ -38,8 +40,17 @@ def ask(
     row: PipelineRow,
     heads: Sequence[Head],
     interval: Interval | None = None,
+    shown: Sequence[tuple[str, Sequence[Head]]] = (),
 ) -> Asked:
     """Ask Kafka all that a plan needs to know, given what the ledger knows.
+
+    Args:
+        source: of the pipeline.
+        pipeline: its declaration.
+        row: its row of the ledger.
+        heads: every partition's head.
+        interval: of a backfill run.
+        shown: sinks with the places beyond the heads up to which they show every record.
 
     Raises:
         SourceUnavailableError: Kafka does not answer, or a partition has no leader.
@@ -60,7 +71,26 @@ def ask(
         startup=ask_startup(source, pipeline, heads, view),
         leader_epoch_ends=former_leaders_ends(source, read, view),
         backfill=None if interval is None else ask_interval(source, view, interval),
+        cut_off=cut_off(source, shown, view),
     )
+
+
+def cut_off(source: OffsetSource, shown: Sequence[tuple[str, Sequence[Head]]], view: SourceView) -> Sequence[CutOff]:
+    """What sinks show of the logs and the logs no longer hold, because they were truncated since (trap 11).
+
+    Of a topic that was made again nothing is asked: its offsets are other ones.
+    """
+    high_watermarks = {one.tp: one.high_watermark for one in view.partitions}
+    found = []
+    for shown_by, places in shown:
+        known = [place for place in places if place.tp in high_watermarks]
+        ends = former_leaders_ends(source, known, view)
+        for place in known:
+            end = ends.get(place.tp, high_watermarks[place.tp])
+            if end is None or end < place.next_offset:
+                # A log that knows no leader of that time holds nothing of what was shown.
+                found.append(CutOff(shown_by=shown_by, tp=place.tp, shown=place.next_offset, end=end or 0))
+    return found
 
 
 def former_leaders_ends(

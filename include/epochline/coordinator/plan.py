@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from epochline.backfill import parts_of
-from epochline.continuity import check_not_truncated, check_same_log
+from epochline.continuity import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.coordinator.asking import Asked, ask
 from epochline.coordinator.checks import (
     cannot_reopen,
@@ -30,7 +30,7 @@ from epochline.coordinator.interval import judge
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.recover import recover
-from epochline.coordinator.takeover import crossed, shown_until
+from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.effective import InForce, in_force
 from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
 from epochline.errors import PlanChangedError
@@ -83,6 +83,8 @@ class _Seen:
     heads: tuple[Head, ...]
     left: tuple[str, ...] = ()
     """What is still due in sinks that are declared no more."""
+    shown: Sequence[tuple[str, Sequence[Head]]] = ()
+    """Sinks with the places beyond the heads up to which they show every record."""
 
 
 def plan(
@@ -151,7 +153,7 @@ def plan(
     for _ in range(_TRIES):
         mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline)
-        asked = ask(source, pipeline, seen.row, seen.heads, interval)
+        asked = ask(source, pipeline, seen.row, seen.heads, interval, seen.shown)
         notes = [*recovered.notes, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             return _write_plan(
@@ -169,7 +171,9 @@ def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
         row = tx.epochs.lock_pipeline(pipeline.name)
         check_admitted(tx, pipeline.name)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
-        return _Seen(row=row, heads=heads, left=left_due(pipeline, tx.receipts.unpublished(pipeline.name)))
+        shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
+        left = left_due(pipeline, tx.receipts.unpublished(pipeline.name))
+        return _Seen(row=row, heads=heads, left=left, shown=shown)
 
 
 def _write_plan(
@@ -201,6 +205,7 @@ def _write_plan(
         watched = [head for head in heads if is_read(pipeline, head, view)]
         check_same_log(pipeline.name, watched, view.partitions)
         check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
+        check_shown_is_there(pipeline.name, watched, asked.cut_off)
         targets = tx.targets.inspect(pipeline)
         tx.targets.claim(pipeline)
         check_changes(tx, pipeline)
@@ -275,17 +280,19 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         row = known or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
         unfinished = tx.epochs.unfinished(pipeline.name)
+        shown = shown_ahead(tx.receipts.accepted(pipeline.name), heads)
         tx.targets.inspect(pipeline)
         check_states(tx, pipeline)
         idle = closes_windows(tx, pipeline)
     full = full_sinks(ledger, pipeline)
-    asked = ask(source, pipeline, row, heads)
+    asked = ask(source, pipeline, row, heads, shown=shown)
     view = asked.view
     origins = tuple(origins_of(pipeline, heads, view, asked.startup))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
     watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
     check_same_log(pipeline.name, watched, view.partitions)
     check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
+    check_shown_is_there(pipeline.name, watched, asked.cut_off)
     ends = {one.tp: one.last_stable for one in view.partitions}
     ranges = tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch))
     held_back = tuple(open_transactions(view))

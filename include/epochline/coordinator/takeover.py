@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from epochline.epoch import Epoch, EpochKind
 from epochline.errors import HeadMovedError
-from epochline.offsets import Head, PlannedRange, Reached, TopicPartition, origins_of, reached_of
+from epochline.offsets import Head, PlannedRange, Reached, TopicPartition, origins_of, reached_of, stored_heads
 from epochline.ports import Accepted, Transaction
 
 _READING = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK})
@@ -32,6 +32,16 @@ def shown_back_to(accepted: Sequence[Accepted], heads: Sequence[Head]) -> Mappin
             if begins < head.origin <= reached.get(head.tp, 0):
                 found[head.tp] = max(begins, found.get(head.tp, 0))
     return found
+
+
+def shown_ahead(accepted: Sequence[Accepted], heads: Sequence[Head]) -> list[tuple[str, list[Head]]]:
+    """Each sink that shows offsets which no head has reached, with the places up to which it does."""
+    next_offsets = {head.tp: head.next_offset for head in heads}
+    found = []
+    for one in accepted:
+        places = stored_heads(one.shown.reached or ())
+        found.append((one.shown_by, [at for at in places if at.next_offset > next_offsets.get(at.tp, 0)]))
+    return [(shown_by, places) for shown_by, places in found if places]
 
 
 def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
@@ -30,12 +30,17 @@ class PostgresChain:
             for row in rows
         ]
 
-    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Mapping[TopicPartition, tuple[int, int]]:
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
         rows = execute(self._connection, "reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
-        return {
-            TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id): (row.begins, row.ends)
+        return [
+            Head(
+                tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
+                origin=row.begins,
+                next_offset=row.ends,
+                leader_epoch=row.leader_epoch,
+            )
             for row in rows
-        }
+        ]
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
         execute(

@@ -131,7 +131,8 @@ ORDER BY topic, partition, topic_id
 
 -- name: reached
 -- The row of the origin says where the chain begins now; what was extended back since does not count.
-SELECT topic, topic_id, partition, coalesce(min(start_offset), max(until_offset)) AS begins, max(until_offset) AS ends
+SELECT topic, topic_id, partition, coalesce(min(start_offset), max(until_offset)) AS begins, max(until_offset) AS ends,
+       (array_agg(leader_epoch ORDER BY until_offset DESC, start_offset DESC NULLS LAST))[1] AS leader_epoch
 FROM epochline.committed_range
 WHERE pipeline = :pipeline AND generation = :generation AND (epoch_id IS NULL OR epoch_id <= :epoch_id)
 GROUP BY topic, topic_id, partition
@@ -710,8 +711,10 @@ INSERT INTO epochline.accepted_epoch (pipeline, shown_by, generation, epoch_id, 
 VALUES (:pipeline, :shown_by, :generation, :epoch_id, CAST(:token AS uuid), CAST(:reached AS jsonb))
 
 -- name: accepted_epochs
-SELECT shown_by, generation, epoch_id, token, reached FROM epochline.accepted_epoch
-WHERE pipeline = :pipeline ORDER BY accepted_id
+SELECT shown_by, generation, epoch_id, token, reached FROM (
+    SELECT DISTINCT ON (shown_by, token) * FROM epochline.accepted_epoch
+    WHERE pipeline = :pipeline ORDER BY shown_by, token, accepted_id DESC) newest
+ORDER BY accepted_id
 
 -- name: received
 SELECT sink FROM epochline.receipt WHERE pipeline = :pipeline AND epoch_id = :epoch_id

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from epochline.continuity import CutOff
+from epochline.coordinator.asking import cut_off
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.discard import sweep
 from epochline.coordinator.evidence import Evidence, ask_elsewhere, shown_by_group, unknown_to
-from epochline.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of
+from epochline.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of, stored_heads
 from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, known, refused
 from epochline.pipeline import Pipeline
 from epochline.planning import SourceView
@@ -26,6 +28,7 @@ class Found:
     evidence: Evidence
     mirrored: Reached
     view: SourceView
+    cut_off: Sequence[CutOff]
 
 
 class AcceptLedger(DirectAction[Parameters, Found]):
@@ -43,6 +46,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         declared, source = subject.declaration()
         evidence = ask_elsewhere(subject.ledger, source, declared)
         view = source.look(declared.source)
+        shown = [(one.shown_by, stored_heads(one.shown.reached or ())) for one in evidence]
         mirrored = source.mirrored(declared.consumer_group)
         return Found(
             evidence=evidence,
@@ -52,6 +56,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
                 if _is_ours(mirrored.get((one.tp.topic, one.tp.partition)))
             },
             view=view,
+            cut_off=cut_off(source, shown, view),
         )
 
     def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: Found) -> Preview:
@@ -75,6 +80,12 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         for one in unknown:
             lines += self._lost(one, heads, seen)
         lines += _cannot_be_had(declared, heads, seen.view)
+        lines += [
+            f"{one}: the tables cannot have those records, and"
+            f" `epochline adopt-topic {declared.name} {one.tp.topic} --at truncation` goes on with what came in"
+            " their place"
+            for one in seen.cut_off
+        ]
         return Preview(
             lines=lines,
             before={"last_epoch_id": row.last_epoch_id, "heads": {str(one.tp): one.next_offset for one in heads}},

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import Field
 
-from epochline.coordinator.asking import former_leaders_ends
+from epochline.continuity import CutOff
+from epochline.coordinator.asking import cut_off, former_leaders_ends
 from epochline.coordinator.commit import mirror
-from epochline.offsets import Head, TopicPartition
+from epochline.coordinator.takeover import shown_ahead
+from epochline.offsets import Head, TopicPartition, cut_reached
 from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
 from epochline.planning import PartitionView
 from epochline.ports import Transaction
@@ -37,6 +39,8 @@ class Logs:
     cluster_id: str | None
     partitions: Sequence[PartitionView]
     truncated: Mapping[TopicPartition, int | None]
+    cut_off: Sequence[CutOff]
+    """What sinks show since before the ledger went back in time, and the logs no longer hold."""
 
 
 class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
@@ -54,13 +58,19 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         with subject.ledger.transaction() as tx:
             row = tx.epochs.pipeline(subject.name)
             heads = tx.chain.heads(subject.name, row.generation) if row else ()
+            shown = shown_ahead(tx.receipts.accepted(subject.name), heads)
         view = source.look(declared.source)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
         # One that has not grown since ends before its head.
         cut = {one.tp: one.high_watermark for one in view.partitions if one.high_watermark < offsets.get(one.tp, 0)}
         truncated = cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]}
-        return Logs(cluster_id=view.cluster_id, partitions=view.partitions, truncated=truncated)
+        return Logs(
+            cluster_id=view.cluster_id,
+            partitions=view.partitions,
+            truncated=truncated,
+            cut_off=cut_off(source, shown, view),
+        )
 
     def foresee(self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs) -> Preview:
         row = tx.epochs.pipeline(subject.name)
@@ -76,6 +86,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
+        lines += [f"{one}: from there on it is shown like any other" for one in _shown_again(asked, seen)]
         if asked.cluster:
             lines.append(f"its offsets belong to Kafka cluster {seen.cluster_id} from now on, not to {row.cluster_id}")
         return Preview(
@@ -98,6 +109,11 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         for head in _carried(asked, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
         tx.targets.restart_order(declared)
+        for one in tx.receipts.accepted(subject.name):
+            cuts = {cut.tp: cut.end for cut in _shown_again(asked, seen) if cut.shown_by == one.shown_by}
+            if cuts and one.shown.reached is not None:
+                left = cut_reached(one.shown.reached, cuts)
+                tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
 
         def show() -> Sequence[str]:
             mirror(subject.ledger, source, subject.name)
@@ -129,7 +145,8 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             return f"{subject.name} reads no topic {asked.topic!r}, or Kafka does not have it."
         known = [head for head in heads if head.tp.topic == asked.topic]
         views = {one.tp: one for one in seen.partitions}
-        if all(head.tp in views and head.tp not in seen.truncated for head in known):
+        same_log = all(head.tp in views and head.tp not in seen.truncated for head in known)
+        if same_log and not _shown_again(asked, seen):
             return f"topic {asked.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
         if asked.at == "truncation":
             other = [head for head in known if head.tp not in views]
@@ -178,6 +195,10 @@ def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
         for head in heads
         if head.tp in begins and begins[head.tp] < head.next_offset
     ]
+
+
+def _shown_again(asked: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
+    return [one for one in seen.cut_off if one.tp.topic == asked.topic]
 
 
 def _state(generation: int, cluster: str | None, positions: Sequence[tuple[Any, int]]) -> dict[str, Any]:
