@@ -22,11 +22,11 @@ from kafka import KafkaAdminClient, KafkaProducer
 from bench.report import machine, write_section
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.kafka.preflight import check_topic
-from epochline.ledger.outbox import rows_of
-from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
-from epochline.outlets.topic import TopicSink
-from epochline.sink import Committable, SinkAttempt
+from epochline.postgres.ledger.outbox import rows_of
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.sink import Committable, SinkAttempt
+from epochline.sinks.topic import TopicSink
 
 ROWS = 100_000
 ROUNDS = 5

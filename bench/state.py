@@ -24,13 +24,13 @@ import psycopg2
 from bench.report import machine, write_section
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
-from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
 from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from epochline.spark.session import session
@@ -106,7 +106,7 @@ class Held:
             connection.cursor().execute(f"VACUUM (ANALYZE) {state}")
         subject = Subject(name=self.pipeline.name, ledger=self.ledger, declared=self.pipeline, source=self.kafka)
         accept = ACTIONS["accept-state"]
-        accept.act(subject, accept.asked({}), Order(actor="bench", reason="it was filled by hand"))  # type: ignore[attr-defined]
+        accept.act(subject, accept.asked({}), Request(actor="bench", reason="it was filled by hand"))  # type: ignore[attr-defined]
 
     def epoch(self, keys: Sequence[int]) -> None:
         """Send records of these keys, and run an epoch over them."""

@@ -19,16 +19,16 @@ import pyarrow as pa
 
 from bench.report import machine, write_section
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE, begin, commit, plan, seal
-from epochline.epoch import Run
-from epochline.ledger.parts import end_job
-from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
+from epochline.postgres.ledger.parts import end_job
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
+from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
-from epochline.spark.plan import read_plan
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.testing import FakeKafka
 
@@ -85,7 +85,7 @@ class Ruled:
             raise RuntimeError("the epoch is sealed already")
         ticket = read_plan(self._dsn, name, ticket.epoch_id, ticket.attempt).ticket
         spec = self._pipeline.spec
-        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
+        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self._dsn))
         (only,) = planned.ranges
         writer.commit([writer.write(self._batches(only.range.start, only.range.until))])

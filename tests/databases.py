@@ -13,8 +13,8 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import parse_dsn
 
-from epochline.ledger.migrate import upgrade
 from epochline.local.postgres import Postgres
+from epochline.postgres.ledger.migrate import upgrade
 
 QUICK: Mapping[str, str] = {"scram_iterations": "1"}
 """Settings for servers that many short sessions log in to: the passwords of a stack are random, so that the 4,096 rounds

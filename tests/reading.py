@@ -10,9 +10,9 @@ import pyarrow as pa
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import SourceUnavailableError
-from epochline.offsets import PlannedRange
+from epochline.protocol.offsets import PlannedRange
 
 
 def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: float) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 pipeline = Pipeline(
     name="city_lookup",
     source=KafkaSource(topics="city_lookup"),
-    # The cities are in the table of include/examples/city_lookup.sql; where that is, executors know by a service file.
+    # include/epochline_examples/city_lookup.sql makes the table; executors find its database by a service file.
     parse="pipelines.city_lookup:parse",
     record={"id": "text", "city": "text"},
     sinks=PostgresTable(table="city_of_id", columns={"id": "text", "city": "text"}),

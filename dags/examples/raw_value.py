@@ -1,14 +1,14 @@
-"""The documents' raw-value program: numbers from Kafka into t_test every ten seconds (include/examples/README.md)."""
+"""The documents' raw-value program: numbers from Kafka into t_test (include/epochline_examples/README.md)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
-from examples.raw_value import TOPIC
+from epochline_examples.raw_value import TOPIC
 
 pipeline = Pipeline(
     name="raw_value",
     source=KafkaSource(topics=TOPIC),
     parse="pipelines.raw_value:parse",
     record={"value": "varchar(255)"},
-    # The table is made by include/examples/raw_value.sql, exactly as in the documents: id and insert_time are its own.
+    # include/epochline_examples/raw_value.sql makes the table as in the documents: id and insert_time have defaults.
     sinks=PostgresTable(table="t_test", lineage=False),
     profile="kafka_to_db",
 )

@@ -8,24 +8,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from epochline.beside import Files, OwnSink
-    from epochline.declarations import epoch_dag
-    from epochline.event_time import EventTime
-    from epochline.parsing import Avro, Bytes, Json, Regex, Text
-    from epochline.pipeline import Pipeline
-    from epochline.reading import KafkaSource
-    from epochline.restart import Endless, FailureRate, FixedDelay, NoRestart
-    from epochline.settings import Settings
-    from epochline.startup import FromGroup, FromOffsets, FromTimestamp
-    from epochline.state import StateTable
-    from epochline.table import PostgresTable
-    from epochline.topic import KafkaTopic
-    from epochline.windowed import Windowed
-    from epochline.windows import Session, Sliding, Tumbling
+    from epochline.airflow.dag_file import epoch_dag
+    from epochline.declare.aggregation import Windowed
+    from epochline.declare.event_time import EventTime
+    from epochline.declare.external import CustomSink, Files
+    from epochline.declare.parsers import Avro, Bytes, Json, Regex, Text
+    from epochline.declare.pipeline import Pipeline
+    from epochline.declare.restart import Endless, FailureRate, FixedDelay, NoRestart
+    from epochline.declare.settings import Settings
+    from epochline.declare.source import KafkaSource
+    from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp
+    from epochline.declare.state import StateTable
+    from epochline.declare.table import PostgresTable
+    from epochline.declare.topic import KafkaTopic
+    from epochline.declare.windows import Session, Sliding, Tumbling
 
 __all__ = [
     "Avro",
     "Bytes",
+    "CustomSink",
     "Endless",
     "EventTime",
     "FailureRate",
@@ -38,7 +39,6 @@ __all__ = [
     "KafkaSource",
     "KafkaTopic",
     "NoRestart",
-    "OwnSink",
     "Pipeline",
     "PostgresTable",
     "Regex",
@@ -53,20 +53,20 @@ __all__ = [
 ]
 
 _MODULES = {
-    "beside": ("Files", "OwnSink"),
-    "declarations": ("epoch_dag",),
-    "event_time": ("EventTime",),
-    "parsing": ("Avro", "Bytes", "Json", "Regex", "Text"),
-    "pipeline": ("Pipeline",),
-    "reading": ("KafkaSource",),
-    "restart": ("Endless", "FailureRate", "FixedDelay", "NoRestart"),
-    "settings": ("Settings",),
-    "startup": ("FromGroup", "FromOffsets", "FromTimestamp"),
-    "state": ("StateTable",),
-    "table": ("PostgresTable",),
-    "topic": ("KafkaTopic",),
-    "windowed": ("Windowed",),
-    "windows": ("Session", "Sliding", "Tumbling"),
+    "airflow.dag_file": ("epoch_dag",),
+    "declare.aggregation": ("Windowed",),
+    "declare.event_time": ("EventTime",),
+    "declare.external": ("Files", "CustomSink"),
+    "declare.parsers": ("Avro", "Bytes", "Json", "Regex", "Text"),
+    "declare.pipeline": ("Pipeline",),
+    "declare.restart": ("Endless", "FailureRate", "FixedDelay", "NoRestart"),
+    "declare.settings": ("Settings",),
+    "declare.source": ("KafkaSource",),
+    "declare.startup": ("FromGroup", "FromOffsets", "FromTimestamp"),
+    "declare.state": ("StateTable",),
+    "declare.table": ("PostgresTable",),
+    "declare.topic": ("KafkaTopic",),
+    "declare.windows": ("Session", "Sliding", "Tumbling"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import IO, Any, Protocol
 
-from epochline.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
-from epochline.event_time import TimeStanding
-from epochline.layout import StagedTable, StagingTicket
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
-from epochline.reading import KafkaSource
-from epochline.refused import RefusedRow
-from epochline.savepoint import Savepoint
-from epochline.sink import Committable, ShownEpoch, Sink, WrittenPart
-from epochline.state import StateStanding
-from epochline.table import PostgresTable
+from epochline.declare.event_time import TimeStanding
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.state import StateStanding
+from epochline.declare.table import PostgresTable
+from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, Interval, Run
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition
+from epochline.protocol.planning import SourceView
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.savepoint import Savepoint
+from epochline.protocol.sink import Committable, ShownEpoch, Sink, WrittenPart
+from epochline.protocol.staging import StagedTable, StagingTicket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class EpochRows(Protocol):
     def is_undone(self, epoch: Epoch) -> bool:
         """Whether a restore or a replay undid what the epoch committed."""
 
-    def take_place(self, epoch: Epoch) -> bool:
+    def supersede(self, epoch: Epoch) -> bool:
         """Mark the epoch that a replay read undone by it, and forget what that one had quarantined.
 
         False where it is undone already, or a record that it quarantined was requeued.
@@ -169,7 +169,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PipelineStatus:
     """Whether a pipeline is paused or dropped, and by whose decision."""
 
     paused: Decision | None = None
@@ -195,7 +195,7 @@ class ActionRow:
 class Operators(Protocol):
     """What operators did to a pipeline. Callers hold the pipeline's row lock where they change something."""
 
-    def standing(self, pipeline: str) -> Standing:
+    def standing(self, pipeline: str) -> PipelineStatus:
         """Whether the pipeline is paused or dropped."""
 
     def pause(self, pipeline: str, by: str, reason: str) -> None:
@@ -559,13 +559,13 @@ class Savepoints(Protocol):
     def of(self, pipeline: str) -> Sequence[Savepoint]:
         """All of a pipeline, the newest last."""
 
-    def forget(self, pipeline: str, name: str) -> None:
+    def delete(self, pipeline: str, name: str) -> None:
         """Delete it, with its copies."""
 
     def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
         """Write it, with its copies, to a file."""
 
-    def take_in(self, source: IO[bytes]) -> Savepoint:
+    def import_savepoint(self, source: IO[bytes]) -> Savepoint:
         """Keep what a file holds, under its pipeline's name; new pipelines begin from it.
 
         Raises:
@@ -642,7 +642,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldReceipt:
+class AnnouncedReceipt:
     """A receipt as it is told to others: which epoch a sink shows, when, and which offsets it took."""
 
     epoch_id: int
@@ -698,13 +698,13 @@ class Receipts(Protocol):
     def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
         """By sink, what was committed of an epoch that every sink shows; nothing where one does not yet."""
 
-    def untold(self, pipeline: str) -> Sequence[ToldReceipt]:
+    def unannounced(self, pipeline: str) -> Sequence[AnnouncedReceipt]:
         """Receipts of sinks that show their epoch, and that nobody is known to have heard of, the oldest first."""
 
-    def tell(self, pipeline: str, receipts: Sequence[ToldReceipt], run: Run) -> None:
+    def announce(self, pipeline: str, receipts: Sequence[AnnouncedReceipt], run: Run) -> None:
         """Note which run's task tells them; whether it was heard is known later."""
 
-    def heard(self, pipeline: str, receipts: Sequence[ToldReceipt]) -> None:
+    def acknowledge(self, pipeline: str, receipts: Sequence[AnnouncedReceipt]) -> None:
         """Note that these were told, and heard; nothing for those that nobody told."""
 
 

@@ -17,20 +17,20 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from epochline.beside import Files
-from epochline.epoch import UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Interval, Run
+from epochline.declare.event_time import TimeStanding
+from epochline.declare.external import Files
+from epochline.declare.names import QUARANTINE
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.state import StateDigest, StateStanding
+from epochline.declare.table import PostgresTable
 from epochline.errors import EpochNotFoundError, PlanChangedError, TargetError, TopicMissingError
-from epochline.event_time import TimeStanding
-from epochline.layout import StagedTable, StagingTicket
-from epochline.names import QUARANTINE
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
-from epochline.pipeline import Pipeline
-from epochline.planning import PartitionView, SourceView
 from epochline.ports import (
     PAUSE_AFTER_FAILURES,
     Aborts,
     Accepted,
     ActionRow,
+    AnnouncedReceipt,
     Applied,
     Attempts,
     Chain,
@@ -44,25 +44,35 @@ from epochline.ports import (
     Operators,
     PartSum,
     PipelineRow,
+    PipelineStatus,
     Prepared,
     Quarantine,
     Receipts,
     Savepoints,
     Selection,
-    Standing,
     States,
     TableDifference,
     Targets,
     Times,
-    ToldReceipt,
     Upserted,
 )
-from epochline.reading import KafkaSource
-from epochline.refused import RefusedRow
-from epochline.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
-from epochline.staged import staged_beside, staged_tables
-from epochline.state import StateDigest, StateStanding
-from epochline.table import PostgresTable
+from epochline.protocol.epoch import (
+    UNFINISHED,
+    Attempt,
+    AttemptState,
+    Counts,
+    Epoch,
+    EpochKind,
+    EpochState,
+    Interval,
+    Run,
+)
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange, TopicPartition, add_up
+from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.sink import Committable, ShownEpoch, Sink, SinkAttempt, WrittenPart
+from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.protocol.staging_tables import staged_external, staged_tables
 
 Key = tuple[str, int]
 
@@ -205,7 +215,7 @@ class _Rows:
     claims: dict[str, str] = field(default_factory=dict)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
     requeue_claims: dict[tuple[str, int], list[tuple[int, str, int, int]]] = field(default_factory=dict)
-    standing: dict[str, Standing] = field(default_factory=dict)
+    standing: dict[str, PipelineStatus] = field(default_factory=dict)
     actions: list[ActionRow] = field(default_factory=list)
     settings: dict[tuple[str, int], Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     aborts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -416,7 +426,7 @@ class FakeTransaction:
     def is_undone(self, epoch: Epoch) -> bool:
         return (epoch.pipeline, epoch.epoch_id) in self.rows.undone
 
-    def take_place(self, epoch: Epoch) -> bool:
+    def supersede(self, epoch: Epoch) -> bool:
         old = (epoch.pipeline, epoch.replays or 0)
         if old in self.rows.undone:
             return False
@@ -556,8 +566,8 @@ class FakeTransaction:
 
     # Operators.
 
-    def standing(self, pipeline: str) -> Standing:
-        return self.rows.standing.get(pipeline, Standing())
+    def standing(self, pipeline: str) -> PipelineStatus:
+        return self.rows.standing.get(pipeline, PipelineStatus())
 
     def pause(self, pipeline: str, by: str, reason: str) -> None:
         decided = Decision(by=by, at=self._now(), reason=reason)
@@ -607,7 +617,7 @@ class FakeTransaction:
             pipeline=attempt.pipeline, epoch_id=attempt.epoch_id, attempt=attempt.number,
             attempt_id=attempt.attempt_id, application_name=attempt.application_name,
             tables=self.rows.attempts[attempt.attempt_id].tables,
-            token=attempt.token, beside=staged_beside(pipeline),
+            token=attempt.token, external=staged_external(pipeline),
         )  # fmt: skip
 
     def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
@@ -695,7 +705,7 @@ class FakeTransaction:
 
     def claim(self, pipeline: Pipeline) -> None:
         places = [sink.table for sink in pipeline.tables]
-        for place in places + [sink.path for sink in pipeline.beside if isinstance(sink, Files)]:
+        for place in places + [sink.path for sink in pipeline.external if isinstance(sink, Files)]:
             new = place not in self.rows.claims
             owner = self.rows.claims.setdefault(place, pipeline.name)
             if new and any(row.get("_epoch") is not None for row in self.rows.targets.get(place, [])):
@@ -795,7 +805,7 @@ class FakeTransaction:
         manifests = self.rows.attempts[attempt.attempt_id].manifests
         names = {sink.table: (sink.table, True) for sink in pipeline.targets}
         names |= {box.topic.name: (box.table, False) for box in pipeline.outboxes}
-        names |= {sink.name: (sink.name, False) for sink in pipeline.beside}
+        names |= {sink.name: (sink.name, False) for sink in pipeline.external}
         for sink, (manifest, shown) in names.items():
             if sink in shown_before:
                 continue
@@ -863,9 +873,9 @@ class FakeTransaction:
             return {}
         return {sink: row.committable for sink, row in own.items()}
 
-    def untold(self, pipeline: str) -> Sequence[ToldReceipt]:
+    def unannounced(self, pipeline: str) -> Sequence[AnnouncedReceipt]:
         return [
-            ToldReceipt(
+            AnnouncedReceipt(
                 epoch_id=epoch_id,
                 sink=sink,
                 rows=row.committable.rows,
@@ -876,11 +886,11 @@ class FakeTransaction:
             if row.shown_at is not None and not row.heard
         ]
 
-    def tell(self, pipeline: str, receipts: Sequence[ToldReceipt], run: Run) -> None:
+    def announce(self, pipeline: str, receipts: Sequence[AnnouncedReceipt], run: Run) -> None:
         for one in receipts:
             self.rows.receipts[pipeline, one.epoch_id, one.sink].told_by = run.run_id
 
-    def heard(self, pipeline: str, receipts: Sequence[ToldReceipt]) -> None:
+    def acknowledge(self, pipeline: str, receipts: Sequence[AnnouncedReceipt]) -> None:
         for one in receipts:
             row = self.rows.receipts[pipeline, one.epoch_id, one.sink]
             row.heard = row.told_by is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochline.declarations import find
+from epochline.config.discovery import find
 from tests.airflow.conftest import Scheduler
 from tests.conftest import AIRFLOW_DAGS
 from tests.crash.checker import assert_chain, assert_counts
@@ -16,7 +16,7 @@ def assert_exact(scheduler: Scheduler, pipeline: str, values: dict[int, list[str
     assert scheduler.heads(pipeline) == {p: len(some) for p, some in values.items()}
     assert scheduler.group_offsets(pipeline) == scheduler.heads(pipeline)
     assert not [name for name in scheduler.staging_tables() if pipeline in name]
-    judged = Judged(scheduler, pipeline)
+    judged = IntervalReport(scheduler, pipeline)
     assert_chain(judged)
     assert_counts(judged)
 
@@ -25,7 +25,7 @@ def produced(values: dict[int, list[str]]) -> list[tuple[str, int]]:
     return sorted((value, partition) for partition, some in values.items() for value in some)
 
 
-class Judged:
+class IntervalReport:
     """A pipeline of the scheduler, for the checks of the crash suite."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:

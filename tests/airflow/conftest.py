@@ -18,9 +18,9 @@ import pytest
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 
-from epochline.declarations import find, find_all
-from epochline.ledger.postgres import PostgresLedger
+from epochline.config.discovery import find, find_all
 from epochline.local.stack import Stack
+from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.conftest import AIRFLOW_DAGS, kill_airflow
 
 PATIENCE_SECONDS = 300.0

@@ -11,9 +11,9 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from epochline.airflow.assets import events_of, extra_of, sink_asset, tell_airflow
+from epochline.airflow.assets import announce_to_airflow, events_of, extra_of, sink_asset
 from epochline.errors import LedgerUnavailableError
-from epochline.ports import ToldReceipt
+from epochline.ports import AnnouncedReceipt
 from tests.contract.worlds import World, fake_world
 
 
@@ -67,7 +67,7 @@ def test_a_task_emits_one_event_per_epoch_and_sink_with_its_offsets(world: World
     world.to_committed("run-2")
     given = context(world)
 
-    assert tell_airflow(world.ledger, world.pipeline, given) == 2
+    assert announce_to_airflow(world.ledger, world.pipeline, given) == 2
 
     first, second = emitted(world, given)
     assert first.dest_asset_key.uri == second.dest_asset_key.uri == "epochline://orders/orders"
@@ -78,12 +78,12 @@ def test_a_task_emits_one_event_per_epoch_and_sink_with_its_offsets(world: World
 def test_what_arrived_is_not_told_again_and_an_event_of_another_ledger_is_not_mistaken_for_it(world: World) -> None:
     """A ledger that was set back gives the epoch's number a second time."""
     given = context(world)
-    tell_airflow(world.ledger, world.pipeline, given)
+    announce_to_airflow(world.ledger, world.pipeline, given)
     (event,) = emitted(world, given)
     another = SimpleNamespace(extra={**event.extra, "shown_at": "2026-01-01T00:00:00+00:00"})
 
-    assert tell_airflow(world.ledger, world.pipeline, context(world, another)) == 1
-    assert tell_airflow(world.ledger, world.pipeline, context(world, another, event)) == 0
+    assert announce_to_airflow(world.ledger, world.pipeline, context(world, another)) == 1
+    assert announce_to_airflow(world.ledger, world.pipeline, context(world, another, event)) == 0
 
 
 @pytest.mark.parametrize("broken", ["ledger", "airflow"])
@@ -101,17 +101,17 @@ def test_a_task_whose_telling_fails_succeeds_and_the_next_one_tells(
         del given["inlet_events"]
     ledger: Any = Lost() if broken == "ledger" else world.ledger
 
-    assert tell_airflow(ledger, world.pipeline, given) == 0
+    assert announce_to_airflow(ledger, world.pipeline, given) == 0
 
     assert emitted(world, given) == []
     assert "epochs.not_told pipeline=orders" in caplog.text
-    assert tell_airflow(world.ledger, world.pipeline, context(world)) == 1
+    assert announce_to_airflow(world.ledger, world.pipeline, context(world)) == 1
 
 
 def test_what_an_event_says_does_not_depend_on_the_time_zone_of_the_session() -> None:
     """It is compared with what arrived."""
     moment = datetime(2026, 11, 22, 6, tzinfo=UTC)
-    one = ToldReceipt(epoch_id=1, sink="orders", rows=1, shown_at=moment, offsets={"orders": {"0": (0, 1)}})
+    one = AnnouncedReceipt(epoch_id=1, sink="orders", rows=1, shown_at=moment, offsets={"orders": {"0": (0, 1)}})
 
     elsewhere = replace(one, shown_at=moment.astimezone(timezone(timedelta(hours=2))))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from epochline.declarations import find_all
+from epochline.config.discovery import find_all
 
 ROOT = Path(__file__).parents[2]
 # Files of pipelines; that of the operations is looked at in test_operations_dags.py.
@@ -150,7 +150,7 @@ def test_the_tasks_are_plan_pre_commit_commit_with_abort_as_their_teardown(dags:
 
 def publishes(dag: dict[str, Any]) -> list[str]:
     """The task that shows epochs in sinks that follow the commit, where there are such."""
-    return ["publish"] if find_all(ROOT / "dags")[dag["id"]].following else []
+    return ["publish"] if find_all(ROOT / "dags")[dag["id"]].post_commit_sinks else []
 
 
 def test_a_run_publishes_also_where_it_had_nothing_to_read_or_failed_and_waits_for_no_sink_for_ever(

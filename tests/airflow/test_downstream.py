@@ -36,7 +36,7 @@ def test_an_event_comes_for_each_epoch_although_its_task_is_killed_and_a_consume
     eventually("the consumer's DAG is there", lambda: _dag(scheduler, "told_summaries"), 120)
     scheduler.pause("told_summaries", False)
     scheduler.prepare("told", {0: ["a", "b"], 1: ["c"]})
-    with failing(scheduler, "told", "tell.committed.2:exit"):
+    with failing(scheduler, "told", "announce.committed.2:exit"):
         lost = scheduler.run("told")
     assert lost["commit_epoch"] == "failed"
     assert scheduler.epoch("told", 1)[0] == "COMMITTED"
@@ -94,7 +94,7 @@ def test_what_is_committed_is_published_once_although_the_task_is_killed_and_not
     assert (stuck["run"], stuck["commit_epoch"], stuck["publish"]) == ("failed", "success", "failed")
     assert _published(scheduler) == ["a", "b", "c"]
 
-    with failing(scheduler, "published", "asking.source.look:exit"):
+    with failing(scheduler, "published", "observe.source.look:exit"):
         failed = scheduler.run("published")
     assert (failed["run"], failed["plan_epoch"], failed["publish"]) == ("failed", "failed", "failed")
     assert _published(scheduler) == ["a", "b", "c", "d"]

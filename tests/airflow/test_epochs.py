@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-import access_log_check
-import access_log_maker
 from epochline.kafka.feed import feed
+from epochline_examples.access_log import check as access_log_check
+from epochline_examples.access_log import maker as access_log_maker
 from tests.airflow.conftest import Scheduler
 
 LINES = 10_000

@@ -20,11 +20,11 @@ import json, sys
 import warnings; warnings.simplefilter("ignore")
 from datetime import UTC, datetime, timedelta
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.airflow.dag import epoch_dag
+from epochline.airflow.dag import build_dag
 from airflow.serialization.serialized_objects import DagSerialization
 
 def intervals(schedule):
-    dag = epoch_dag(Pipeline(
+    dag = build_dag(Pipeline(
         name="p", source=KafkaSource(topics="t"), parse=Text(), schedule=schedule,
         sinks=[PostgresTable(table="t", columns={"value": "text"})],
     ))
@@ -82,7 +82,7 @@ def test_only_a_backfill_run_has_an_interval() -> None:
     from airflow.utils.types import DagRunType
 
     from epochline.airflow.connections import interval_of
-    from epochline.epoch import Interval
+    from epochline.protocol.epoch import Interval
 
     later = NOON + timedelta(hours=1)
 

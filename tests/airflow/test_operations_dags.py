@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from epochline.epoch import EpochState
 from epochline.operations import ACTIONS
+from epochline.protocol.epoch import EpochState
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,7 +141,7 @@ def test_the_janitors_dag_ends_what_nobody_stages_in_every_database_that_is_name
 def test_a_run_acts_only_when_confirmed_and_is_written_down_with_who_triggered_it(
     act: Callable[..., Any], postgres_dsn: str
 ) -> None:
-    from epochline.ledger.postgres import PostgresLedger
+    from epochline.postgres.ledger.transactions import PostgresLedger
     from tests.contract.worlds import postgres_world, quarantined
 
     quarantined(postgres_world(postgres_dsn))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from epochline.coordinator import abort
-from epochline.epoch import Run
-from epochline.ledger.postgres import PostgresLedger
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
 from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import held, let_go, sealed_but_paused, some_parts_but_not_all
@@ -138,10 +138,10 @@ def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: S
     assert committed(scheduler, "backfilled") == epochs
     assert_exact(scheduler, "backfilled", inside)
 
-    beside = scheduler.trigger("backfilled")
+    external = scheduler.trigger("backfilled")
     runs = backfill(scheduler, "backfilled", reprocess_behavior="completed")
     assert [run["state"] for run in runs] == ["success"] * 3
-    assert scheduler.wait("backfilled", beside) == "success"
+    assert scheduler.wait("backfilled", external) == "success"
     assert_exact(scheduler, "backfilled", added(inside, after))
 
 

@@ -116,10 +116,10 @@ def test_the_search_for_spark_connect_finds_it(line: str) -> None:
 )
 def test_a_template_in_what_a_trigger_says_is_not_rendered(said: str) -> None:
     """SEC-2: params fill templates, and what they hold is text from then on."""
-    from epochline.airflow.dag import epoch_dag
+    from epochline.airflow.dag import build_dag
     from tests.contract.worlds import orders
 
-    task = epoch_dag(orders()).get_task("plan_epoch")
+    task = build_dag(orders()).get_task("plan_epoch")
 
     task.render_template_fields({"params": {"note": said, "record_limit": 5}})
 
@@ -128,10 +128,10 @@ def test_a_template_in_what_a_trigger_says_is_not_rendered(said: str) -> None:
 
 def test_only_the_epochs_id_passes_between_tasks() -> None:
     """SEC-5, B4: every template of the DAG reads the params or the id that `plan_epoch` left."""
-    from epochline.airflow.dag import epoch_dag
+    from epochline.airflow.dag import build_dag
     from tests.contract.worlds import orders
 
-    dag = epoch_dag(orders())
+    dag = build_dag(orders())
     templates = {
         value
         for task in dag.tasks

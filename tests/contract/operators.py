@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from epochline.operations import ACTIONS, Done, Order, Preview, Subject
+from epochline.operations import ACTIONS, ActionPreview, Done, Request, Subject
 from tests.contract.worlds import World
 
-ORDER = Order(actor="ada@here", reason="because a test says so")
+ORDER = Request(actor="ada@here", reason="because a test says so")
 
 
 def subject(world: World) -> Subject:
     return Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
 
 
-def foresee(world: World, action: str, **parameters: Any) -> Preview:
+def preview_of(world: World, action: str, **parameters: Any) -> ActionPreview:
     return ACTIONS[action].preview(subject(world), ACTIONS[action].parameters(**parameters))
 
 

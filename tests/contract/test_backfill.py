@@ -10,8 +10,8 @@ import pytest
 
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome, abort
-from epochline.epoch import EpochKind, Interval
 from epochline.errors import BeforeOriginError
+from epochline.protocol.epoch import EpochKind, Interval
 from tests.contract.worlds import World, fake_world, orders, postgres_world, run
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)

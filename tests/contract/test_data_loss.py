@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from epochline.coordinator import Plan, PlanOutcome, abort, preview
-from epochline.epoch import AbortOutcome, EpochState
 from epochline.errors import DataLossError, SourceError
-from epochline.layout import StagingTicket
-from epochline.planning import OpenTransaction
+from epochline.protocol.epoch import AbortOutcome, EpochState
+from epochline.protocol.planning import OpenTransaction
+from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import World, fake_world, postgres_world, run
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from epochline import KafkaSource, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome, abort
-from epochline.epoch import EpochKind, EpochState
+from epochline.declare.names import QUARANTINE
 from epochline.errors import ActionRefusedError, HeadMovedError, PipelinePausedError, SealRefusedError
-from epochline.names import QUARANTINE
-from epochline.offsets import PartitionCounts, chain_breaks
 from epochline.operations import ACTIONS, EpochAction
+from epochline.protocol.epoch import EpochKind, EpochState
+from epochline.protocol.offsets import PartitionCounts, chain_breaks
 from epochline.testing import FakeKafka
-from tests.contract.operators import ORDER, act, foresee, heads, made_again, subject, written
+from tests.contract.operators import ORDER, act, heads, made_again, preview_of, subject, written
 from tests.contract.worlds import World, bad_record, fake_world, orders, postgres_world, quarantined, run
 
 
@@ -90,7 +90,7 @@ def test_a_record_that_fails_again_stays_with_the_new_reason_and_may_be_requeued
     requeued(world, "run-2", [2], [3], everything=True)
 
     assert (at(world, 2), at(world, 3)) == ([2], [])
-    assert foresee(world, "requeue", like="still bad%").before == {"quarantined": {"orders-0": 1}}
+    assert preview_of(world, "requeue", like="still bad%").before == {"quarantined": {"orders-0": 1}}
     requeued(world, "run-3", [3], [], offset=3)
     assert (at(world, 2), at(world, 3), world.quarantined()) == ([2], [3], 2)
 
@@ -111,7 +111,7 @@ def test_a_record_that_fails_again_stays_with_the_new_reason_and_may_be_requeued
 def test_records_are_chosen_by_what_is_given(world: World, parameters: dict[str, Any], records: int) -> None:
     quarantined(world)
 
-    foreseen = foresee(world, "requeue", **parameters)
+    foreseen = preview_of(world, "requeue", **parameters)
 
     if records:
         assert foreseen.before == {"quarantined": {"orders-0": records}}
@@ -202,7 +202,7 @@ def test_records_of_an_earlier_generation_are_requeued_when_it_is_named(world: W
     made_again(world)
     act(world, "adopt-topic", topic="orders", at="latest")
 
-    assert "no record in the quarantine fits" in (foresee(world, "requeue", everything=True).refusal or "")
+    assert "no record in the quarantine fits" in (preview_of(world, "requeue", everything=True).refusal or "")
     requeued(world, "run-2", [2, 3], [], everything=True, generation=1)
 
     assert (at(world, 2), at(world, 3)) == ([2], [2])
@@ -213,7 +213,7 @@ def test_a_replaced_table_takes_no_requeued_records(world: World) -> None:
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode="replace")])
 
     assert "the requeued records would take the place of all" in (
-        foresee(world, "requeue", everything=True).refusal or ""
+        preview_of(world, "requeue", everything=True).refusal or ""
     )
 
 
@@ -333,7 +333,7 @@ def test_what_was_committed_in_an_earlier_generation_is_not_committed_again(worl
     world.kafka.change("orders", 1, last_stable=4, high_watermark=4)
     act(world, "adopt-topic", topic="orders", at="latest")
 
-    foreseen = foresee(world, "extend-back", to="earliest")
+    foreseen = preview_of(world, "extend-back", to="earliest")
 
     assert foreseen.before == {"origins": {"orders-0": 12}}
     assert foreseen.after == {"origins": {"orders-0": 10}}
@@ -344,7 +344,7 @@ def test_a_target_that_depends_on_the_order_of_epochs_is_refused(world: World, m
     late(world)
     world.pipeline = orders(sinks=[PostgresTable(table="orders", columns={"value": "text"}, mode=mode)])
 
-    assert "only rows of mode append and add" in (foresee(world, "extend-back", to="earliest").refusal or "")
+    assert "only rows of mode append and add" in (preview_of(world, "extend-back", to="earliest").refusal or "")
 
 
 @pytest.mark.parametrize("to", ["yesterday", "", "-3"])

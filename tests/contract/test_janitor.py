@@ -9,9 +9,9 @@ import psycopg2
 import pytest
 
 from epochline.coordinator import begin
-from epochline.epoch import EpochState
 from epochline.errors import EpochFencedError
 from epochline.operations import tidy
+from epochline.protocol.epoch import EpochState
 from tests.contract.worlds import World, fake_world, postgres_world, rows_of, run, seen_in
 
 LONG_AGO = timedelta(hours=-2)

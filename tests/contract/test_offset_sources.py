@@ -11,8 +11,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from epochline import KafkaSource
 from epochline.kafka.source import KafkaOffsets
-from epochline.offsets import TopicPartition
 from epochline.ports import OffsetSource
+from epochline.protocol.offsets import TopicPartition
 from epochline.testing import FakeKafka
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -10,7 +10,6 @@ import pytest
 
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome, abort, preview
-from epochline.epoch import EpochState
 from epochline.errors import (
     ActionRefusedError,
     DataLossError,
@@ -20,8 +19,9 @@ from epochline.errors import (
     SourceUnavailableError,
     TargetError,
 )
-from epochline.operations import Order
-from tests.contract.operators import act, foresee, heads, made_again, written
+from epochline.operations import Request
+from epochline.protocol.epoch import EpochState
+from tests.contract.operators import act, heads, made_again, preview_of, written
 from tests.contract.worlds import World, fake_world, orders, postgres_world, run
 
 
@@ -38,13 +38,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.mark.parametrize("reason", ["", "  "])
 def test_an_action_without_a_reason_is_refused(reason: str) -> None:
     with pytest.raises(ActionRefusedError, match="say why"):
-        Order(actor="ada@here", reason=reason)
+        Request(actor="ada@here", reason=reason)
 
 
 @pytest.mark.parametrize("action", ["pause", "drop", "declare-loss", "resume"])
 def test_a_pipeline_that_the_ledger_does_not_know_is_named(world: World, action: str) -> None:
     with pytest.raises(EpochNotFoundError, match="knows no pipeline 'orders'"):
-        foresee(world, action)
+        preview_of(world, action)
     with pytest.raises(EpochNotFoundError, match="knows no pipeline 'orders'"):
         act(world, action)
     assert written(world) == []
@@ -67,7 +67,7 @@ def test_a_preview_changes_nothing_and_is_what_is_then_done_and_written(
         made_again(world)
     before = heads(world, 1)
 
-    foreseen = foresee(world, action, **parameters)
+    foreseen = preview_of(world, action, **parameters)
 
     assert foreseen.refusal is None
     assert foreseen.lines
@@ -99,7 +99,7 @@ def test_an_operators_abort_ends_a_pre_committed_epoch_and_is_written_with_it(wo
 def test_a_committed_epoch_is_not_aborted_and_nothing_is_written(world: World) -> None:
     world.to_committed()
 
-    assert "cannot be aborted" in (foresee(world, "abort", epoch=1).refusal or "")
+    assert "cannot be aborted" in (preview_of(world, "abort", epoch=1).refusal or "")
     with pytest.raises(ActionRefusedError, match="with 15 rows; a committed epoch cannot be aborted"):
         act(world, "abort", epoch=1)
     assert written(world) == []
@@ -247,7 +247,7 @@ def test_a_truncated_topic_is_adopted_and_what_is_read_twice_is_said_before(worl
     world.to_committed()
     world.kafka.change("orders", 0, last_stable=4, high_watermark=4)
 
-    foreseen = foresee(world, "adopt-topic", topic="orders")
+    foreseen = preview_of(world, "adopt-topic", topic="orders")
 
     assert any("orders-0: offsets from 0 on were committed before" in line for line in foreseen.lines)
     act(world, "adopt-topic", topic="orders", at="latest")

@@ -12,11 +12,11 @@ import psycopg2
 import pytest
 
 from epochline import FailureRate, FixedDelay, Settings
+from epochline.config.resolve import resolve_settings
 from epochline.coordinator import PlanOutcome, abort
-from epochline.effective import in_force
-from epochline.epoch import AbortOutcome, EpochState
+from epochline.declare.settings import PerRun
 from epochline.errors import PipelinePausedError, RestartsExhaustedError
-from epochline.settings import PerRun
+from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.testing import FakeLedger
 from tests.contract.worlds import World, fake_world, orders, postgres_world, run
 
@@ -162,7 +162,7 @@ def test_an_epoch_keeps_the_settings_in_force_and_what_decided_each(clock: Clock
     world = clock.world
     world.pipeline = orders(settings=Settings(minimum_pause=10, restart=FixedDelay(attempts=3)))
 
-    world.plan(settings=in_force(world.pipeline, file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)))
+    world.plan(settings=resolve_settings(world.pipeline, file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)))
 
     kept = settings_of(world, 1)
     assert kept["minimum_pause"] == {"value": 5.0, "from": "run conf"}

@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.beside import Files
 from epochline.coordinator import PlanOutcome, abort, plan, preview, renew
-from epochline.epoch import AbortOutcome, CommitOutcome, EpochState
+from epochline.declare.external import Files
 from epochline.errors import (
     DataLossError,
     DeclarationError,
@@ -23,6 +22,7 @@ from epochline.errors import (
     SealRefusedError,
     TargetError,
 )
+from epochline.protocol.epoch import AbortOutcome, CommitOutcome, EpochState
 from tests.contract.worlds import LEASE, World, fake_world, orders, postgres_world, rows_of, run, seen_in
 
 LOST = "0b5f3a52-6d0e-4b0c-9a57-7c1c3f3f6d11"

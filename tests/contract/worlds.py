@@ -12,13 +12,13 @@ from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, begin, commit, plan, seal
-from epochline.epoch import Run
-from epochline.layout import StagingTicket
-from epochline.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import QUARANTINE
-from epochline.offsets import PartitionCounts, PlannedRange
+from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
+from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import PartitionCounts, PlannedRange
+from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka, FakeLedger
 
 LEASE = timedelta(seconds=60)

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from epochline.declare.source import KafkaSource
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
-from epochline.offsets import Head, TopicPartition
-from epochline.planning import SourceView
 from epochline.ports import MirroredOffset
-from epochline.reading import KafkaSource
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import SourceView
 from tests.crash.line import Line
 from tests.crash.one_step import SharedTopic
 from tests.crash.servers import Server, wait_for

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from typing import Any, Protocol
 
-from epochline.beside import Files
-from epochline.names import QUARANTINE
-from epochline.offsets import chain_breaks
-from epochline.pipeline import Pipeline
-from epochline.topic import KafkaTopic
+from epochline.declare.external import Files
+from epochline.declare.names import QUARANTINE
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.topic import KafkaTopic
+from epochline.protocol.offsets import chain_breaks
 from tests.crash.line import Line
 from tests.crash.shown import SHOWN_ROWS, files_left_over, left_to_show, rows_in_files, values_in_topic
 
@@ -18,7 +18,7 @@ BAR_SECONDS = 180.0
 """Recovery without a human within this time (I7)."""
 
 
-class Judged(Protocol):
+class IntervalReport(Protocol):
     """A pipeline whose ledger and targets can be asked."""
 
     name: str
@@ -118,7 +118,7 @@ def assert_state(line: Line) -> None:
             assert line.query(f"SELECT records FROM {sink.table}") == ([(offsets,)] if offsets else [])
 
 
-def assert_chain(line: Judged) -> None:
+def assert_chain(line: IntervalReport) -> None:
     """I2: per partition one interval from origin to head."""
     chains: dict[tuple[str, int], list[tuple[int | None, int]]] = {}
     for topic_id, partition, start, until in line.query(
@@ -129,7 +129,7 @@ def assert_chain(line: Judged) -> None:
     assert {key: chain_breaks(ranges) for key, ranges in chains.items() if chain_breaks(ranges)} == {}
 
 
-def assert_counts(line: Judged) -> None:
+def assert_counts(line: IntervalReport) -> None:
     """I4: of every committed epoch, rows in the target = manifest = sum of parts, and the records balance."""
     for epoch_id, kind, attempt, written, read, passed, skipped, quarantined in line.query(
         "SELECT epoch_id, kind, attempt, rows_written, records_read, records_passed, records_skipped,"
@@ -139,7 +139,7 @@ def assert_counts(line: Judged) -> None:
         counted = {sink.table for sink in line.pipeline.tables if sink.mode == "upsert"}
         shown = dict(line.query(SHOWN_ROWS, line.name, epoch_id))
         following = {box.table: shown[box.topic.name] for box in line.pipeline.outboxes}
-        beside = {sink.name: shown[sink.name] for sink in line.pipeline.beside}
+        external = {sink.name: shown[sink.name] for sink in line.pipeline.external}
         in_targets = {
             # One row says how many records there have been, whichever epoch said so last.
             sink.table: 1
@@ -148,7 +148,7 @@ def assert_counts(line: Judged) -> None:
             for sink in line.pipeline.tables
             if sink.table not in following
         }
-        in_targets |= following | beside
+        in_targets |= following | external
         # A record that a requeue quarantines again stays where the epoch that quarantined it first put it.
         in_targets[QUARANTINE] = quarantined if kind == "requeue" else line.query(
             "SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s AND epoch_id = %s", line.name, epoch_id
@@ -164,10 +164,10 @@ def assert_counts(line: Judged) -> None:
             assert tuple(count or 0 for count in ranges) == (read, passed, skipped, quarantined)
         assert read == passed + skipped + quarantined
         assert quarantined == in_targets[QUARANTINE]
-        assert written == sum(rows for sink, rows in in_targets.items() if sink not in (QUARANTINE, *beside))
+        assert written == sum(rows for sink, rows in in_targets.items() if sink not in (QUARANTINE, *external))
 
 
-def _of_attempt(line: Judged, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
+def _of_attempt(line: IntervalReport, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
     return dict(
         line.query(
             f"SELECT sink, {what} FROM epochline.{table} JOIN epochline.attempt USING (attempt_id)"

@@ -9,10 +9,10 @@ from typing import Any
 
 import timed
 from epochline import EventTime, Files, KafkaTopic, PostgresTable, StateTable, Text, Tumbling, Windowed
-from epochline.epoch import Interval
-from epochline.restart import FailureRate
-from epochline.settings import Settings
-from epochline.startup import FromGroup, FromTimestamp
+from epochline.declare.restart import FailureRate
+from epochline.declare.settings import Settings
+from epochline.declare.startup import FromGroup, FromTimestamp
+from epochline.protocol.epoch import Interval
 
 ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100, 1, 1, tzinfo=UTC))
 WINDOW = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC))

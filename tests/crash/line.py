@@ -19,10 +19,10 @@ from pyspark import TaskContext
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import (
     LEASE,
+    CommitResult,
     Plan,
     PlanOutcome,
     Published,
-    Receipt,
     abort,
     begin,
     commit,
@@ -30,17 +30,17 @@ from epochline.coordinator import (
     publish,
     seal,
 )
-from epochline.epoch import Counts, EpochState, Run
 from epochline.errors import EpochlineError, EpochNotFoundError
 from epochline.kafka.source import KafkaOffsets
-from epochline.layout import StagingTicket
-from epochline.ledger.parts import end_job
-from epochline.ledger.postgres import PostgresLedger
-from epochline.offsets import PlannedRange
-from epochline.outlets import sinks_by
+from epochline.postgres.ledger.parts import end_job
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Counts, EpochState, Run
+from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.staging import StagingTicket
+from epochline.sinks import sinks_by
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
 from tests.reading import read_range
 
@@ -182,8 +182,10 @@ class Line:
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """The writer that Spark would pickle and send to its executors."""
         spec = self.pipeline.spec
-        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused)
-        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=spec.beside))
+        flow = OnePassFactory(
+            pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused
+        )
+        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=spec.external))
 
     def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket, through: Through = lambda it: it) -> None:
         """What the Spark job does: a part per Kafka partition, manifests, the end mark.
@@ -217,7 +219,7 @@ class Line:
     def seal(self, ticket: StagingTicket, who: str) -> Counts:
         return seal(self.ledger, self.source, ticket, self.run_of(who))
 
-    def commit(self, epoch_id: int) -> Receipt:
+    def commit(self, epoch_id: int) -> CommitResult:
         return commit(self.ledger, self.source, self.name, epoch_id)
 
     def publish(self) -> Sequence[Published]:

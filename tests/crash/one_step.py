@@ -16,24 +16,24 @@ from epochline import KafkaSource, PostgresTable, StateTable
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
 from epochline.failpoints import named
-from epochline.layout import StagingTicket
-from epochline.ledger.parts import Part
-from epochline.ledger.postgres import PostgresLedger
-from epochline.offsets import PlannedRange
 from epochline.operations import ACTIONS
-from epochline.operations.action import Order, Subject
-from epochline.operations.ordered import EpochAction
+from epochline.operations.action import Request, Subject
+from epochline.operations.epoch_action import EpochAction
+from epochline.postgres.ledger.parts import Part
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.staging import StagingTicket
 from epochline.spark import job
+from epochline.spark.attempt_plan import read_plan
 from epochline.spark.claims import ClaimReader
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.open_windows import WindowReader
-from epochline.spark.plan import read_plan
+from epochline.spark.sink_frames import DIGEST, SinkFlowFactory
+from epochline.spark.stage_frames import Made
 from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
-from epochline.spark.transformed import DIGEST, SinkRows
-from epochline.spark.transforming import Made
 from tests.crash.kinds import ALL_TIME, WINDOW, declared_as
 from tests.crash.line import Line, spark_partition
 
@@ -108,8 +108,10 @@ class SharedTopic(Line):
     def writer(self, ticket: StagingTicket) -> StagingWriter:
         """Of the records as they are; what a transform or windows make of all of them is written by `write_counted`."""
         plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
-        flow = OnePass(pipeline=plain, tables=ticket.written, functions=ship_functions(plain), refused=ticket.refused)
-        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, beside=plain.beside, sets_aside=True)
+        flow = OnePassFactory(
+            pipeline=plain, tables=ticket.written, functions=ship_functions(plain), refused=ticket.refused
+        )
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=plain.external, sets_aside=True)
         return StagingWriter(order)
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
@@ -127,7 +129,7 @@ class SharedTopic(Line):
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         """How many records there have been."""
-        flow = SinkRows(
+        flow = SinkFlowFactory(
             pipeline=self.pipeline.spec,
             sink=sink.spec,
             tables=(ticket.table(sink.table),),
@@ -161,7 +163,7 @@ class SharedTopic(Line):
         ordered = ACTIONS[action]
         assert isinstance(ordered, EpochAction)
         subject = Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
-        order = Order(actor="somebody@here", reason="a test of crashes")
+        order = Request(actor="somebody@here", reason="a test of crashes")
         return ordered.plan(subject, ordered.parameters(**asked), order, self.run_of(who))
 
     # A task of Airflow finds its epoch by XCom; here the ledger is asked, past every failpoint.

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import pyarrow.dataset
 
-from epochline.beside import Files
-from epochline.following import committed_files
-from epochline.pipeline import Pipeline
+from epochline.declare.external import Files
+from epochline.declare.pipeline import Pipeline
+from epochline.sinks.file_manifest import committed_files
 from tests.crash.watching import all_decided
 from tests.integration.sinks_world import seen
 
@@ -18,7 +18,7 @@ SHOWN_ROWS = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND 
 """By sink, the rows of an epoch as its receipts say."""
 
 
-class Asked(Protocol):
+class SourceObservation(Protocol):
     """A pipeline whose ledger can be asked."""
 
     name: str
@@ -28,7 +28,7 @@ class Asked(Protocol):
         ...
 
 
-def left_to_show(line: Asked) -> list[tuple[Any, ...]]:
+def left_to_show(line: SourceObservation) -> list[tuple[Any, ...]]:
     """Epochs and sinks that are committed and not shown, or are not known to be."""
     asked = "SELECT epoch_id, sink, state FROM epochline.receipts WHERE pipeline = %s AND state <> 'SHOWN'"
     return line.query(asked, line.name)
@@ -52,7 +52,7 @@ def rows_in_files(files: Files) -> Counter[tuple[int, int, bytes]]:
 def files_left_over(pipeline: Pipeline) -> list[Path]:
     """What lies in the folders of file sinks and belongs to no epoch that is shown."""
     left: list[Path] = []
-    for sink in pipeline.beside:
+    for sink in pipeline.external:
         assert isinstance(sink, Files)
         shown = {Path(file) for epoch in committed_files(sink.path) for file in epoch.files}
         staging, manifest = Path(sink.path, "_epochline/staging"), Path(sink.path, "_epochline/manifest")

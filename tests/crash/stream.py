@@ -113,7 +113,7 @@ class Stream:
         receipts = self.world.it.sql("SELECT DISTINCT state FROM epochline.receipts")
         assert receipts == [("SHOWN",)]
         assert self.world.outbox() == 0
-        return watchers.judge(self.epochs())
+        return watchers.report_interval(self.epochs())
 
     def end(self) -> None:
         """End every process that is left."""

@@ -12,8 +12,8 @@ import pytest
 
 from epochline.coordinator import seal
 from epochline.failpoints.named import KILLED, NAMED, RECORD
-from epochline.layout import StagingTicket
 from epochline.local.jars import spark_jars
+from epochline.protocol.staging import StagingTicket
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.one_step import SharedTopic

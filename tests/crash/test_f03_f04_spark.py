@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from epochline.epoch import EpochState
 from epochline.errors import SealRefusedError
-from epochline.layout import StagingTicket
 from epochline.local.jars import spark_jars
+from epochline.protocol.epoch import EpochState
+from epochline.protocol.staging import StagingTicket
 from tests.crash.checker import recover
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery

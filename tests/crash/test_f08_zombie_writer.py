@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import sys
 from tests.crash.line import Line, spark_partition
-from epochline.spark.plan import read_plan
+from epochline.spark.attempt_plan import read_plan
 
 dsn, bootstrap, name = sys.stdin.readline().split()
 line = Line(dsn, bootstrap, name=name, partitions=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochline.epoch import CommitOutcome, EpochState
+from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.proxy import Cut, Proxy

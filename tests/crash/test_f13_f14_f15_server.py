@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from epochline.epoch import CommitOutcome, EpochState
 from epochline.errors import LockTimeoutError
+from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import Background
 from tests.crash.gate import backend_in_commit, open_gate, set_gate

@@ -13,8 +13,8 @@ import random
 import psycopg2
 import pytest
 
-from epochline.epoch import EpochState
 from epochline.errors import LedgerError
+from epochline.protocol.epoch import EpochState
 from tests.crash.checker import recover
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery

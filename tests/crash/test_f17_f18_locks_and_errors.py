@@ -10,8 +10,8 @@ from typing import Any
 import psycopg2
 import pytest
 
-from epochline.epoch import CommitOutcome, EpochState
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, LockTimeoutError
+from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import recover
 from tests.crash.conftest import Background
 from tests.crash.line import Line

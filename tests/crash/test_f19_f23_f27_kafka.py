@@ -12,10 +12,10 @@ from kafka.admin import NewPartitions
 
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
-from epochline.epoch import EpochState
 from epochline.errors import DataLossError, SourceUnavailableError
 from epochline.operations import ACTIONS
-from epochline.operations.action import DirectAction, Order, Subject
+from epochline.operations.action import DirectAction, Request, Subject
+from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import Background
 from tests.crash.line import Line
@@ -199,7 +199,7 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, r
     declare_loss = ACTIONS["declare-loss"]
     assert isinstance(declare_loss, DirectAction)
     subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.source)
-    declare_loss.act(subject, declare_loss.parameters(), Order(actor="somebody@here", reason="a test lost them"))
+    declare_loss.act(subject, declare_loss.parameters(), Request(actor="somebody@here", reason="a test lost them"))
     for offset in range(head, head + 4):
         del line.produced[0, offset]
     recovery.took(recover(line, since=recovery.last_fault()))

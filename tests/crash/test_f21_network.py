@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from epochline.epoch import EpochState
 from epochline.errors import EpochlineError, SourceUnavailableError
+from epochline.protocol.epoch import EpochState
 from tests.crash.checker import recover
 from tests.crash.conftest import Background
 from tests.crash.line import Line

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from epochline.coordinator import abort
-from epochline.epoch import EpochState
 from epochline.errors import TargetError
+from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from epochline import KafkaTopic, Text
-from epochline.beside import Files
 from epochline.coordinator import PlanOutcome, commit, seal
+from epochline.declare.external import Files
 from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
-from epochline.following import committed_files
-from epochline.operations import ACTIONS, Done, Order, Subject
+from epochline.operations import ACTIONS, Done, Request, Subject
+from epochline.sinks.file_manifest import committed_files
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.shown import files_left_over
@@ -86,7 +86,7 @@ class Restored:
         it = self.it
         subject = Subject(name=it.pipeline.name, ledger=it.ledger, declared=it.pipeline, source=it.source)
         action = ACTIONS["accept-ledger"]
-        order = Order(actor="ada@here", reason="the newer ledger is lost")
+        order = Request(actor="ada@here", reason="the newer ledger is lost")
         return action.act(subject, action.parameters(), order)  # type: ignore[attr-defined]
 
     def go_on(self) -> None:
@@ -115,7 +115,7 @@ class Restored:
         for topic in self.it.pipeline.topics:
             all_decided(self.world.bootstrap, topic.topic)
             found[topic.name] = Counter(value or "" for value in values(self.world.seen()))
-        for files in self.it.pipeline.beside:
+        for files in self.it.pipeline.external:
             assert isinstance(files, Files)
             found[files.name] = lines_in(files)
         return found

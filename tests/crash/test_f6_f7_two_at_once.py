@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochline.epoch import EpochState
+from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.one_step import SharedTopic

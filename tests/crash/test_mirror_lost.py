@@ -6,7 +6,7 @@ from contextlib import closing
 
 import psycopg2
 
-from epochline.epoch import CommitOutcome, EpochState
+from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact
 from tests.crash.line import Line
 

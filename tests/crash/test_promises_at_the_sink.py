@@ -18,8 +18,8 @@ from psycopg2 import sql
 
 from epochline import Json, KafkaSource, PostgresTable
 from epochline.coordinator import abort
-from epochline.epoch import EpochState, Run
 from epochline.errors import LockTimeoutError, SealRefusedError
+from epochline.protocol.epoch import EpochState, Run
 from tests.crash.checker import assert_chain, assert_exact
 from tests.crash.line import Line, Through
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from epochline.epoch import EpochState
 from epochline.failpoints.named import KILLED
+from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase, keep_records
 from tests.crash.checker import assert_exact
 from tests.crash.line import Line, tried

@@ -119,7 +119,7 @@ class Watchers:
         assert counted == expected, f"missing {list(expected - counted)[:3]}, extra {list(counted - expected)[:3]}"
         return visible
 
-    def judge(self, epochs: Mapping[int, Sequence[Keyed]]) -> int:
+    def report_interval(self, epochs: Mapping[int, Sequence[Keyed]]) -> int:
         """At the end: committed records are those of every epoch, once; every other record was aborted.
 
         Returns:

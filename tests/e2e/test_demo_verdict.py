@@ -13,11 +13,11 @@ import pytest
 from kafka import KafkaAdminClient
 from psycopg2.extensions import parse_dsn
 
-from access_log_maker import lines
 from epochline.cli.demo.verdict import verdict
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.credentials import JOB
 from epochline.local.home import project_root
+from epochline_examples.access_log.maker import lines
 
 LINES = 4_000
 
@@ -121,7 +121,7 @@ def test_a_row_that_is_missing_ends_with_one(log, service, changed, capfd):
 
 
 def test_the_verdict_reads_no_module_of_epochline():
-    code = "import sys, access_log_check; print([name for name in sys.modules if name.startswith('epochline')])"
+    code = "import sys, epochline_examples.access_log.check; print([name for name in sys.modules if name.startswith('epochline')])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(project_root() / "include")},

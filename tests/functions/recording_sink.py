@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from epochline.errors import SealRefusedError, SinkError, SinkUnavailableError
-from epochline.sink import Committable, SinkAttempt, WrittenPart
+from epochline.protocol.sink import Committable, SinkAttempt, WrittenPart
 
 
 class RecordingSink:

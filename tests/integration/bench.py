@@ -10,13 +10,14 @@ import pytest
 from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import Plan, Receipt, begin, commit, plan, seal
-from epochline.epoch import EpochState
-from epochline.layout import DELETED, StagedTable, StagingTicket
-from epochline.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import QUARANTINE, order_column
-from epochline.offsets import PartitionCounts
+from epochline.coordinator import CommitResult, Plan, begin, commit, plan, seal
+from epochline.declare.columns import DELETED
+from epochline.declare.names import QUARANTINE, order_column
+from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import EpochState
+from epochline.protocol.offsets import PartitionCounts
+from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, WRITE_ID, run
 
@@ -116,11 +117,11 @@ class Bench:
         seal(self.ledger, self.kafka, ticket, planned.epoch.run)
         return planned
 
-    def commit(self, planned: Plan) -> Receipt:
+    def commit(self, planned: Plan) -> CommitResult:
         assert planned.epoch is not None
         return commit(self.ledger, self.kafka, "orders", planned.epoch.epoch_id)
 
-    def epoch(self, *rows: Row) -> Receipt:
+    def epoch(self, *rows: Row) -> CommitResult:
         return self.commit(self.sealed(*rows))
 
     def state(self, planned: Plan) -> EpochState:

@@ -13,11 +13,11 @@ import fsspec
 import pyarrow as pa
 import pyarrow.dataset
 
-from epochline.arrow.types import record_schema
-from epochline.beside import Files
-from epochline.following import CommittedEpoch, committed_files
-from epochline.outlets.files import FileSink
-from epochline.sink import Committable, SinkAttempt, WrittenPart
+from epochline.arrow.cast.types import record_schema
+from epochline.declare.external import Files
+from epochline.protocol.sink import Committable, SinkAttempt, WrittenPart
+from epochline.sinks.file_manifest import CommittedEpoch, committed_files
+from epochline.sinks.files import FileSink
 
 COLUMNS = {"visitor": "text", "pages": "integer"}
 PARTS = 3

@@ -14,19 +14,19 @@ import pyarrow as pa
 
 from epochline import Pipeline
 from epochline.audit.source import record_batch
-from epochline.coordinator import LEASE, Plan, PlanOutcome, Published, Receipt, begin, commit, plan, publish, seal
-from epochline.epoch import EpochKind, Run
+from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, Published, begin, commit, plan, publish, seal
 from epochline.kafka.records import RecordReader
-from epochline.layout import StagingTicket
-from epochline.ledger.parts import end_job
-from epochline.ledger.postgres import PostgresLedger
-from epochline.offsets import PlannedRange
-from epochline.outlets import sinks_by
+from epochline.postgres.ledger.parts import end_job
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import EpochKind, Run
+from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.staging import StagingTicket
+from epochline.sinks import sinks_by
+from epochline.spark.attempt_plan import read_plan
 from epochline.spark.claims import ClaimReader
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
-from epochline.spark.plan import read_plan
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
@@ -77,10 +77,12 @@ class InProcess:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         spec = self.pipeline.spec
-        flow = OnePass(pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused)
+        flow = OnePassFactory(
+            pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused
+        )
         sets_aside = spec.bad_records == "quarantine"
         writer = StagingWriter(
-            WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, beside=spec.beside, sets_aside=sets_aside)
+            WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, sets_aside=sets_aside)
         )
         before = dict(sys.modules)
         try:
@@ -102,7 +104,7 @@ class InProcess:
             for claimed in claims.partitions():
                 yield from claims.read(claimed)
 
-    def epoch(self, **options: Any) -> Receipt:
+    def epoch(self, **options: Any) -> CommitResult:
         """Plan, stage, seal and commit one epoch; of one that an earlier try sealed or committed, what is left."""
         planned, run = self.planned(**options)
         if planned.outcome not in (PlanOutcome.PRE_COMMITTED, PlanOutcome.ALREADY_COMMITTED):
@@ -115,7 +117,7 @@ class InProcess:
         self.stage(planned, ticket)
         seal(self.ledger, self.source, ticket, run)
 
-    def commit(self, planned: Plan) -> Receipt:
+    def commit(self, planned: Plan) -> CommitResult:
         assert planned.epoch is not None
         return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
 

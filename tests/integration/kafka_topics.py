@@ -10,7 +10,7 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
-from epochline.brokers import python_settings
+from epochline.config.kafka import python_settings
 
 
 def make_topic(settings: Mapping[str, str], name: str, partitions: int = 1, **configs: str) -> str:

@@ -35,14 +35,14 @@ from hypothesis.stateful import (
 from psycopg2 import sql
 
 from epochline import Files, KafkaSource, Pipeline, PostgresTable, Text
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import Plan, PlanOutcome, seal
-from epochline.epoch import Run
 from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
-from epochline.following import committed_files
 from epochline.local.stack import Stack
-from epochline.offsets import PlannedRange
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import PlannedRange
+from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
@@ -52,7 +52,7 @@ COLUMNS = {"value": "text"}
 LEASE = timedelta(0)
 """Whoever plans next may take over what was left."""
 LINEAGE = ("_topic", "_partition", "_offset", "_row", "_epoch")
-ORDER = Order(actor="ada@here", reason="a made-up history")
+ORDER = Request(actor="ada@here", reason="a made-up history")
 PARTITIONS = (0, 1)
 
 _numbers = itertools.count(1)
@@ -145,7 +145,7 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     def _act(self, action: str, **asked: Any) -> None:
         known: Any = ACTIONS[action]
-        known.act(self._subject(), known.asked(asked), ORDER)
+        known.act(self._subject(), known.parse(asked), ORDER)
         self.met[action] += 1
 
     # Runs.
@@ -282,7 +282,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         known: Any = ACTIONS["extend-back"]
         run = Run(dag_id=self.name, run_id=f"back {next(_numbers)}", host="here")
         try:
-            planned = known.plan(self._subject(), known.asked({"to": "earliest", "step": step}), ORDER, run)
+            planned = known.plan(self._subject(), known.parse({"to": "earliest", "step": step}), ORDER, run)
         except ActionRefusedError as refusal:
             self._back_there(refusal)
             return

@@ -15,7 +15,7 @@ from epochline import cli
 from epochline.cli import pipelines
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, begin, plan
-from epochline.epoch import Epoch, Run
+from epochline.protocol.epoch import Epoch, Run
 from tests.databases import as_connection
 
 Call = Callable[..., tuple[int, str, str]]

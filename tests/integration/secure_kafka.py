@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from kafka.errors import KafkaError
 
-from epochline.brokers import broker_settings, java_settings, python_settings
+from epochline.config.kafka import broker_settings, java_settings, python_settings
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.local import credentials
 from epochline.local.home import Home

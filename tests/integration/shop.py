@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from epochline.declarations import find
+from epochline.config.discovery import find
 
 DECLARED = find("cdc_orders", Path(__file__).parents[2] / "dags")
 

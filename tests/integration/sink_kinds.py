@@ -19,11 +19,11 @@ import psycopg2
 import pyarrow.dataset
 from psycopg2 import sql
 
-from epochline import Files, KafkaTopic, OwnSink, PostgresTable, Text
+from epochline import CustomSink, Files, KafkaTopic, PostgresTable, Text
 from epochline.coordinator import Plan, abort, begin, seal
-from epochline.epoch import AbortOutcome, Run
-from epochline.following import committed_files
-from epochline.layout import StagingTicket
+from epochline.protocol.epoch import AbortOutcome, Run
+from epochline.protocol.staging import StagingTicket
+from epochline.sinks.file_manifest import committed_files
 from tests.integration import sinks_step
 from tests.integration.sinks_world import World, values
 
@@ -133,8 +133,8 @@ class Sqlite:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def declare(self) -> OwnSink:
-        return OwnSink(sink="sqlite_sink:SqliteSink", options={"path": self._path}, columns=COLUMNS)
+    def declare(self) -> CustomSink:
+        return CustomSink(sink="sqlite_sink:SqliteSink", options={"path": self._path}, columns=COLUMNS)
 
     def read(self, world: World) -> list[str | None]:
         return [value for (value,) in self._sql("SELECT value FROM line ORDER BY value")]

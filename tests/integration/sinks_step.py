@@ -12,7 +12,7 @@ from tests.integration.sinks_world import in_process
 
 for _name in (
     "confluent_kafka.admin", "epochline.kafka.markers", "epochline.kafka.preflight", "epochline.kafka.sending",
-    "epochline.outlets.files", "epochline.outlets.topic", "fsspec.implementations.local", "pandas", "psycopg2.extras",
+    "epochline.sinks.files", "epochline.sinks.topic", "fsspec.implementations.local", "pandas", "psycopg2.extras",
     "pyarrow.parquet", "sqlalchemy.dialects.postgresql.psycopg2", "encodings.idna",
 ):  # fmt: skip
     import_module(_name)  # What a step would import on its way is there once for all forked processes.

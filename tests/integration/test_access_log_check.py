@@ -12,10 +12,10 @@ import pytest
 from psycopg2.extensions import make_dsn, parse_dsn
 from psycopg2.extras import execute_values
 
-import access_log_check
-from access_log_maker import lines
+from epochline_examples.access_log import check as access_log_check
+from epochline_examples.access_log.maker import lines
 
-INCLUDE = Path(access_log_check.__file__).parent
+INCLUDE = Path(access_log_check.__file__).parents[2]
 TABLES = """
 CREATE TABLE access_log (
     client text, ts timestamptz, method text, path text, protocol text, status int, bytes bigint,
@@ -92,7 +92,7 @@ def target(postgres_dsn, monkeypatch):
 
 def run(dsn, log, *arguments):
     return subprocess.run(
-        [sys.executable, "-m", "access_log_check", "--log", str(log), "--dsn", dsn, *arguments],
+        [sys.executable, "-m", "epochline_examples.access_log.check", "--log", str(log), "--dsn", dsn, *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -20,7 +20,7 @@ from psycopg2.extensions import parse_dsn
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.source import KafkaOffsets
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
 from tests.crash.watching import all_decided
 from tests.integration.in_process import InProcess, from_kafka
 
@@ -130,7 +130,7 @@ def test_a_target_that_was_put_back_is_called_exact_and_so_is_what_was_read_agai
     subject = Subject(name=committed.topic, ledger=world.ledger, declared=world.pipeline, source=world.source)
 
     def act(name: str) -> None:
-        ACTIONS[name].act(subject, ACTIONS[name].asked({"name": "two"}), Order(actor="ada", reason="to see"))  # type: ignore[attr-defined]
+        ACTIONS[name].act(subject, ACTIONS[name].parse({"name": "two"}), Request(actor="ada", reason="to see"))  # type: ignore[attr-defined]
 
     act("savepoint")
     committed.produce(0, [person(n) for n in range(40, 45)])
@@ -492,8 +492,8 @@ def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited:
     one.sql("ALTER TABLE people DROP CONSTRAINT few")
     requeue = ACTIONS["requeue"]
     subject = Subject(name=one.topic, ledger=one.world.ledger, declared=one.world.pipeline, source=one.world.source)
-    order = Order(actor="ada", reason="the rule was mended")
-    asked, run = requeue.asked({"everything": True}), replace(run, run_id="an operator's")
+    order = Request(actor="ada", reason="the rule was mended")
+    asked, run = requeue.parse({"everything": True}), replace(run, run_id="an operator's")
     planned = requeue.plan(subject, asked, order, run)  # type: ignore[attr-defined]
     one.world.staged_and_sealed(planned, run)
     one.world.commit(planned)

@@ -16,16 +16,16 @@ import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.casting import cast_column
-from epochline.arrow.formats import TopicEncoder
-from epochline.arrow.parsers import build_parser
-from epochline.arrow.source import SOURCE_SCHEMA
-from epochline.arrow.types import column_type
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.types import column_type
+from epochline.arrow.formats.outbox import TopicEncoder
+from epochline.arrow.formats.parsers import build_parser
+from epochline.config.registry import Registries, with_header
 from epochline.coordinator import abort
+from epochline.declare.topic import KafkaTopic
 from epochline.errors import BadRecordError, ConfigurationError, SinkError, SourceUnavailableError
-from epochline.registry import Registries, with_header
 from epochline.testing import FakeKafka
-from epochline.topic import KafkaTopic
 from tests.integration.in_process import InProcess
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port

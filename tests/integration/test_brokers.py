@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import PlanOutcome, plan
-from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
 
 
 def test_a_list_of_two_brokers_of_which_the_first_is_down_still_plans_an_epoch(

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from epochline import KafkaSource
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import commit, seal
-from epochline.offsets import PlannedRange
+from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess
 from tests.integration.shop import DECLARED, Order, Record, Shop

@@ -12,12 +12,12 @@ from psycopg2.extensions import parse_dsn
 
 from epochline import KafkaSource
 from epochline.cli.examples import _Run
-from epochline.declarations import find
+from epochline.config.discovery import find
 from epochline.errors import LookupUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.credentials import JOB
 from epochline.local.stack import Stack
-from examples.programs import PROGRAMS
+from epochline_examples.programs import PROGRAMS
 from pipelines import city_lookup
 from tests.integration.in_process import InProcess, from_kafka
 

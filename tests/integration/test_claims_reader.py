@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 import psycopg2
 import pytest
 
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE
-from epochline.epoch import EpochKind
-from epochline.layout import StagingTicket
 from epochline.ports import Selection
+from epochline.protocol.epoch import EpochKind
+from epochline.protocol.staging import StagingTicket
 from epochline.spark.claims import ClaimReader
 from tests.contract.worlds import postgres_world, quarantined, run
 

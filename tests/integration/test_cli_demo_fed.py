@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli.demo.fed import FedLogs
+from epochline.cli.demo.fed_logs import FedLogs
 from epochline.errors import StackError
 from epochline.kafka.feed import feed
 

@@ -16,8 +16,8 @@ from epochline.coordinator import Plan, PlanOutcome, abort
 from epochline.errors import DataLossError
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
-from epochline.offsets import OffsetRange, PlannedRange
-from epochline.planning import OpenTransaction
+from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.planning import OpenTransaction
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
 
 

@@ -17,12 +17,12 @@ import pytest
 from psycopg2 import errors
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
-from epochline.coordinator import tell
+from epochline.coordinator import announce
 from epochline.downstream import take_epochs
 from epochline.errors import DownstreamError
-from epochline.ledger import receipts
-from epochline.operations import ACTIONS, Order, Subject
-from epochline.ports import ToldReceipt
+from epochline.operations import ACTIONS, Request, Subject
+from epochline.ports import AnnouncedReceipt
+from epochline.postgres.ledger import receipts
 from tests.contract.worlds import World, postgres_world, run
 
 _runs = itertools.count(1)
@@ -167,11 +167,11 @@ def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(
 def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(world: World, session: Any, query: Any) -> None:
     """C12: its rows are gone; what read the range again is taken instead."""
     subject = Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
-    order = Order(actor="ada", reason="to see")
+    order = Request(actor="ada", reason="to see")
     committed(world, 1)
     for what in ("savepoint", "restore"):
         action: Any = ACTIONS[what]
-        action.act(subject, action.asked({"name": "here"}), order)
+        action.act(subject, action.parse({"name": "here"}), order)
         if what == "savepoint":
             committed(world, 2)
     assert query("SELECT epoch_id FROM epochline.epochs WHERE undone_by IS NOT NULL ORDER BY 1") == [(2,), (3,)]
@@ -279,16 +279,16 @@ class Airflow:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.events: list[ToldReceipt] = []
+        self.events: list[AnnouncedReceipt] = []
 
     def task(self, who: str, *, lost: bool = False) -> list[int]:
-        told = tell(self._world.ledger, "orders", run(who), heard=self._heard)
+        told = announce(self._world.ledger, "orders", run(who), acknowledged=self._heard)
         if not lost:
             self.events += told
         return [one.epoch_id for one in told]
 
-    def _heard(self, untold: Sequence[ToldReceipt]) -> Sequence[ToldReceipt]:
-        return [one for one in untold if one in self.events]
+    def _heard(self, unannounced: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:
+        return [one for one in unannounced if one in self.events]
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from sqlalchemy.engine import make_url
 from epochline import PostgresTable
 from epochline.cli import database
 from epochline.errors import BadRecordError, EpochlineError, LedgerUnavailableError, SealRefusedError
-from epochline.layout import StagedTable, StagingTicket
-from epochline.ledger.postgres import PostgresLedger
-from epochline.ledger.writer import check_writer
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.postgres.ledger.writer import check_writer
+from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import connect
-from epochline.spark.plan import read_plan
 from epochline.spark.transaction import PartTransaction
 from tests.integration.bench import Bench
 

@@ -16,8 +16,8 @@ from psycopg2.extensions import parse_dsn
 
 from epochline import Settings
 from epochline.errors import DeclarationError
-from examples.raw_value import TOPIC, produce
-from examples.two_transactions import KILLED
+from epochline_examples.raw_value import TOPIC, produce
+from epochline_examples.two_transactions import KILLED
 
 ROOT = Path(__file__).parents[2]
 ROWS = [f"row {number}" for number in range(10)]
@@ -33,7 +33,7 @@ class Example:
         parts = parse_dsn(self._dsn)
         done = subprocess.run(
             [
-                sys.executable, "-m", f"examples.{self._program}",
+                sys.executable, "-m", f"epochline_examples.{self._program}",
                 "--bootstrap-servers", self._bootstrap, "--topic", self._topic, "--crash-at", crash_at,
             ],
             env={
@@ -131,7 +131,7 @@ def test_only_exactly_once_gives_target_equal_to_input_wherever_it_is_killed(
 @pytest.mark.parametrize("semantics", ["at_most_once", "at_least_once"])
 def test_the_product_refuses_the_other_modes_and_names_the_program_that_shows_why(semantics: str) -> None:
     """K15: the file that the message names exists, and says that it is no mode."""
-    with pytest.raises(DeclarationError, match=f"include/examples/{semantics}.py"):
+    with pytest.raises(DeclarationError, match=f"include/epochline_examples/{semantics}.py"):
         Settings(semantics=semantics)
 
     assert "NOT a mode of the product" in (ROOT / "include" / "examples" / f"{semantics}.py").read_text()
@@ -161,6 +161,6 @@ def test_the_producer_sends_twenty_values_in_order_without_a_key(
 
 def test_producer_and_pipeline_have_one_topic_between_them() -> None:
     """X1: as written in the documents, the consumer never got what the producer sent."""
-    from epochline.declarations import find
+    from epochline.config.discovery import find
 
     assert find("raw_value", ROOT / "dags").source.topics == (TOPIC,)

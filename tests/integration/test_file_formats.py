@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from epochline.arrow.casting import cast_column
-from epochline.arrow.json_values import JsonReader
-from epochline.arrow.types import column_type, record_schema
-from epochline.beside import Files
-from epochline.columns import SUPPORTED
-from epochline.following import committed_files
-from epochline.outlets.files import FileSink
-from epochline.sink import Committable, SinkAttempt, WrittenPart
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.formats.json_values import JsonReader
+from epochline.declare.columns import SUPPORTED
+from epochline.declare.external import Files
+from epochline.protocol.sink import Committable, SinkAttempt, WrittenPart
+from epochline.sinks.file_manifest import committed_files
+from epochline.sinks.files import FileSink
 
 # By type, values as their Arrow column holds them, hostile ones first.
 VALUES: dict[str, list[Any]] = {

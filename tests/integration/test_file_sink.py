@@ -18,14 +18,14 @@ import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from epochline import outlets
-from epochline.beside import Files
+from epochline import sinks as outlets
+from epochline.declare.external import Files
 from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints.named import KILLED
-from epochline.following import CommittedEpoch, committed_files
-from epochline.outlets.file_part import FilePart
-from epochline.outlets.files import FileSink
-from epochline.sink import WrittenPart
+from epochline.protocol.sink import WrittenPart
+from epochline.sinks.file_manifest import CommittedEpoch, committed_files
+from epochline.sinks.file_part import FilePart
+from epochline.sinks.files import FileSink
 from tests.integration.file_epochs import (
     COLUMNS,
     PARTS,

@@ -10,8 +10,8 @@ import pytest
 
 from epochline import Json, KafkaSource, KafkaTopic, Pipeline
 from epochline.errors import SealRefusedError
-from epochline.ledger.postgres import PostgresLedger
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
+from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.testing import FakeKafka
 from tests.integration.bench import LINEAGE, Bench
 
@@ -28,7 +28,7 @@ def adopt(it: Bench) -> None:
         it.kafka.produce("orders", partition, 0, topic_id="another")
     action = ACTIONS["adopt-topic"]
     subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
-    action.act(subject, action.parameters(topic="orders"), Order(actor="ada", reason="it was made again"))
+    action.act(subject, action.parameters(topic="orders"), Request(actor="ada", reason="it was made again"))
 
 
 def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(bench: Callable[..., Bench]) -> None:

@@ -15,7 +15,8 @@ from kafka import KafkaProducer
 from kafka.partitioner import murmur2
 
 from epochline import Bytes
-from epochline.brokers import broker_settings
+from epochline.config.kafka import broker_settings
+from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.failpoints import FailpointError, arm
 from epochline.failpoints.named import KILLED
@@ -24,7 +25,6 @@ from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.local.stack import Stack
-from epochline.topic import CONTROL_TOPIC, KafkaTopic
 from tests.integration.kafka_topics import (
     delete_topic,
     make_topic,

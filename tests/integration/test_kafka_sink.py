@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish, seal
-from epochline.epoch import Run
+from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import (
     ActionRefusedError,
     LedgerBehindError,
@@ -26,12 +26,12 @@ from epochline.errors import (
 )
 from epochline.failpoints import arm
 from epochline.kafka import preflight, sending
-from epochline.ledger import outbox
-from epochline.ledger.postgres import PostgresLedger
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
-from epochline.outlets import sinks_by
-from epochline.topic import CONTROL_TOPIC
+from epochline.postgres.ledger import outbox
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
+from epochline.sinks import sinks_by
 from tests.integration.published_queries import queries
 from tests.integration.sinks_world import new_world, seen, values
 

@@ -13,12 +13,12 @@ from kafka import TopicPartition as KafkaPartition
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome, plan
-from epochline.epoch import Interval, Run
 from epochline.errors import BeforeOriginError, DataLossError, SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
-from epochline.offsets import Head
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Interval, Run
+from epochline.protocol.offsets import Head
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 from epochline import KafkaSource, PostgresTable, Text
 from epochline.coordinator import abort
 from epochline.errors import LedgerError
-from epochline.ledger import migrate
+from epochline.postgres.ledger import migrate
 from tests.contract.worlds import orders, postgres_world, run
 from tests.databases import sqlalchemy_url
 from tests.integration.published_queries import queries

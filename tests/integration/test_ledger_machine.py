@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 from epochline import KafkaSource, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome, abort, begin, commit, plan, seal
 from epochline.coordinator.discard import sweep
-from epochline.epoch import Run
+from epochline.declare.names import QUARANTINE
 from epochline.errors import (
     EpochBusyError,
     EpochFencedError,
@@ -43,10 +43,10 @@ from epochline.errors import (
     PlanChangedError,
     SealRefusedError,
 )
-from epochline.layout import StagingTicket
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import QUARANTINE
-from epochline.offsets import PartitionCounts, PlannedRange, chain_breaks
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import PartitionCounts, PlannedRange, chain_breaks
+from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, PostgresWriter, orders
 

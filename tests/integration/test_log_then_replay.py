@@ -33,7 +33,7 @@ class Program:
         killed = () if kill_after is None else ("--kill-after", str(kill_after))
         done = subprocess.run(
             [
-                sys.executable, "-m", "examples.log_then_replay", "--bootstrap-servers", self._bootstrap,
+                sys.executable, "-m", "epochline_examples.log_then_replay", "--bootstrap-servers", self._bootstrap,
                 "--topic", self._topic, "--log", str(self.log), "--into", self.into, *killed,
             ],
             env={

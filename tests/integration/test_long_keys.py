@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.keys import KEY_BYTES, too_long
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.keys import KEY_BYTES, too_long
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import BadRecordError
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess

@@ -19,10 +19,10 @@ from epochline import cli
 from epochline.cli import pipelines
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, begin, plan
-from epochline.epoch import Run
 from epochline.kafka.source import KafkaOffsets
-from epochline.offsets import Head
 from epochline.operations import ACTIONS
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import Head
 from tests.databases import as_connection
 from tests.integration.in_process import InProcess, from_kafka
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, Text
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import abort, commit, seal
 from epochline.errors import BadRecordError, SealRefusedError
-from epochline.offsets import PlannedRange
+from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
 from tests.integration.in_process import InProcess

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.audit.run import _session as audit_session
 from epochline.cli.database import execute, session
 from epochline.coordinator import abort
 from epochline.errors import ConfigurationError, EpochFencedError, LedgerError
-from epochline.ledger.postgres import PostgresLedger
+from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.connection import transaction
 from epochline.spark.transaction import PartTransaction
 from epochline.testing import FakeKafka
@@ -126,15 +126,15 @@ def test_epochs_through_the_pooler_are_exact_while_others_use_its_sessions(job: 
             while not done.is_set():
                 client.cursor().execute("SELECT count(*) FROM pg_class")
 
-    beside = threading.Thread(target=others)
-    beside.start()
+    external = threading.Thread(target=others)
+    external.start()
     try:
         for records in (250, 1, 999):
             job.source.produce("orders", 0, records)
             job.epoch()
     finally:
         done.set()
-        beside.join()
+        external.join()
 
     for table in ("t", "newest"):
         assert job.sql(f"SELECT count(*), count(DISTINCT id), min(id), max(id) FROM {table}") == [(1250, 1250, 0, 1249)]
@@ -153,7 +153,7 @@ def test_a_fence_ends_the_session_that_writes_and_no_session_that_wrote(job: InP
     wrote.copy(table, "FORMAT csv", b"0,orders,0,0,0\n")
     wrote.finish([])
     named = "SELECT pid, state FROM pg_stat_activity WHERE application_name = %s ORDER BY state"
-    with closing(psycopg2.connect(postgres_dsn)) as beside, beside.cursor() as cursor:
+    with closing(psycopg2.connect(postgres_dsn)) as external, external.cursor() as cursor:
         cursor.execute(named, (ticket.application_name,))
         ((left, idle), (writes, working)) = cursor.fetchall()
     assert (idle, working) == ("idle", "idle in transaction")

@@ -9,9 +9,9 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from epochline.arrow.casting import cast_column
-from epochline.arrow.postgres_text import as_text
-from epochline.arrow.types import arrow_type, column_type
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.types import arrow_type, column_type
+from epochline.arrow.formats.postgres_text import as_text
 
 CASES: dict[str, list[Any]] = {
     "boolean": [True, False],

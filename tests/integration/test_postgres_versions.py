@@ -16,10 +16,10 @@ import pytest
 
 from epochline import PostgresTable
 from epochline.errors import LedgerError
-from epochline.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
-from epochline.ledger.postgres import CLIENT_CHECK_SECONDS, PostgresLedger
 from epochline.local.demote import server_account
 from epochline.local.postgres import binaries
+from epochline.postgres.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
+from epochline.postgres.ledger.transactions import CLIENT_CHECK_SECONDS, PostgresLedger
 from tests.crash.servers import wait_for
 from tests.integration.bench import KV, Bench
 from tests.ports import free_port

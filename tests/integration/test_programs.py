@@ -14,8 +14,8 @@ import pytest
 
 from epochline.cli.examples import _Run
 from epochline.local.stack import Stack
-from examples.programs import PROGRAMS
-from examples.restart_without_state import RESTARTS, run
+from epochline_examples.programs import PROGRAMS
+from epochline_examples.restart_without_state import RESTARTS, run
 
 SHORTEST = "batch_sql"
 

@@ -17,20 +17,20 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import Plan, abort, commit, seal
-from epochline.epoch import Run
 from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
 from epochline.ports import Prepared
-from epochline.sinks.postgres import PostgresTargets
+from epochline.postgres.targets.tables import PostgresTargets
+from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
 from tests.integration.bench import in_public
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.integration.logins import user
 
-ORDER = Order(actor="ada", reason="a test says so")
+ORDER = Request(actor="ada", reason="a test says so")
 LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
 RECORD = {"k": "text", "v": "integer"}
 LONG = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=9000))
@@ -247,7 +247,7 @@ def requeued(it: Target) -> list[str]:
     requeue = ACTIONS["requeue"]
     run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
     subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
-    planned = requeue.plan(subject, requeue.asked({"everything": True}), ORDER, run)  # type: ignore[attr-defined]
+    planned = requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run)  # type: ignore[attr-defined]
     return attempts(it, planned, run)
 
 

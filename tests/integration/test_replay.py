@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from epochline.coordinator import Plan, PlanOutcome, seal
-from epochline.epoch import Epoch
 from epochline.errors import ActionRefusedError, EpochStateError, HeadMovedError
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
 from epochline.operations.replay import differences, plan_replay, promote
+from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
 from tests.integration.bench import Bench, Row
 from tests.integration.guarantee import broken
 
-ORDER = Order(actor="ada", reason="the parse was mended")
+ORDER = Request(actor="ada", reason="the parse was mended")
 FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
 MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
 
@@ -162,11 +162,11 @@ def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back
     it = bench()
     it.epoch(*FIRST)
     savepoint = ACTIONS["savepoint"]
-    savepoint.act(subject(it), savepoint.asked({"name": "before"}), ORDER)  # type: ignore[attr-defined]
+    savepoint.act(subject(it), savepoint.parse({"name": "before"}), ORDER)  # type: ignore[attr-defined]
     promote(subject(it), replayed(it, *MENDED), ORDER)
     restore = ACTIONS["restore"]
 
     with pytest.raises(ActionRefusedError, match="took the place of epoch 1"):
-        restore.act(subject(it), restore.asked({"name": "before"}), ORDER)  # type: ignore[attr-defined]
+        restore.act(subject(it), restore.parse({"name": "before"}), ORDER)  # type: ignore[attr-defined]
 
     assert it.rows() == [("a", 1), ("b", 9), ("d", 1)]

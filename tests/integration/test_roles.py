@@ -18,16 +18,16 @@ from psycopg2.extensions import parse_dsn
 from sqlalchemy.engine import make_url
 
 from epochline.coordinator import abort
-from epochline.epoch import AbortOutcome
 from epochline.errors import ConfigurationError, LedgerError
-from epochline.layout import StagingTicket
-from epochline.ledger.migrate import arrange_roles, upgrade
-from epochline.ledger.parts import record_error, record_fenced_write
-from epochline.ledger.postgres import PostgresLedger
-from epochline.ledger.writer import check_writer
 from epochline.local import credentials
 from epochline.local.postgres import Postgres, binaries
 from epochline.local.stack import Stack
+from epochline.postgres.ledger.migrate import arrange_roles, upgrade
+from epochline.postgres.ledger.parts import record_error, record_fenced_write
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.postgres.ledger.writer import check_writer
+from epochline.protocol.epoch import AbortOutcome
+from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
 from tests.databases import sqlalchemy_url
 from tests.integration.logins import execute, superuser, user

@@ -13,13 +13,13 @@ import pytest
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome, abort, plan, seal
 from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFileError, TargetError
-from epochline.offsets import TopicPartition
-from epochline.operations import ACTIONS, Done, Order, Subject
+from epochline.operations import ACTIONS, Done, Request, Subject
+from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
 from tests.integration.bench import Bench, Row
 from tests.integration.guarantee import broken
 
-ORDER = Order(actor="ada", reason="the transform was wrong")
+ORDER = Request(actor="ada", reason="the transform was wrong")
 CHAIN = (
     "SELECT generation, partition, start_offset, until_offset, chosen_by FROM epochline.committed_ranges"
     " ORDER BY generation, partition, until_offset"
@@ -32,7 +32,7 @@ THIRD: list[Row] = [{"k": "a", "v": 3}, {"k": "e", "v": 3, "_partition": 1}]
 def act(it: Bench, what: str, *, subject: Subject | None = None, **told: Any) -> Done:
     subject = subject or Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
     action = ACTIONS[what]
-    return action.act(subject, action.asked(told), ORDER)  # type: ignore[attr-defined,no-any-return]
+    return action.act(subject, action.parse(told), ORDER)  # type: ignore[attr-defined,no-any-return]
 
 
 def again(it: Bench, *rows: Row) -> None:
@@ -46,7 +46,7 @@ def again(it: Bench, *rows: Row) -> None:
 def extend_back(it: Bench, *rows: Row, to: str = "earliest") -> list[str]:
     subject = Subject(name="orders", ledger=it.ledger, declared=it.pipeline, source=it.kafka)
     back = ACTIONS["extend-back"]
-    planned = back.plan(subject, back.asked({"to": to}), ORDER, run(f"back to {to}"))  # type: ignore[attr-defined]
+    planned = back.plan(subject, back.parse({"to": to}), ORDER, run(f"back to {to}"))  # type: ignore[attr-defined]
     seal(it.ledger, it.kafka, it.stage(planned, *rows), planned.epoch.run)
     it.commit(planned)
     return [str(one) for one in planned.ranges]
@@ -440,7 +440,7 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
     there = Bench(new_database(), it.sink, {"k": "text", "v": "integer"})
 
     with there.ledger.transaction() as tx, file.open("rb") as source:
-        tx.savepoints.take_in(source)
+        tx.savepoints.import_savepoint(source)
 
     assert (described["epoch_id"], {one["partition"]: one["next_offset"] for one in described["heads"]}) == (
         1, {0: 2, 1: 1},
@@ -458,7 +458,7 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
             pytest.raises(SavepointFileError, match=said),
             there.ledger.transaction() as tx,
         ):
-            tx.savepoints.take_in(source)
+            tx.savepoints.import_savepoint(source)
 
 
 @pytest.fixture

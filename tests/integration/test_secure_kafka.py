@@ -10,12 +10,12 @@ import pytest
 from kafka import KafkaProducer
 
 from epochline import KafkaSource
-from epochline.brokers import broker_settings, python_settings
 from epochline.cli import connections
+from epochline.config.kafka import broker_settings, python_settings
 from epochline.errors import SourceAuthenticationError
 from epochline.kafka.records import RecordReader
 from epochline.kafka.source import KafkaOffsets
-from epochline.offsets import OffsetRange
+from epochline.protocol.offsets import OffsetRange
 from tests.contract.worlds import orders, postgres_world
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 

@@ -9,10 +9,10 @@ from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import abort, begin, plan
-from epochline.epoch import Run
 from epochline.errors import DeclarationError
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, orders, run
 from tests.integration.bench import Bench

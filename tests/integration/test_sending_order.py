@@ -8,10 +8,10 @@ import psycopg2
 from psycopg2 import sql
 
 from epochline import Bytes, KafkaSource, KafkaTopic, Pipeline, Text
-from epochline.ledger.outbox import rows_of
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import split_table
-from epochline.topic import Outbox
+from epochline.declare.names import split_table
+from epochline.declare.topic import Outbox
+from epochline.postgres.ledger.outbox import rows_of
+from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.integration.sinks_world import new_world
 
 NUMBERS = range(1, 2001)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from epochline.coordinator import Plan, PlanOutcome, abort, commit, seal
-from epochline.epoch import AbortOutcome, CommitOutcome, Run
 from epochline.errors import SealRefusedError
-from epochline.layout import StagingTicket
+from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
+from epochline.protocol.staging import StagingTicket
 from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, RUN, Kind, kind_of, write_sink_of_the_page
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
@@ -35,7 +35,7 @@ class Line:
 
     world: World
     kind: Kind
-    beside: bool
+    external: bool
     produced: list[str] = field(default_factory=list)
 
     def produce(self) -> list[str]:
@@ -98,7 +98,7 @@ def line(request, postgres_dsn, kafka_bootstrap, tmp_path, monkeypatch) -> Line:
     kind = kind_of(request.param, tmp_path)
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
     world.task, world.path = RUN, (tmp_path,)
-    return Line(world=world, kind=kind, beside=bool(world.it.pipeline.beside))
+    return Line(world=world, kind=kind, external=bool(world.it.pipeline.external))
 
 
 # Success and failure.
@@ -218,8 +218,8 @@ def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
 
     assert line.aborted(planned, run) is AbortOutcome.ABORTED
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_ABORTED
-    for following in it.pipeline.following:
-        sink = it.ledger.sink(it.pipeline, following.name)
+    for declared_sink in it.pipeline.post_commit_sinks:
+        sink = it.ledger.sink(it.pipeline, declared_sink.name)
         for discard in (sink.abort, sink.abort, sink.recover_and_abort, sink.recover_and_abort):
             discard(ticket.sink_attempt)
 
@@ -238,8 +238,8 @@ def test_an_abort_that_comes_too_late_takes_nothing_back(line: Line) -> None:
 
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_COMMITTED
     it = line.world.it
-    for following in it.pipeline.following:
-        sink = it.ledger.sink(it.pipeline, following.name)
+    for declared_sink in it.pipeline.post_commit_sinks:
+        sink = it.ledger.sink(it.pipeline, declared_sink.name)
         sink.abort(ticket.sink_attempt)
         sink.recover_and_abort(ticket.sink_attempt)
 
@@ -309,7 +309,7 @@ def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(lin
 def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through(line: Line) -> None:
     """I6, INV-7: what was sealed and not yet aborted is committed; what was aborted is read again."""
     steps = ["abort.commit", "abort.committed", "discard.attempts.drop_staging", "discard.commit.2"]
-    for step in steps + (["discard.sink.recover_and_abort"] if line.beside else []):
+    for step in steps + (["discard.sink.recover_and_abort"] if line.external else []):
         before = line.produce()
 
         line.world.killed_at(step, "sealed_and_aborted")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from epochline import Files, KafkaTopic, OwnSink, Text
+from epochline import CustomSink, Files, KafkaTopic, Text
 from epochline.coordinator import abort, commit, seal
-from epochline.epoch import AbortOutcome
 from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
+from epochline.protocol.epoch import AbortOutcome
 from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder
 from tests.integration.sinks_world import World, new_world, values
 
@@ -78,9 +78,9 @@ def four(postgres_dsn, kafka_bootstrap, tmp_path) -> Four:
     return Four(world=world, folder=tmp_path)
 
 
-def _recording(folder: Path) -> OwnSink:
+def _recording(folder: Path) -> CustomSink:
     options = {"folder": str(folder)}
-    return OwnSink(sink="recording_sink:RecordingSink", options=options, label=folder.name, columns=COLUMNS)
+    return CustomSink(sink="recording_sink:RecordingSink", options=options, label=folder.name, columns=COLUMNS)
 
 
 def everywhere(*lines: str) -> dict[str, list[str]]:

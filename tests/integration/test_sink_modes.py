@@ -11,8 +11,8 @@ from psycopg2 import sql
 
 from epochline import PostgresTable
 from epochline.coordinator import PlanOutcome, plan, seal
-from epochline.epoch import CommitOutcome, EpochState
 from epochline.errors import SealRefusedError, StagingLostError, TargetError
+from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.integration.bench import KV, Bench, Row, in_public
 
 

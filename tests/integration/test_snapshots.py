@@ -14,7 +14,7 @@ import pytest
 
 from epochline import PostgresTable
 from epochline.coordinator import Plan, PlanOutcome, Receipt, abort, commit, plan
-from epochline.epoch import AbortOutcome, CommitOutcome, EpochState
+from epochline.declare.names import QUARANTINE
 from epochline.errors import (
     EpochlineError,
     EpochStateError,
@@ -22,9 +22,9 @@ from epochline.errors import (
     LockTimeoutError,
     PlanChangedError,
 )
-from epochline.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import QUARANTINE
+from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import AbortOutcome, CommitOutcome, EpochState
 from tests.contract.worlds import WRITE_ID, World, orders, postgres_world, rows_of, run, seen_in
 
 BOTH = """

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-from examples.socket_bridge import FROM_KAFKA_ON
+from epochline_examples.socket_bridge import FROM_KAFKA_ON
 
 PROGRAM = Path(__file__).parents[2] / "include" / "examples" / "socket_bridge.py"
 PATIENCE = 60.0

@@ -15,11 +15,11 @@ from kafka.structs import OffsetAndMetadata
 
 from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome, abort, plan
-from epochline.epoch import Run
+from epochline.declare.startup import Startup
 from epochline.errors import SourceError
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
-from epochline.startup import Startup
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 _runs = itertools.count(1)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import TargetError
-from epochline.offsets import PlannedRange
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
+from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess
 
@@ -55,7 +55,7 @@ def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_t
     old.epoch()
     subject = Subject(name="one", ledger=old.ledger, declared=old.pipeline, source=kafka)
     drop = ACTIONS["drop"]
-    drop.act(subject, drop.asked({}), Order(actor="ada", reason="version 2"))  # type: ignore[attr-defined]
+    drop.act(subject, drop.parse({}), Request(actor="ada", reason="version 2"))  # type: ignore[attr-defined]
     del kafka.views["orders", 0]
     kafka.produce("orders", 0, 2, topic_id="another")
     new = InProcess(postgres_dsn, pipeline("two"), kafka, Log(*[{"k": k, "v": 100} for k in "ab"]).read)

@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 import two_step_run
 from epochline import Json, KafkaTopic
+from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome, commit, publish, seal
-from epochline.declarations import find
 from tests.integration.kafka_topics import read_topic
 from tests.integration.sinks_world import World, in_process, new_topics, new_world, values
 

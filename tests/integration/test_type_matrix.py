@@ -12,10 +12,10 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from epochline.arrow.casting import cast_column
-from epochline.arrow.encoding import CopyEncoder
-from epochline.arrow.types import column_type, record_schema
-from epochline.columns import SUPPORTED, Carrier
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.stage.encoding import CopyEncoder
+from epochline.declare.columns import SUPPORTED, Carrier
 
 REFUSED = object()
 FIRST_MOMENT = pa.scalar(-210866803200000000, pa.timestamp("us", "UTC"))

@@ -9,10 +9,10 @@ import pytest
 from psycopg2 import sql
 
 from epochline.coordinator import PlanOutcome
-from epochline.epoch import CommitOutcome, EpochState
-from epochline.ledger.migrate import head_revision, upgrade
 from epochline.local.stack import Stack
-from epochline.offsets import chain_breaks
+from epochline.postgres.ledger.migrate import head_revision, upgrade
+from epochline.protocol.epoch import CommitOutcome, EpochState
+from epochline.protocol.offsets import chain_breaks
 from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
 from tests.databases import sqlalchemy_url

@@ -9,7 +9,7 @@ import pytest
 from psycopg2 import sql
 
 from epochline.errors import SealRefusedError, TargetError
-from epochline.sinks import upsert
+from epochline.postgres.targets import upsert
 from tests.integration.bench import LINEAGE, Bench, Row
 
 COUNTS = ("inserted", "updated", "deleted", "superseded", "unchanged")

@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 
 from epochline import cli
 from epochline.kafka.sending import Outgoing, send_plainly
-from epochline.kafka.tally import Isolation, TopicReader
+from epochline.kafka.topic_comparison import Isolation, TopicReader
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import make_topic
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
@@ -211,7 +211,7 @@ def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:
 def test_a_secured_topic_is_read_by_its_connection(
     secure_kafka: SecureKafka, call: Call, topic_name: str, monkeypatch
 ) -> None:
-    from epochline.brokers import broker_settings
+    from epochline.config.kafka import broker_settings
 
     held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
     monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(held))

@@ -59,7 +59,9 @@ def in_airflow(folder: Path, *command: str, text: str | None = None) -> str:
 @pytest.mark.long
 def test_an_epoch_in_containers_is_exact(checkout: Path) -> None:
     """G3: each line of the log is a row or in quarantine, once."""
-    in_airflow(checkout, "python", "-m", "access_log_maker", "--lines", "1000", "--out", "/tmp/access.log")
+    in_airflow(
+        checkout, "python", "-m", "epochline_examples.access_log.maker", "--lines", "1000", "--out", "/tmp/access.log"
+    )
     in_airflow(checkout, "epochline", "feed", "/tmp/access.log", "--topic", "access_log")
 
     in_airflow(checkout, "epochline", "run", "access_log", "--until-caught-up")

@@ -17,9 +17,10 @@ from types import CodeType, FunctionType
 
 from sqlalchemy import text
 
-from epochline.ledger import parts, statements
+from epochline.postgres.ledger import parts
+from epochline.postgres.queries import statements
 
-_MIGRATIONS = "epochline.ledger.migrations"
+_MIGRATIONS = "epochline.postgres.ledger.migrations"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ def statement(name: str) -> str:
 class Mutant:
     """One guard less: ``old`` in the product's text becomes ``new``.
 
-    ``where`` is a statement of ``queries.sql``, a constant of ``epochline.ledger.parts``, ``module:function`` or
+    ``where`` is a statement of ``queries.sql``, a constant of ``epochline.postgres.ledger.parts``, ``module:function`` or
     ``module:Class.method``.
     """
 
@@ -243,7 +244,7 @@ MUTANTS = (
 TOPIC_MUTANTS = (
     Mutant(
         name="nobody is fenced",
-        where="epochline.outlets.topic:TopicSink._publish",
+        where="epochline.sinks.topic:TopicSink._publish",
         old="            sender.fence()\n",
         new="",
         world="one run that publishes, and a retry",
@@ -251,7 +252,7 @@ TOPIC_MUTANTS = (
     ),
     Mutant(
         name="the marker is asked before the fence",
-        where="epochline.outlets.topic:TopicSink._publish",
+        where="epochline.sinks.topic:TopicSink._publish",
         old="            sender.fence()\n            if self._is_there(committable):\n",
         new="            there = self._is_there(committable)\n            sender.fence()\n            if there:\n",
         world="one run that publishes, and a retry",
@@ -259,7 +260,7 @@ TOPIC_MUTANTS = (
     ),
     Mutant(
         name="the marker is not asked",
-        where="epochline.outlets.topic:TopicSink._publish",
+        where="epochline.sinks.topic:TopicSink._publish",
         old="if self._is_there(committable):",
         new="if False:",
         world="one run that publishes, and a retry",
@@ -304,7 +305,7 @@ TOPIC_MUTANTS = (
         breaks="INV-5",
         second=Mutant(
             name="also by its publisher",
-            where="epochline.outlets.topic:TopicSink._known_marker",
+            where="epochline.sinks.topic:TopicSink._known_marker",
             old="            if not known:\n",
             new="            if False:\n",
             world="one run that publishes, and a ledger set back",

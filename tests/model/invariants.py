@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from epochline.epoch import NEXT, UNFINISHED, EpochState
-from epochline.offsets import chain_breaks
+from epochline.protocol.epoch import NEXT, UNFINISHED, EpochState
+from epochline.protocol.offsets import chain_breaks
 from tests.model.tables import STATE, Violation
 
 

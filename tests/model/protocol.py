@@ -39,7 +39,6 @@ from typing import Any, NamedTuple
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.coordinator import abort, begin, commit, plan, publish, seal
 from epochline.coordinator.plan import Plan, PlanOutcome
-from epochline.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
 from epochline.errors import (
     EpochBusyError,
     EpochFencedError,
@@ -56,6 +55,7 @@ from epochline.errors import (
     StagingLostError,
 )
 from epochline.operations.janitor import Tidied, tidy
+from epochline.protocol.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
 from epochline.testing import FakeKafka, FakeLedger
 from tests.model.guards import Guards
 from tests.model.invariants import check_change, check_reads, check_rows

@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, LedgerUnavailableError
-from epochline.layout import StagingTicket
-from epochline.pipeline import Pipeline
 from epochline.ports import Transaction
-from epochline.sink import Sink
+from epochline.protocol.sink import Sink
+from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.model.guards import Guards
 from tests.model.tables import GuardedTransaction, Surroundings, clone, freeze

@@ -13,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from epochline.epoch import Attempt, Epoch, Run
+from epochline.declare.names import QUARANTINE
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 from epochline.errors import LedgerError, LockTimeoutError
-from epochline.layout import StagedTable, StagingTicket
-from epochline.names import QUARANTINE
-from epochline.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
 from epochline.ports import Applied, DueReceipt, Manifest, PartSum, PipelineRow
-from epochline.sink import Committable, WrittenPart
-from epochline.table import PostgresTable
+from epochline.protocol.epoch import Attempt, Epoch, Run
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PartitionCounts, PlannedRange
+from epochline.protocol.planning import SourceView
+from epochline.protocol.sink import Committable, WrittenPart
+from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.testing import FakeKafka, FakeTransaction
 from tests.model.guards import Guards
 
@@ -179,7 +179,7 @@ class GuardedTransaction(FakeTransaction):
         due = super().due(pipeline)
         return due if self._around.guards.due_in_order else due[::-1]
 
-    # What a writer does, guarded as the statements of `epochline.ledger.parts` are.
+    # What a writer does, guarded as the statements of `epochline.postgres.ledger.parts` are.
 
     def accepts(self, attempt_id: int) -> bool:
         """Whether a statement on the attempt's row would find it live."""

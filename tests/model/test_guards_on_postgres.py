@@ -13,9 +13,9 @@ import pytest
 from epochline import KafkaSource
 from epochline.coordinator.commit import commit_in
 from epochline.errors import HeadMovedError, LedgerError, SealRefusedError
-from epochline.ledger.chain import PostgresChain
-from epochline.ledger.epochs import PostgresEpochs
-from epochline.offsets import chain_breaks
+from epochline.postgres.ledger.chain import PostgresChain
+from epochline.postgres.ledger.epochs import PostgresEpochs
+from epochline.protocol.offsets import chain_breaks
 from tests.contract.worlds import World, orders, postgres_world, rows_of, seen_in
 from tests.model.guards import MUTANTS, Mutant
 

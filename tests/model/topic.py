@@ -18,15 +18,15 @@ from unittest.mock import patch
 from confluent_kafka import KafkaError, KafkaException
 
 from epochline import KafkaTopic, Pipeline, Text
-from epochline.epoch import EpochState
+from epochline.declare.topic import CONTROL_TOPIC
 from epochline.kafka import sending
 from epochline.kafka.markers import Marker
-from epochline.ledger.outbox import Shown
-from epochline.outlets import topic as outlet
-from epochline.outlets.topic import TopicSink
-from epochline.sink import Sink
+from epochline.postgres.ledger.outbox import Shown
+from epochline.protocol.epoch import EpochState
+from epochline.protocol.sink import Sink
+from epochline.sinks import topic as outlet
+from epochline.sinks.topic import TopicSink
 from epochline.testing import FakeKafka
-from epochline.topic import CONTROL_TOPIC
 from tests.model.tables import Violation
 
 OUT = KafkaTopic(topic="out", value=Text())

@@ -16,10 +16,10 @@ import psutil
 import psycopg2
 
 from epochline.coordinator import abort
-from epochline.epoch import Interval, Run
 from epochline.errors import EpochlineError
-from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Interval, Run
 from tests.soak.faults import ON_TASKS, SERVERS, UNDER_AIRFLOW, Fault
 from tests.soak.pipelines import SCHEDULED
 from tests.soak.worker import IDLE, Seat

@@ -21,8 +21,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from epochline.errors import StackError
-from epochline.ledger.postgres import PostgresLedger
 from epochline.local.stack import Stack
+from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.soak.faults import Fault, schedule
 from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of

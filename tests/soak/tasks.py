@@ -12,17 +12,17 @@ from datetime import timedelta
 from itertools import chain
 
 from epochline.coordinator import PlanOutcome, abort, begin, commit, plan, publish, seal
-from epochline.epoch import Interval, Run
+from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
-from epochline.layout import StagingTicket
-from epochline.ledger.parts import end_job
-from epochline.ledger.postgres import PostgresLedger
-from epochline.outlets import sinks_by
-from epochline.pipeline import Pipeline
+from epochline.postgres.ledger.parts import end_job
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Interval, Run
+from epochline.protocol.staging import StagingTicket
+from epochline.sinks import sinks_by
+from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
-from epochline.spark.plan import read_plan
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
 from tests.reading import read_range
 
@@ -93,8 +93,8 @@ class Tasks:
     def _stage(self, ticket: StagingTicket) -> None:
         work = read_plan(self._servers.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt)
         spec = work.pipeline.spec
-        flow = OnePass(pipeline=spec, tables=work.ticket.written, functions=ship_functions(spec))
-        writer = StagingWriter(WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn, beside=spec.beside))
+        flow = OnePassFactory(pipeline=spec, tables=work.ticket.written, functions=ship_functions(spec))
+        writer = StagingWriter(WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn, external=spec.external))
         reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
         writer.commit([writer.write(chain.from_iterable(reads))])
         with transaction(self._servers.dsn, ticket.application_name) as session, session.cursor() as cursor:

@@ -14,8 +14,8 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from psycopg2 import sql
 
-from epochline.names import QUARANTINE
-from epochline.offsets import chain_breaks
+from epochline.declare.names import QUARANTINE
+from epochline.protocol.offsets import chain_breaks
 from tests.soak.pipelines import declared, topic_of
 
 _COUNTS = """

@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.flow import BatchFlow
-from epochline.parsing import Json
-from epochline.pipeline import Pipeline
-from epochline.reading import KafkaSource
-from epochline.staged import staged_tables
-from epochline.table import PostgresTable
+from epochline.arrow.stage.flow import BatchFlow
+from epochline.declare.parsers import Json
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.table import PostgresTable
+from epochline.protocol.staging_tables import staged_tables
 
 COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from epochline.offsets import Head, TopicPartition
-from epochline.planning import PartitionView
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import PartitionView
 
 
 def tp(partition: int = 0, topic: str = "orders", topic_id: str = "id") -> TopicPartition:

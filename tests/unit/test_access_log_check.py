@@ -2,7 +2,7 @@
 
 import pytest
 
-from access_log_check import ANYTHING, Comparison, main, parse, read_lines
+from epochline_examples.access_log.check import ANYTHING, Comparison, main, parse, read_lines
 
 CLEAN = b'192.0.2.7 - - [17/May/2015:12:05:03 +0200] "GET /a?b=1 HTTP/1.1" 200 10 "http://x/" "curl/7"'
 DASH = b'192.0.2.7 - frank [17/May/2015:10:05:04 +0000] "GET /b HTTP/1.0" 304 - "-" "-"'

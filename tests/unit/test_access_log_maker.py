@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from access_log_check import parse
-from access_log_maker import MALFORMED, ODD, Line, lines, main
+from epochline_examples.access_log.check import parse
+from epochline_examples.access_log.maker import MALFORMED, ODD, Line, lines, main
 
 LINE = Line(
     client="192.0.2.7",

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.arrow.digest import digest, record_hashes
-from epochline.arrow.source import source_batch
+from epochline.arrow.cast.source import source_batch
+from epochline.arrow.stage.digest import digest, record_hashes
 
 Record = tuple[str, int, int, bytes | None, bytes | None]
 

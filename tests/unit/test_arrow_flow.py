@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from epochline.arrow.contract import BatchContractError
-from epochline.arrow.flow import BatchFlow
-from epochline.arrow.rows import ValueDoesNotFitError
-from epochline.arrow.source import ColumnMismatchError
+from epochline.arrow.cast.contract import BatchContractError
+from epochline.arrow.cast.source import ColumnMismatchError
+from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.rows import ValueDoesNotFitError
+from epochline.declare.parsers import Json, Text
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.table import PostgresTable
+from epochline.declare.topic import KafkaTopic
 from epochline.errors import BadRecordError
-from epochline.parsing import Json, Text
-from epochline.pipeline import Pipeline
-from epochline.reading import KafkaSource
-from epochline.staged import staged_tables
-from epochline.table import PostgresTable
-from epochline.topic import KafkaTopic
+from epochline.protocol.staging_tables import staged_tables
 from tests.unit.flows import COLUMNS, flow, records
 
 ONE_TWO = pa.array([1, 2])

@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from epochline.arrow.casting import cast_column
-from epochline.arrow.formats import TopicEncoder
-from epochline.arrow.parsers import build_parser
-from epochline.arrow.types import column_type, record_schema
-from epochline.parsing import Bytes, Json, Text
-from epochline.pipeline import Pipeline
-from epochline.reading import KafkaSource
-from epochline.table import PostgresTable
-from epochline.topic import KafkaTopic
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.formats.outbox import TopicEncoder
+from epochline.arrow.formats.parsers import build_parser
+from epochline.declare.parsers import Bytes, Json, Text
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.table import PostgresTable
+from epochline.declare.topic import KafkaTopic
 
 AT = datetime(2024, 2, 29, 23, 59, 59, 1000, tzinfo=UTC)
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochline.arrow import json_values
-from epochline.arrow.jsontext import read_json, write_json
-from epochline.arrow.parsers import build_parser
-from epochline.arrow.reasons import printable
+from epochline.arrow.cast.jsontext import read_json, write_json
+from epochline.arrow.cast.reasons import printable
+from epochline.arrow.formats import json_values
+from epochline.arrow.formats.parsers import build_parser
+from epochline.declare.parsers import Bytes, Json, Regex
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.source import KafkaSource
+from epochline.declare.table import PostgresTable
 from epochline.errors import DeclarationError
-from epochline.parsing import Bytes, Json, Regex
-from epochline.pipeline import Pipeline
-from epochline.reading import KafkaSource
-from epochline.table import PostgresTable
 
 COLUMNS = {
     "b": "boolean", "i": "bigint", "s": "smallint", "f": "double precision", "r": "real", "t": "text",

@@ -7,10 +7,10 @@ import traceback
 
 import pytest
 
-from epochline.columns import SUPPORTED
+from epochline.declare.columns import SUPPORTED
+from epochline.declare.parsers import Json, Regex
+from epochline.declare.table import PostgresTable
 from epochline.errors import BadRecordError
-from epochline.parsing import Json, Regex
-from epochline.table import PostgresTable
 from tests.unit.flows import flow, records
 
 CANARY = "4111-1111-canary"

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.arrow.summing import PartialSums
-from epochline.arrow.types import record_schema
-from epochline.layout import StagedTable
-from epochline.table import PostgresTable
+from epochline.arrow.cast.types import record_schema
+from epochline.arrow.stage.summing import PartialSums
+from epochline.declare.table import PostgresTable
+from epochline.protocol.staging import StagedTable
 
 COLUMNS = {"client": "text", "day": "date", "n": "bigint", "amount": "numeric(12,2)"}
 SINK = PostgresTable(table="a", mode="add", key=("client", "day"), measures=("n", "amount"), columns=COLUMNS)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.backfill import IntervalOffsets, PartOfInterval, parts_of
-from epochline.epoch import Interval
-from epochline.offsets import Head, TopicPartition
-from epochline.planning import PartitionView, next_ranges
+from epochline.protocol.backfill import IntervalOffsets, PartOfInterval, parts_of
+from epochline.protocol.epoch import Interval
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import PartitionView, next_ranges
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 INTERVAL = Interval(start=NOON, until=NOON + timedelta(hours=1))

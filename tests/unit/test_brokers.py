@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochline.brokers import broker_settings, java_settings, python_settings
+from epochline.config.kafka import broker_settings, java_settings, python_settings
 from epochline.errors import ConfigurationError
 
 SECRET = "canary-5e77"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings, StateTable
-from epochline.changes import Effect, as_last_written, changes
-from epochline.parsing import Json, Text
+from epochline.declare.parsers import Json, Text
+from epochline.protocol.changes import Effect, as_last_written, changes
 
 
 def stored(**changed: Any) -> dict[str, Any]:

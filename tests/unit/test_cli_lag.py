@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from epochline import cli
 from epochline.cli import connections, database
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, SourceUnavailableError
-from epochline.offsets import TopicPartition
-from epochline.planning import PartitionView, SourceView
+from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.planning import PartitionView, SourceView
 
 NAMES = ("first", "second", "third")
 DECLARED = """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.columns import SUPPORTED, Carrier, parse_type
+from epochline.declare.columns import SUPPORTED, Carrier, parse_type
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from epochline.local import kafka
 PROJECT = Path(__file__).parents[2]
 COMPOSE = PROJECT / "docker-compose.yaml"
 INCLUDE = PROJECT / "include"
-JARS = INCLUDE / "epochline" / "local" / "jars"
+JARS = INCLUDE / "epochline" / "local" / "ivy"
 # The variables in which a secret could be written down.
 SECRETS = re.compile(r"PASSWORD$|SECRET|FERNET_KEY|SQL_ALCHEMY_CONN|^CLUSTER_ID$")
 REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.continuity import check_not_truncated, check_same_log
 from epochline.errors import DataLossError
-from epochline.planning import PartitionView
+from epochline.protocol.data_loss import check_not_truncated, check_same_log
+from epochline.protocol.planning import PartitionView
 from tests.unit.partitions import head, tp, view
 
 

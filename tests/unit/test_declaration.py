@@ -29,9 +29,9 @@ from epochline import (
     Settings,
     Text,
 )
+from epochline.declare.functions import load_function
+from epochline.declare.table import order_columns
 from epochline.errors import DeclarationError
-from epochline.functions import load_function
-from epochline.table import order_columns
 
 RECORD = {"client": "text", "hits": "bigint", "seen": "timestamptz"}
 PARSE = "pipelines.access_log:parse"

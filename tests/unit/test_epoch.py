@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from epochline.epoch import NEXT, UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Run
 from epochline.errors import EpochStateError
+from epochline.protocol.epoch import NEXT, UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Run
 
 PAIRS = list(itertools.product(EpochState, EpochState))
 ALLOWED = {

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epochline.declare.event_time import EventTime, PartitionTime, watermark
+from epochline.declare.windows import Session, Sliding, Tumbling, Window, closed, forgotten
 from epochline.errors import DeclarationError
-from epochline.event_time import EventTime, PartitionTime, watermark
-from epochline.windows import Session, Sliding, Tumbling, Window, closed, forgotten
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 NOW = datetime(2026, 5, 1, tzinfo=UTC)

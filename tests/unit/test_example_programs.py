@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from epochline.declarations import find_all
-from examples.programs import PROGRAMS
-from examples.steps import Call, Program, Read
+from epochline.config.discovery import find_all
+from epochline_examples.programs import PROGRAMS
+from epochline_examples.steps import Call, Program, Read
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,10 +13,10 @@ import epochline.failpoints as failpoints
 from epochline import ports
 from epochline.cli import connections
 from epochline.coordinator import begin
-from epochline.epoch import Run
 from epochline.errors import ConfigurationError
 from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
 from epochline.failpoints.sites import BY_HAND, SIDES, SINK, SOURCE, USE_CASES, port_method, sites_of, use_cases
+from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka, FakeLedger
 
 PROJECT = Path(__file__).parents[2]
@@ -102,6 +102,8 @@ def test_a_use_case_imports_nothing_that_could_do_io(path):
         "json",
         "logging",
         "re",
+        # The lease of an epoch is renewed by a thread.
+        "threading",
         "time",
         "typing",
     }

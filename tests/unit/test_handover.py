@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from epochline.airflow.handover import environment_of_job, handed_over
+from epochline.airflow.handover import credentials_file, environment_of_job
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 
 CONNECTIONS = {"postgres": {"dsn": "postgresql://u:canary@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 HOLDER = """
 import json, sys, time
-from epochline.airflow.handover import handed_over
-with handed_over(json.loads(sys.argv[1])) as path:
+from epochline.airflow.handover import credentials_file
+with credentials_file(json.loads(sys.argv[1])) as path:
     print(path, flush=True)
     time.sleep(600)
 """
@@ -46,7 +46,7 @@ def killed_while_it_held() -> Path:
 
 
 def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder):
-    with handed_over(CONNECTIONS) as path:
+    with credentials_file(CONNECTIONS) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -55,7 +55,7 @@ def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder):
 
 def test_the_driver_deletes_it_as_soon_as_it_is_read():
     """SEC-4: a task that is killed while Spark works leaves no password behind."""
-    with handed_over(CONNECTIONS) as path:
+    with credentials_file(CONNECTIONS) as path:
         credentials = read_credentials({CREDENTIALS_VARIABLE: str(path)})
 
         assert credentials.dsn == CONNECTIONS["postgres"]["dsn"]
@@ -75,12 +75,12 @@ def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path):
 def test_what_a_killed_task_left_is_deleted_by_the_next_one():
     left = killed_while_it_held()
 
-    with handed_over(CONNECTIONS):
+    with credentials_file(CONNECTIONS):
         assert not left.parent.exists()
 
 
 def test_what_a_living_task_holds_is_left_alone():
-    with handed_over(CONNECTIONS) as first, handed_over(CONNECTIONS) as second:
+    with credentials_file(CONNECTIONS) as first, credentials_file(CONNECTIONS) as second:
         assert first.exists()
         assert second.exists()
 

@@ -45,8 +45,8 @@ def use_a_ledger(*rows):
 
 def use_a_kafka():
     from epochline.kafka.source import KafkaOffsets
-    from epochline.offsets import TopicPartition
-    from epochline.planning import PartitionView, SourceView
+    from epochline.protocol.offsets import TopicPartition
+    from epochline.protocol.planning import PartitionView, SourceView
 
     tp = TopicPartition(topic="plain", partition=0, topic_id="one")
     one = PartitionView(tp=tp, log_start=0, last_stable=9, high_watermark=9)
@@ -200,7 +200,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 from epochline.airflow import connections, operators, publishing
-from epochline.airflow.dag import epoch_dag
+from epochline.airflow.dag_file import epoch_dag
 from tests.contract.worlds import fake_world, run
 
 runpy.run_path("dags/access_log.py")["dag"].get_task("pre_commit")
@@ -220,7 +220,7 @@ shown = Pipeline(
 assert "publish" in epoch_dag(shown).task_ids
 ledger = connections.ledger_of(shown)
 connections.offsets_of(shown)
-for sink in shown.following:
+for sink in shown.post_commit_sinks:
     ledger.sink(shown, sink.name)
 
 # The use cases, on a ledger and a Kafka in memory.
@@ -299,7 +299,7 @@ def test_a_task_that_plans_commits_aborts_or_publishes_imports_no_spark_and_no_p
         "plan_epoch 1", "event epochline://orders/orders", "commit_epoch None", "plan_epoch 2",
         "abort_epoch AirflowFailException", "event epochline://orders/orders", "publish None",
     ]  # fmt: skip
-    assert {"epochline.ledger.postgres", "epochline.kafka.source", "epochline.outlets.files", "epochline.outlets.topic"} <= modules  # fmt: skip
+    assert {"epochline.postgres.ledger.transactions", "epochline.kafka.source", "epochline.sinks.files", "epochline.sinks.topic"} <= modules  # fmt: skip
     assert not those(modules, "pyspark", "pandas", "pyarrow", "numpy", "alembic")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from epochline.brokers import SERVERS
+from epochline.config.kafka import SERVERS
 from epochline.errors import SinkUnavailableError
 from epochline.kafka.client import Reports
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.names import (
+from epochline.declare.names import (
     MAX_IDENTIFIER_BYTES,
     deleted_keys_table,
     order_column,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.offsets import (
+from epochline.protocol.offsets import (
     NOTHING_SEEN,
     OffsetRange,
     PartitionCounts,

@@ -9,7 +9,7 @@ import pytest
 
 from epochline import FromGroup, FromOffsets, FromTimestamp
 from epochline.errors import SourceError
-from epochline.origins import begun_by_startup, missing_origins
+from epochline.protocol.origins import begun_by_startup, missing_origins
 from tests.unit.partitions import head, tp, view
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)

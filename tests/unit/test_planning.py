@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochline.offsets import TopicPartition
-from epochline.planning import next_ranges, share_limit
+from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.planning import next_ranges, share_limit
 from tests.unit.partitions import head, tp, view
 
 partitions = st.integers(0, 30)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from epochline.declarations import find
-from epochline.functions import load_function
-from examples.producers import PRODUCERS
+from epochline.config.discovery import find
+from epochline.declare.functions import load_function
+from epochline_examples.producers import PRODUCERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def test_the_program_s_own_parse_takes_every_line(name: str, program: str) -> No
 @pytest.mark.parametrize("name", PRODUCERS)
 def test_a_producer_ends_after_a_thousand_lines_unless_somebody_says_otherwise(name: str) -> None:
     """X16."""
-    command = [sys.executable, "-m", "examples.producers", name]
+    command = [sys.executable, "-m", "epochline_examples.producers", name]
 
     said = subprocess.run(command, cwd=ROOT / "include", capture_output=True, text=True, check=True).stdout
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from epochline import PostgresTable
-from epochline.refused import RefusedRow, by_partition, in_words
+from epochline.protocol.refused import RefusedRow, by_partition, in_words
 from tests.unit.flows import COLUMNS, flow, records
 
 REFUSED = by_partition([("t", 0, 101, "people: check few"), ("t", 0, 101, "another"), ("t", 1, 100, "elsewhere")])

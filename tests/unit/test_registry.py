@@ -12,18 +12,9 @@ from typing import Any
 import pytest
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.avro import derived_schema
-from epochline.arrow.types import column_type
-from epochline.avro_types import proposed
-from epochline.columns import SUPPORTED
-from epochline.errors import (
-    ConfigurationError,
-    DeclarationError,
-    EpochlineError,
-    SourceAuthenticationError,
-    SourceUnavailableError,
-)
-from epochline.registry import (
+from epochline.arrow.cast.types import column_type
+from epochline.arrow.formats.avro import derived_schema
+from epochline.config.registry import (
     Registries,
     Registry,
     UndecodableError,
@@ -32,6 +23,15 @@ from epochline.registry import (
     registry_settings,
     split_header,
     with_header,
+)
+from epochline.declare.avro_types import proposed
+from epochline.declare.columns import SUPPORTED
+from epochline.errors import (
+    ConfigurationError,
+    DeclarationError,
+    EpochlineError,
+    SourceAuthenticationError,
+    SourceUnavailableError,
 )
 
 NOTHING: dict[str, Any] = {"port": None, "scheme": "", "login": "", "password": "", "extra": {}}

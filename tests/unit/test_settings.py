@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from epochline import Endless, FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text
-from epochline.declarations import find_all
-from epochline.effective import in_force, recorded_restart, run_settings
+from epochline.config.discovery import find_all
+from epochline.config.resolve import recorded_restart, resolve_settings, run_settings
+from epochline.config.settings_file import file_settings, settings_file
+from epochline.declare.profiles import Kept, profile, profiles
+from epochline.declare.restart import WITHOUT_END
+from epochline.declare.settings import PerRun
 from epochline.errors import ConfigurationError, DeclarationError
-from epochline.profiles import Kept, profile, profiles
-from epochline.restart import WITHOUT_END
-from epochline.settings import PerRun
-from epochline.settings_file import file_settings, settings_file
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
 
 PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
@@ -46,7 +46,7 @@ WRONG = {
     "keeps half": ({"on_cancel": "keep"}, "on_cancel: Input should be 'delete' or 'retain'"),
     "at least once": (
         {"semantics": "at_least_once"},
-        "semantics: at_least_once is no mode of this product.*include/examples/at_least_once.py",
+        "semantics: at_least_once is no mode of this product.*include/epochline_examples/at_least_once.py",
     ),
     "at most once": ({"semantics": "at_most_once"}, "semantics: at_most_once is no mode.*examples/at_most_once.py"),
     "unknown semantics": ({"semantics": "best_effort"}, "semantics: Input should be 'exactly_once'"),
@@ -75,12 +75,12 @@ def test_a_wrong_setting_names_its_field_and_the_fix(fields: dict[str, Any], sai
 
 def test_the_run_beats_the_declaration_which_beats_the_file_which_beats_the_default() -> None:
     """C10: global 60 s, DAG 10 s, run conf 5 s: effective 5 s, with the place that decided it."""
-    everywhere = in_force(
+    everywhere = resolve_settings(
         pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)
     )
-    declared = in_force(pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60))
-    in_file = in_force(pipeline(), file=Settings(minimum_pause=60))
-    nowhere = in_force(pipeline())
+    declared = resolve_settings(pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60))
+    in_file = resolve_settings(pipeline(), file=Settings(minimum_pause=60))
+    nowhere = resolve_settings(pipeline())
 
     found = [one.recorded()["minimum_pause"] for one in (everywhere, declared, in_file, nowhere)]
     assert found == [
@@ -93,7 +93,7 @@ def test_the_run_beats_the_declaration_which_beats_the_file_which_beats_the_defa
 
 def test_a_profile_stands_between_the_file_and_the_declaration() -> None:
     """C10, K2."""
-    one = in_force(
+    one = resolve_settings(
         pipeline(profile="word_count", settings=Settings(timeout=7)),
         file=Settings(timeout=1, minimum_pause=2, parallelism=3),
     )
@@ -104,7 +104,9 @@ def test_a_profile_stands_between_the_file_and_the_declaration() -> None:
 
 def test_a_declared_restart_strategy_beats_the_global_one() -> None:
     """R5."""
-    one = in_force(pipeline(settings=Settings(restart=NoRestart())), file=Settings(restart=FixedDelay(attempts=3)))
+    one = resolve_settings(
+        pipeline(settings=Settings(restart=NoRestart())), file=Settings(restart=FixedDelay(attempts=3))
+    )
 
     assert one.restart == NoRestart()
 
@@ -120,13 +122,15 @@ def test_a_declared_restart_strategy_beats_the_global_one() -> None:
 )
 def test_the_schedule_is_the_interval(declared: Any, in_file: Any, expected: tuple[Any, str]) -> None:
     """K8."""
-    one = in_force(pipeline(**({} if declared is None else {"schedule": declared})), file=Settings(interval=in_file))
+    one = resolve_settings(
+        pipeline(**({} if declared is None else {"schedule": declared})), file=Settings(interval=in_file)
+    )
 
     assert (one.interval, one.decided_by["interval"]) == expected
 
 
 def test_a_declaration_that_says_by_hand_is_run_by_hand_whatever_the_file_says() -> None:
-    assert in_force(pipeline(schedule=None), file=Settings(interval=60)).interval is None
+    assert resolve_settings(pipeline(schedule=None), file=Settings(interval=60)).interval is None
 
 
 @pytest.mark.parametrize(
@@ -143,12 +147,12 @@ def test_a_declaration_that_says_by_hand_is_run_by_hand_whatever_the_file_says()
 )
 def test_the_tolerance_wins_where_the_older_word_for_it_is_set_too(settings: dict[str, Any], tolerated: Any) -> None:
     """K11, K12, X29."""
-    assert in_force(pipeline(settings=Settings(**settings))).tolerable_failures == tolerated
+    assert resolve_settings(pipeline(settings=Settings(**settings))).tolerable_failures == tolerated
 
 
 def test_two_epochs_at_once_are_accepted_capped_at_one_and_said_so() -> None:
     """K5, K14."""
-    one = in_force(pipeline(schedule=seconds(1), settings=Settings(max_concurrent=2)))
+    one = resolve_settings(pipeline(schedule=seconds(1), settings=Settings(max_concurrent=2)))
 
     assert one.max_concurrent == 1
     assert one.notes == ("max_concurrent=2 was asked for; one epoch of a pipeline is in flight at a time (K14)",)
@@ -156,7 +160,7 @@ def test_two_epochs_at_once_are_accepted_capped_at_one_and_said_so() -> None:
 
 def test_without_an_interval_there_is_one_attempt_and_it_is_said_what_is_off() -> None:
     """K22, R4: checkpointing is off unless an interval turns it on."""
-    off, on = in_force(pipeline()), in_force(pipeline(schedule=seconds(10)))
+    off, on = resolve_settings(pipeline()), resolve_settings(pipeline(schedule=seconds(10)))
 
     assert off.restart == NoRestart()
     assert "checkpointing is off" in off.notes[0]
@@ -171,7 +175,7 @@ def test_without_an_interval_there_is_one_attempt_and_it_is_said_what_is_off() -
     ids=lambda one: one.kind,
 )
 def test_a_strategy_is_read_back_from_an_epochs_row_as_it_was(strategy: Any) -> None:
-    recorded = json.loads(json.dumps(in_force(pipeline(settings=Settings(restart=strategy))).recorded()))
+    recorded = json.loads(json.dumps(resolve_settings(pipeline(settings=Settings(restart=strategy))).recorded()))
 
     assert recorded_restart(recorded) == strategy
 
@@ -338,7 +342,7 @@ def test_a_profile_holds_the_documents_values_and_their_defaults(
     name: str, values: dict[str, Any], kept: dict[str, Any]
 ) -> None:
     """K1 to K7, K16 to K19."""
-    one = in_force(pipeline(profile=name))
+    one = resolve_settings(pipeline(profile=name))
 
     assert {field: getattr(one, field) for field in (*DOCUMENTS_DEFAULTS, "interval")} == DOCUMENTS_DEFAULTS | values
     assert profile(name).kept.model_dump(exclude_none=True) == kept

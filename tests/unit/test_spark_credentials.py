@@ -14,7 +14,7 @@ from epochline.errors import (
     SourceUnavailableError,
 )
 from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
-from epochline.spark.failure import told
+from epochline.spark.failure import epochline_error_from
 
 _GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 
@@ -92,6 +92,6 @@ def test_a_missing_variable_or_file_is_named(tmp_path):
     ids=["ours", "data loss", "slow broker", "refused login", "foreign", "no such class"],
 )
 def test_a_failed_jobs_text_tells_what_happened(text, kind):
-    found = told(RuntimeError(text))
+    found = epochline_error_from(RuntimeError(text))
 
     assert type(found) is (kind or type(None))

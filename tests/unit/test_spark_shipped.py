@@ -25,15 +25,15 @@ from epochline import (
     Tumbling,
     Windowed,
 )  # fmt: skip
-from epochline.layout import StagingTicket
+from epochline.protocol.staging import StagingTicket
+from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.open_windows import WindowReader
-from epochline.spark.parsed import ParseTask
+from epochline.spark.parse_frame import ParseTask
+from epochline.spark.sink_frames import SinkFlowFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.spark.state import StateReader
-from epochline.spark.transformed import SinkRows
-from epochline.staged import staged_beside, staged_tables
 
 COLUMNS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
@@ -43,11 +43,11 @@ NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydan
 READ = """
 import pickle, sys
 import pyarrow as pa
-from epochline.arrow.flow import BatchFlow
-from epochline.arrow.source import SOURCE_SCHEMA
-from epochline.outlets import beside_sink
-from epochline.spark.one_pass import OnePass
-from epochline.spark.parsed import ParseTask
+from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.sinks import external_sink
+from epochline.spark.one_pass import OnePassFactory
+from epochline.spark.parse_frame import ParseTask
 from epochline.spark.staging import StagingWriter
 
 values = {"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "timestamp_type": 0, "value": b"a 1"}
@@ -58,9 +58,9 @@ for one in pickle.load(sys.stdin.buffer):
         BatchFlow(one.pipeline, one.ticket.tables).parse_only(records)
     if isinstance(one, StagingWriter):
         flow = one._order.flow.make()
-        for sink in one._order.beside:
-            beside_sink(sink)
-        if isinstance(one._order.flow, OnePass):
+        for sink in one._order.external:
+            external_sink(sink)
+        if isinstance(one._order.flow, OnePassFactory):
             flow.process(records)
             flow.finish()
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
@@ -76,7 +76,7 @@ def ticket(declared: Pipeline) -> StagingTicket:
     tables = staged_tables(declared, {sink.table: sink.columns or {} for sink in declared.tables}, 1, 1)
     return StagingTicket(
         pipeline="p", epoch_id=1, attempt=1, attempt_id=1, application_name="a", tables=tables,
-        beside=staged_beside(declared),
+        external=staged_external(declared),
     )  # fmt: skip
 
 
@@ -95,8 +95,8 @@ def one_pass(folder: str, parse: Any = None) -> list[object]:
 
 def writer(declared: Pipeline) -> StagingWriter:
     one = ticket(declared)
-    flow = OnePass(pipeline=declared.spec, tables=one.written, functions=ship_functions(declared.spec))
-    return StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="", beside=declared.spec.beside))
+    flow = OnePassFactory(pipeline=declared.spec, tables=one.written, functions=ship_functions(declared.spec))
+    return StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="", external=declared.spec.external))
 
 
 def by_regex(folder: str) -> list[object]:
@@ -130,7 +130,8 @@ def with_state(folder: str) -> list[object]:
 def of_a_transform(declared: Pipeline) -> list[object]:
     one, spec, functions = ticket(declared), declared.spec, ship_functions(declared.spec)
     flows = [
-        SinkRows(pipeline=spec, sink=sink, tables=(one.table(sink.table),), functions=functions) for sink in spec.sinks
+        SinkFlowFactory(pipeline=spec, sink=sink, tables=(one.table(sink.table),), functions=functions)
+        for sink in spec.sinks
     ]
     writers = [StagingWriter(WriteOrder(ticket=one, flow=flow, dsn="")) for flow in flows]
     return [ParseTask(pipeline=spec, ticket=one, functions=functions, dsn=""), *writers]

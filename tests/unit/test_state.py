@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
-from epochline.changes import changes
+from epochline.declare.state import StateDigest, StateStanding, check_state
 from epochline.errors import DeclarationError, StateError
-from epochline.state import StateDigest, StateStanding, check_state
+from epochline.protocol.changes import changes
 
 COLUMNS = {"client": "text", "requests": "bigint"}
 TRANSFORM = "pipelines.access_log:per_client"

@@ -20,8 +20,8 @@ from epochline import (
     Tumbling,
     Windowed,
 )
-from epochline.changes import Effect, changes
 from epochline.errors import DeclarationError
+from epochline.protocol.changes import Effect, changes
 
 RECORD = {"ip": "text", "at": "timestamptz", "bytes": "bigint"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}

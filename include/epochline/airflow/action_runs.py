@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from epochline.airflow.connections import ledger_of, offsets_of, run_of, writers_of
 from epochline.airflow.settings import ACTION
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from epochline.coordinator import Plan
@@ -28,14 +28,14 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
     if told is None:
         return None
     from epochline.errors import ActionRefusedError
-    from epochline.operations import ACTIONS, EpochAction, Order
+    from epochline.operations import ACTIONS, EpochAction, Request
 
     action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
-    order = Order(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
-    asked = action.asked(told.get("parameters") or {})
-    return action.plan(subject_of(pipeline), asked, order, run_of(context), writers=writers_of(pipeline))
+    request = Request(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
+    asked = action.parse(told.get("parameters") or {})
+    return action.plan(subject_of(pipeline), asked, request, run_of(context), writers=writers_of(pipeline))
 
 
 def subject_of(pipeline: Pipeline) -> Subject:

@@ -2,7 +2,7 @@
 
 An event is emitted by a task that succeeds, and Airflow keeps it in the transaction in which the task becomes a
 success. A task that is lost before that emits none, nor does one that somebody marks as success by hand. So neither
-is believed: an epoch is told until its event is found in Airflow (`epochline.coordinator.tell`).
+is believed: an epoch is told until its event is found in Airflow (`epochline.coordinator.announce`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias
 
 from epochline.airflow.connections import run_of
-from epochline.pipeline import Pipeline
-from epochline.ports import Ledger, ToldReceipt
+from epochline.declare.pipeline import Pipeline
+from epochline.ports import AnnouncedReceipt, Ledger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,22 +44,22 @@ def events_of(pipeline: Pipeline) -> AssetAlias:
     return AssetAlias(f"epochline://{pipeline.name}")
 
 
-def tell_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) -> int:
+def announce_to_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) -> int:
     """Let this task emit an event per epoch and sink that Airflow has not got yet; how many.
 
     The epoch is committed: where this fails it says so in the log, and the next task that tells emits them.
     """
-    from epochline.coordinator import tell
+    from epochline.coordinator import announce
 
     alias = events_of(pipeline)
 
-    def heard(untold: Sequence[ToldReceipt]) -> Sequence[ToldReceipt]:
+    def acknowledged(unannounced: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:
         newest = context["inlet_events"][alias].ascending(False).limit(NEWEST_EVENTS)
         there = [event.extra for event in newest]
-        return [one for one in untold if extra_of(one) in there]
+        return [one for one in unannounced if extra_of(one) in there]
 
     try:
-        told = tell(ledger, pipeline.name, run_of(context), heard=heard)
+        told = announce(ledger, pipeline.name, run_of(context), acknowledged=acknowledged)
         events = context["outlet_events"][alias]
         for one in told:
             events.add(sink_asset(pipeline.name, one.sink), extra=extra_of(one))
@@ -72,7 +72,7 @@ def tell_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) -> int:
     return len(told)
 
 
-def extra_of(receipt: ToldReceipt) -> dict[str, Any]:
+def extra_of(receipt: AnnouncedReceipt) -> dict[str, Any]:
     """What an event says of its epoch, as JSON; ``offsets`` are ``[start, until)`` by topic and partition.
 
     All of it tells an epoch from one of the same number in a ledger that was set back since.

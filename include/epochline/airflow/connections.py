@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from epochline.brokers import broker_settings
-from epochline.epoch import Interval, Run
+from epochline.config.kafka import broker_settings
+from epochline.config.registry import registry_connections
+from epochline.config.registry import registry_settings as checked_registry
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError
-from epochline.pipeline import Pipeline
-from epochline.registry import registry_connections
-from epochline.registry import registry_settings as checked_registry
+from epochline.protocol.epoch import Interval, Run
 
 if TYPE_CHECKING:
     from epochline.ports import Ledger, OffsetSource
@@ -103,8 +103,8 @@ def kafka_settings(connection_id: str) -> dict[str, str]:
 
 def ledger_at(connection_id: str) -> Ledger:
     """The ledger of a database, for what is done to pipelines that need not be declared any more."""
-    from epochline.ledger.postgres import PostgresLedger
-    from epochline.outlets import sinks_by
+    from epochline.postgres.ledger.transactions import PostgresLedger
+    from epochline.sinks import sinks_by
 
     return PostgresLedger(postgres_dsn(connection_id), outlets=sinks_by(kafka_settings))
 
@@ -139,8 +139,8 @@ def registries_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
 def ledger_of(pipeline: Pipeline) -> Ledger:
     """The ledger behind the pipeline's PostgreSQL connection."""
     from epochline.failpoints import watched
-    from epochline.ledger.postgres import PostgresLedger
-    from epochline.outlets import sinks_by
+    from epochline.postgres.ledger.transactions import PostgresLedger
+    from epochline.sinks import sinks_by
 
     dsn = postgres_dsn(pipeline.postgres_connection)
     lock_timeout = pipeline.lock_timeout.total_seconds()

@@ -15,8 +15,8 @@ from epochline.airflow.operators import (
 )
 from epochline.airflow.publishing import PublishOperator
 from epochline.airflow.settings import PLAN_PATIENCE, PUBLISH_PATIENCE, params, settings_of_dag
-from epochline.pipeline import Pipeline
-from epochline.table import PostgresTable
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 
 _WITHOUT_INTERVALS = ("@once", "@continuous")
 
@@ -57,7 +57,7 @@ _PUBLISH_ROWS = """\
 """  # noqa: E501 - as above
 
 
-def epoch_dag(pipeline: Pipeline) -> DAG:
+def build_dag(pipeline: Pipeline) -> DAG:
     """The DAG of a pipeline; its id is the pipeline's name.
 
     Params of the trigger form: ``record_limit``, ``note``, and the settings that one run may change.
@@ -67,7 +67,7 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
     """
     settings = settings_of_dag(pipeline)
     tolerable = settings.tolerable_failures
-    following = ", ".join(str(sink) for sink in pipeline.following)
+    following = ", ".join(str(sink) for sink in pipeline.post_commit_sinks)
     with DAG(
         dag_id=pipeline.name,
         schedule=_timetable(settings.interval),
@@ -78,7 +78,7 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         # The ledger counts aborted epochs and says no; this keeps Airflow from making runs that would hear it (K11).
         # Airflow pauses at this number, where 0 means never: also where a run is red because a sink is down, which
         # must keep no later run from its epoch.
-        max_consecutive_failed_dag_runs=0 if tolerable is None or pipeline.following else tolerable + 1,
+        max_consecutive_failed_dag_runs=0 if tolerable is None or pipeline.post_commit_sinks else tolerable + 1,
         default_args={"retries": settings.restart.retries, "retry_delay": settings.restart.delay},
         tags=list(pipeline.tags),
         doc_md=_DOC.format(
@@ -116,7 +116,7 @@ def epoch_dag(pipeline: Pipeline) -> DAG:
         )
         for setup in (plan, pre_commit):
             setup.is_setup = True
-        if pipeline.following:
+        if pipeline.post_commit_sinks:
             commit >> PublishOperator(
                 pipeline=pipeline,
                 task_id="publish",

@@ -26,7 +26,7 @@ _SECRETS = re.compile(
 
 
 @contextmanager
-def handed_over(connections: Mapping[str, Any]) -> Iterator[Path]:
+def credentials_file(connections: Mapping[str, Any]) -> Iterator[Path]:
     """Write a credentials file that is gone after the block, whoever dies on the way.
 
     Args:

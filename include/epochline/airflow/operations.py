@@ -18,8 +18,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from epochline.airflow.action_runs import actor_of, subject_of
 from epochline.airflow.connections import epochline_errors, ledger_at, run_of
 from epochline.airflow.settings import ACTION
-from epochline.declarations import dags_folder, find, find_all
-from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Order, tidy
+from epochline.config.discovery import dags_folder, find, find_all
+from epochline.operations import ACTIONS, Action, DirectAction, EpochAction, Request, tidy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -60,24 +60,24 @@ class ActionOperator(BaseOperator):
         params, action = dict(context["params"]), ACTIONS[self.action]
         pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
         with epochline_errors():
-            order = Order(actor=actor_of(context), reason=reason)
-            asked = action.asked(params)
+            request = Request(actor=actor_of(context), reason=reason)
+            asked = action.parse(params)
             subject = subject_of(find(pipeline, _dags_folder()))
-            foreseen = action.preview(subject, asked)
-            for line in foreseen.lines:
+            previewed = action.preview(subject, asked)
+            for line in previewed.lines:
                 self.log.info(line)
-            if foreseen.refusal is not None:
-                raise AirflowFailException(f"{foreseen.refusal} Nothing was changed.")
+            if previewed.refusal is not None:
+                raise AirflowFailException(f"{previewed.refusal} Nothing was changed.")
             if not confirmed:
                 raise AirflowSkipException("Not confirmed: nothing was changed. Trigger again with confirm to do it.")
             if isinstance(action, EpochAction):
                 told = {
-                    "name": action.name, "parameters": asked.model_dump(exclude_none=True), "actor": order.actor,
-                    "reason": order.reason,
+                    "name": action.name, "parameters": asked.model_dump(exclude_none=True), "actor": request.actor,
+                    "reason": request.reason,
                 }  # fmt: skip
-                return [{ACTION: told}] * min(foreseen.epochs, _MOST_STEPS)
+                return [{ACTION: told}] * min(previewed.epochs, _MOST_STEPS)
             if isinstance(action, DirectAction):
-                for line in action.act(subject, asked, order).lines:
+                for line in action.act(subject, asked, request).lines:
                     self.log.info(line)
         return []
 

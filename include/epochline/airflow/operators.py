@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 
 from epochline.airflow.action_runs import planned_by_action
-from epochline.airflow.assets import events_of, tell_airflow
+from epochline.airflow.assets import announce_to_airflow, events_of
 from epochline.airflow.connections import (
     epochline_errors,
     interval_of,
@@ -30,15 +30,15 @@ from epochline.airflow.connections import (
     writers_of,
 )
 from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
-from epochline.declarations import project_folder
+from epochline.config.discovery import project_folder
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochTimeoutError, PipelinePausedError, error_of
-from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from epochline.layout import StagingTicket
     from epochline.ports import Ledger
+    from epochline.protocol.staging import StagingTicket
 
 EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
 """The epoch's id, as ``plan_epoch`` left it: the only thing that passes between tasks (INV-8)."""
@@ -160,7 +160,7 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def _stage_and_seal(self, context: Context) -> None:
         from epochline.coordinator import LEASE, begin, seal
-        from epochline.lease import kept_lease
+        from epochline.coordinator.lease import keep_lease_alive
 
         run, name = run_of(context), self.pipeline.name
         with epochline_errors():
@@ -176,7 +176,7 @@ class PreCommitOperator(SparkSubmitOperator):
             self.application_args = [
                 "--pipeline", name, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
             ]  # fmt: skip
-            with kept_lease(ledger, ticket, run, self.on_kill):
+            with keep_lease_alive(ledger, ticket, run, self.on_kill):
                 with self._credentials(ticket):
                     self._submit(context, ledger, ticket)
                 counts = seal(ledger, offsets_of(self.pipeline), ticket, run)
@@ -216,18 +216,18 @@ class PreCommitOperator(SparkSubmitOperator):
         if self._hook._connection["deploy_mode"] == "cluster":
             yield
             return
-        from epochline.airflow.handover import environment_of_job, handed_over
+        from epochline.airflow.handover import credentials_file, environment_of_job
 
         writer = postgres_dsn(self.pipeline.postgres_connection)
         if self.pipeline.writer_connection is not None:
-            from epochline.ledger.writer import check_writer
+            from epochline.postgres.ledger.writer import check_writer
 
             ledger, writer = writer, postgres_dsn(self.pipeline.writer_connection)
             check_writer(ledger, writer, ticket)
         kafka = kafka_settings(self.pipeline.source.connection)
         registries = registries_of(self.pipeline)
         with (
-            handed_over({"postgres": {"dsn": writer}, "kafka": kafka, "registries": registries}) as path,
+            credentials_file({"postgres": {"dsn": writer}, "kafka": kafka, "registries": registries}) as path,
             environment_of_job(EPOCHLINE_CREDENTIALS=str(path)),
         ):
             yield
@@ -255,7 +255,7 @@ class CommitEpochOperator(BaseOperator):
             ledger = ledger_of(self.pipeline)
             receipt = commit(ledger, offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id))
         self.log.info("%s", receipt)
-        tell_airflow(ledger, self.pipeline, context)
+        announce_to_airflow(ledger, self.pipeline, context)
 
 
 class AbortEpochOperator(BaseOperator):
@@ -279,7 +279,7 @@ class AbortEpochOperator(BaseOperator):
             AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red (U6).
         """
         from epochline.coordinator import abort
-        from epochline.epoch import AbortOutcome
+        from epochline.protocol.epoch import AbortOutcome
 
         if not self.epoch_id:
             raise AirflowSkipException(f"{self.pipeline.name}: this run has no epoch; there is nothing to abort.")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline.airflow.assets import events_of, tell_airflow
+from epochline.airflow.assets import announce_to_airflow, events_of
 from epochline.airflow.connections import epochline_errors, ledger_of
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,7 +36,7 @@ class PublishOperator(BaseOperator):
         with epochline_errors():
             ledger = ledger_of(self.pipeline)
             published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
-        told = tell_airflow(ledger, self.pipeline, context)
+        told = announce_to_airflow(ledger, self.pipeline, context)
         failed = self._failed_before(context)
         if failed:
             raise AirflowFailException(

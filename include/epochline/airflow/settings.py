@@ -9,9 +9,9 @@ from typing import Any
 from airflow.sdk import Param
 
 from epochline.airflow.connections import epochline_errors
-from epochline.effective import InForce, in_force, run_settings
-from epochline.pipeline import Pipeline
-from epochline.settings_file import file_settings
+from epochline.config.resolve import ResolvedSettings, resolve_settings, run_settings
+from epochline.config.settings_file import file_settings
+from epochline.declare.pipeline import Pipeline
 
 PLAN_PATIENCE = timedelta(minutes=5)
 """Two leases are waited for another run, and Kafka has its own patience; a minimum pause comes on top."""
@@ -23,12 +23,12 @@ ACTION = "action"
 """Key of a run's conf: which of an operator's actions the run is an epoch of (`epochline.airflow.action_runs`)."""
 
 
-def settings_of_dag(pipeline: Pipeline) -> InForce:
+def settings_of_dag(pipeline: Pipeline) -> ResolvedSettings:
     """What holds for every run that says nothing else."""
-    return in_force(pipeline, file=file_settings())
+    return resolve_settings(pipeline, file=file_settings())
 
 
-def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) -> InForce:
+def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) -> ResolvedSettings:
     """What holds for the run of a task, its conf included.
 
     Raises:
@@ -36,7 +36,7 @@ def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) ->
     """
     with epochline_errors():
         conf = {name: value for name, value in (context["dag_run"].conf or {}).items() if name != ACTION}
-        return in_force(pipeline, file=file_settings(), run=run_settings(conf, dag.params))
+        return resolve_settings(pipeline, file=file_settings(), run=run_settings(conf, dag.params))
 
 
 def params() -> dict[str, Param]:

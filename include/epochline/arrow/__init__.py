@@ -1,1 +1,1 @@
-"""The Arrow side: parse, cast, encode and digest record batches. Only the pure core is known here."""
+"""Record batches without a server: parse, cast, and turn them into staged rows."""

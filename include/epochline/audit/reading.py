@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from epochline.arrow.digest import digest, record_hashes
-from epochline.arrow.flow import BatchFlow
+from epochline.arrow.stage.digest import digest, record_hashes
+from epochline.arrow.stage.flow import BatchFlow
 from epochline.audit.recorded import RecordedEpoch, RecordedRange
 from epochline.audit.rows import ExpectedRows
 from epochline.audit.source import record_batch
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import DataLossError, EpochlineError
 from epochline.kafka.records import ReadSession, TopicLog
-from epochline.layout import StagedTable
-from epochline.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
-from epochline.pipeline import Pipeline
-from epochline.refused import Refused
+from epochline.protocol.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
+from epochline.protocol.refused import Refused
+from epochline.protocol.staging import StagedTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from epochline.ledger.statements import run as execute
-from epochline.offsets import OffsetRange, PartitionCounts
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
+from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.offsets import OffsetRange, PartitionCounts
 
 _AT_ONCE = 1_000_000
 _FEW = 100  # one record may have many megabytes

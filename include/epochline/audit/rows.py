@@ -15,12 +15,11 @@ import pyarrow as pa
 from psycopg2 import sql
 from sqlalchemy import Connection
 
-from epochline.arrow.encoding import CopyEncoder
-from epochline.columns import LINEAGE
-from epochline.layout import QUARANTINE_COLUMNS
-from epochline.ledger.cursor import execute_sql
-from epochline.ledger.statements import run as execute
-from epochline.names import split_table
+from epochline.arrow.stage.encoding import CopyEncoder
+from epochline.declare.columns import LINEAGE, QUARANTINE_COLUMNS
+from epochline.declare.names import split_table
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run as execute
 
 _POSITION = ("_epoch", "_topic", "_partition", "_offset", "_row")
 _COPY = "_copy"
@@ -46,7 +45,7 @@ class ExpectedRows:
 
     Args:
         connection: a session of its own; every call is a transaction of its own.
-        sinks: per target its columns with their types, as `epochline.staged.staged_columns` orders them.
+        sinks: per target its columns with their types, as `staged_columns` orders them.
     """
 
     def __init__(self, connection: Connection, sinks: Mapping[str, Mapping[str, str]]) -> None:
@@ -94,7 +93,7 @@ class ExpectedRows:
         self._copy(self._tables[sink], self._columns[sink], rows.append_column("_epoch", _constant(epoch_id, rows)))
 
     def set_aside(self, epoch_id: int, records: pa.RecordBatch) -> None:
-        """Records of an epoch that the quarantine should have (`epochline.layout.QUARANTINE_COLUMNS`)."""
+        """Records of an epoch that the quarantine should have (`epochline.protocol.staging.QUARANTINE_COLUMNS`)."""
         self._copy(_RECORD, _KEPT, records.append_column("epoch_id", _constant(epoch_id, records)))
 
     def leave_out(self, topic: str, partition: int, first: int, until: int) -> None:

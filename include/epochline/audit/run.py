@@ -18,18 +18,18 @@ from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
 from epochline.audit.source import claimed_batch
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 from epochline.errors import ConfigurationError, EpochNotFoundError
 from epochline.kafka.records import ReadSession, RecordReader, TopicLog
-from epochline.layout import StagedTable
-from epochline.ledger.driver_errors import explained
-from epochline.ledger.in_force import in_force
-from epochline.offsets import PartitionCounts
-from epochline.pipeline import Pipeline
-from epochline.refused import Refused
-from epochline.sinks.catalog import find_target
-from epochline.sinks.rules import refused_records, with_rules
-from epochline.staged import staged_tables
-from epochline.table import PostgresTable
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.targets.catalog import find_target
+from epochline.postgres.targets.rules import refused_records, with_rules
+from epochline.protocol.offsets import PartitionCounts
+from epochline.protocol.refused import Refused
+from epochline.protocol.staging import StagedTable
+from epochline.protocol.staging_tables import staged_tables
 
 _NEWEST = 2**62
 
@@ -71,7 +71,7 @@ class _OneSession:
     What was read from Kafka is kept in temporary tables of the session, over many transactions.
     """
 
-    _settings = in_force({"lock_timeout": 30_000, "TimeZone": "UTC"})
+    _settings = set_local({"lock_timeout": 30_000, "TimeZone": "UTC"})
 
     def __init__(self) -> None:
         self._session: int | None = None

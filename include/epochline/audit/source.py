@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.kafka.records import Columns
 
 _HEADERS = SOURCE_SCHEMA.field("headers").type

@@ -46,9 +46,9 @@ def audit(
     from epochline.cli.connections import kafka_settings, postgres_dsn, registries_of
     from epochline.cli.database import ask, session
     from epochline.cli.ledger import connection_of
+    from epochline.config.registry import Registries
+    from epochline.declare.pipeline import Pipeline
     from epochline.kafka.records import RecordReader
-    from epochline.pipeline import Pipeline
-    from epochline.registry import Registries
 
     first, last = _bounds(epochs)
     dsn = postgres_dsn(connection_of(pipeline))

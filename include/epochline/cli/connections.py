@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from epochline.brokers import broker_settings
+from epochline.config.kafka import broker_settings
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
 
 if TYPE_CHECKING:
+    from epochline.declare.pipeline import Pipeline
     from epochline.local.stack import Stack
-    from epochline.pipeline import Pipeline
     from epochline.ports import Ledger, OffsetSource
 
 POSTGRES = "epochline_postgres"
@@ -150,7 +150,7 @@ def registry_settings(connection_id: str) -> dict[str, str]:
     Raises:
         ConfigurationError: there is no such connection, or it names no registry.
     """
-    from epochline.registry import registry_settings as checked_registry
+    from epochline.config.registry import registry_settings as checked_registry
 
     connection = named(connection_id)
     if connection is None:
@@ -174,7 +174,7 @@ def registries_of(pipeline: Pipeline) -> dict[str, dict[str, str]]:
     Raises:
         ConfigurationError: a connection names no registry, or there is none.
     """
-    from epochline.registry import registry_connections
+    from epochline.config.registry import registry_connections
 
     return {one: registry_settings(one) for one in registry_connections(pipeline)}
 
@@ -198,8 +198,8 @@ def writers_of(pipeline: Pipeline, master: str) -> int | None:
 
 def ledger_at(connection_id: str) -> Ledger:
     """The ledger of a database, for what is done to pipelines that need not be declared any more."""
-    from epochline.ledger.postgres import PostgresLedger
-    from epochline.outlets import sinks_by
+    from epochline.postgres.ledger.transactions import PostgresLedger
+    from epochline.sinks import sinks_by
 
     return PostgresLedger(
         postgres_dsn(connection_id), application_name="epochline cli", outlets=sinks_by(kafka_settings)
@@ -209,8 +209,8 @@ def ledger_at(connection_id: str) -> Ledger:
 def ledger_of(pipeline: Pipeline) -> Ledger:
     """The ledger behind the pipeline's PostgreSQL connection."""
     from epochline.failpoints import watched
-    from epochline.ledger.postgres import PostgresLedger
-    from epochline.outlets import sinks_by
+    from epochline.postgres.ledger.transactions import PostgresLedger
+    from epochline.sinks import sinks_by
 
     return watched(
         PostgresLedger(

@@ -12,8 +12,8 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection
 
-from epochline.ledger.driver_errors import explained
-from epochline.ledger.in_force import in_force
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.session_settings import set_local
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
@@ -35,7 +35,7 @@ class Session(connection):
 class _Reading(Session):
     """One in which no statement may write, and times are UTC."""
 
-    before = f"SET TRANSACTION READ ONLY; {in_force({'TimeZone': 'UTC'})}; "
+    before = f"SET TRANSACTION READ ONLY; {set_local({'TimeZone': 'UTC'})}; "
 
 
 @contextmanager

@@ -26,8 +26,8 @@ def forget_markers(bootstrap_servers: str, pipeline: str, sinks: Iterable[str]) 
     """Take back what the control topic says of sinks that are made anew, ledger and all."""
     from kafka import KafkaAdminClient, KafkaProducer
 
+    from epochline.declare.topic import CONTROL_TOPIC
     from epochline.kafka.markers import Marker
-    from epochline.topic import CONTROL_TOPIC
 
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap_servers)) as admin:
         if CONTROL_TOPIC not in admin.list_topics():

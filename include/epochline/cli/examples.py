@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from epochline.local.stack import Stack
-    from examples.steps import Call, Look, Program, Read, Send
+    from epochline_examples.steps import Call, Look, Program, Read, Send
 
 _KILLED, _FAILED = 137, 1
 _PARTITIONS = 3
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def list_() -> None:
     """Show the programs that can be run."""
     from epochline.cli import printing
-    from examples.programs import PROGRAMS
+    from epochline_examples.programs import PROGRAMS
 
     printing.table(("name", "shows"), [(one.name, one.shows) for one in PROGRAMS.values()])
 
@@ -49,7 +49,7 @@ def run(name: Annotated[str, typer.Argument(help="The program's name; see `epoch
     example_NAME, and topics of its own; they are made anew by each run, and stay until the next. Exit code 0: the
     result is what the documents say; 1: it is not, or a step failed; 2: there is no such program.
     """
-    from examples.programs import PROGRAMS
+    from epochline_examples.programs import PROGRAMS
 
     if name not in PROGRAMS:
         raise typer.BadParameter(f"there is no {name!r}; there are: {', '.join(PROGRAMS)}", param_hint="NAME")
@@ -70,7 +70,7 @@ class _Run:
     def right(self) -> bool:
         """Go through the steps; whether the result is what it must be."""
         from epochline.cli import printing
-        from examples.steps import Call, Look, Read, Send
+        from epochline_examples.steps import Call, Look, Read, Send
 
         printing.say(self._program.shows)
         self._prepare()
@@ -100,7 +100,7 @@ class _Run:
             self._name_service(self._program.service)
 
     def _make_topics(self) -> None:
-        from epochline.declarations import find_all
+        from epochline.config.discovery import find_all
         from epochline.local.home import project_root
 
         servers, program = self._stack.kafka.bootstrap_servers, self._program
@@ -118,9 +118,9 @@ class _Run:
 
         import psycopg2
 
-        import examples.programs
+        import epochline_examples.programs
 
-        statements = Path(examples.programs.__file__).with_name(file).read_text()
+        statements = Path(epochline_examples.programs.__file__).with_name(file).read_text()
         with closing(psycopg2.connect(self._stack.postgres.dsn(self._database))) as session, session:
             session.cursor().execute(statements)
 
@@ -202,7 +202,7 @@ class _Run:
 
     def _as_expected(self, look: Look | Read) -> bool:
         from epochline.cli import printing
-        from examples.steps import Look
+        from epochline_examples.steps import Look
 
         columns, rows = self._query(look.query) if isinstance(look, Look) else self._consume(look.topic)
         expected = look.expected if isinstance(look, Look) else tuple((value,) for value in look.expected)

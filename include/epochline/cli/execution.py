@@ -17,14 +17,14 @@ from types import TracebackType
 from typing import Any
 
 from epochline.cli import connections, database, printing
-from epochline.coordinator import LEASE, Plan, PlanOutcome, Receipt, abort, begin, commit, plan, publish, seal
-from epochline.effective import in_force
-from epochline.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
+from epochline.config.resolve import resolve_settings
+from epochline.config.settings_file import file_settings
+from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, abort, begin, commit, plan, publish, seal
+from epochline.coordinator.lease import keep_lease_alive
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError
-from epochline.layout import StagingTicket
-from epochline.lease import kept_lease
-from epochline.pipeline import Pipeline
-from epochline.settings_file import file_settings
+from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
+from epochline.protocol.staging import StagingTicket
 
 _TERMINATED = 143
 _WITHOUT_RANGES = {EpochKind.REQUEUE: "records of the quarantine", EpochKind.IDLE: "nothing, windows close"}
@@ -75,7 +75,7 @@ class Execution:
     ) -> None:
         self._exit.__exit__(kind, error, trace)
 
-    def next_epoch(self, limit: int | None = None) -> Receipt | None:
+    def next_epoch(self, limit: int | None = None) -> CommitResult | None:
         """Plan and commit one epoch; None where there is nothing to read.
 
         Raises:
@@ -156,7 +156,7 @@ class Execution:
             note=self._note,
             writers=connections.writers_of(self._pipeline, self._master),
             interval=self._interval,
-            settings=in_force(self._pipeline, file=file_settings()),
+            settings=resolve_settings(self._pipeline, file=file_settings()),
         )
 
     def _say_who_is_waited_for(self, run: Run) -> None:
@@ -173,7 +173,7 @@ class Execution:
         if ticket is None:
             return
         begun = time.monotonic()
-        with kept_lease(self._ledger, ticket, run, self._stop_jobs):
+        with keep_lease_alive(self._ledger, ticket, run, self._stop_jobs):
             self._run_job(ticket)
             counts = seal(self._ledger, self._offsets, ticket, run)
         printing.progress(
@@ -200,7 +200,7 @@ class Execution:
             raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
 
     def _writer_dsn(self, ticket: StagingTicket) -> str:
-        from epochline.ledger.writer import check_writer
+        from epochline.postgres.ledger.writer import check_writer
 
         dsn = connections.postgres_dsn(self._pipeline.postgres_connection)
         if self._pipeline.writer_connection is None:

@@ -12,7 +12,7 @@ from epochline.errors import EpochlineError
 
 if TYPE_CHECKING:
     from epochline.cli.database import Session
-    from epochline.pipeline import Pipeline
+    from epochline.declare.pipeline import Pipeline
     from epochline.ports import OffsetSource
 
 T = TypeVar("T")
@@ -131,8 +131,8 @@ class _Servers:
 
 
 def _lag(pipeline: Pipeline, heads: Sequence[Mapping[str, Any]], source: OffsetSource) -> list[dict[str, Any]]:
-    from epochline.coordinator import ask_startup, origins_of
-    from epochline.offsets import Head, TopicPartition
+    from epochline.coordinator import observe_startup, origins_of
+    from epochline.protocol.offsets import Head, TopicPartition
 
     known = [
         Head(
@@ -143,7 +143,7 @@ def _lag(pipeline: Pipeline, heads: Sequence[Mapping[str, Any]], source: OffsetS
         for row in heads
     ]
     view = source.look(pipeline.source)
-    begun = origins_of(pipeline, known, view, ask_startup(source, pipeline, known, view))
+    begun = origins_of(pipeline, known, view, observe_startup(source, pipeline, known, view))
     origins = {(one.tp.topic, one.tp.partition): one.offset for one in begun}
     by_partition = {(row["topic"], row["partition"]): row for row in heads}
     rows = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
 
 
 def register(app: typer.Typer) -> None:
@@ -73,13 +73,13 @@ def _show(tables: dict[str, list[str]], report: Callable[[str], None]) -> None:
 
 
 def _upgrade(dsn: str) -> str:
-    from epochline.ledger.migrate import upgrade
+    from epochline.postgres.ledger.migrate import upgrade
 
     return upgrade(_url(dsn))
 
 
 def _left_to_a_dba(dsn: str) -> list[str]:
-    from epochline.ledger.migrate import arrange_roles
+    from epochline.postgres.ledger.migrate import arrange_roles
 
     return arrange_roles(_url(dsn))
 

@@ -16,9 +16,19 @@ import typer
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
-from epochline.epoch import Run
-from epochline.operations import ACTIONS, STALE_AFTER, Action, DirectAction, EpochAction, Order, Preview, Subject, tidy
+from epochline.operations import (
+    ACTIONS,
+    STALE_AFTER,
+    Action,
+    ActionPreview,
+    DirectAction,
+    EpochAction,
+    Request,
+    Subject,
+    tidy,
+)
 from epochline.ports import Ledger
+from epochline.protocol.epoch import Run
 
 _EXIT_CODES = (
     "Exit code 0: done, and written to the ledger; 1: refused, the message says why, or you said no; 2: wrong use."
@@ -213,16 +223,16 @@ def _run(
 
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
-    subject, asked = subject_of(pipeline, connection), action.asked(parameters)
+    subject, asked = subject_of(pipeline, connection), action.parse(parameters)
     _show(action.preview(subject, asked), quiet=as_json and yes)
     if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
         printing.say("nothing was changed")
         raise typer.Exit(1)
-    order = Order(actor=actor(), reason=reason)
+    request = Request(actor=actor(), reason=reason)
     if isinstance(action, EpochAction):
-        _run_epochs(action, subject, asked, order, as_json=as_json)
+        _run_epochs(action, subject, asked, request, as_json=as_json)
     elif isinstance(action, DirectAction):
-        done = action.act(subject, asked, order)
+        done = action.act(subject, asked, request)
         if as_json:
             printing.say(printing.as_json(asdict(done.row)))
             return
@@ -230,7 +240,9 @@ def _run(
             printing.say(line)
 
 
-def _run_epochs(action: EpochAction[Any, Any], subject: Subject, asked: Any, order: Order, *, as_json: bool) -> None:
+def _run_epochs(
+    action: EpochAction[Any, Any], subject: Subject, asked: Any, request: Request, *, as_json: bool
+) -> None:
     """Plan, stage and commit here, until nothing is left of what was asked for."""
     from epochline.cli import connections, printing
     from epochline.cli.execution import Execution
@@ -241,7 +253,7 @@ def _run_epochs(action: EpochAction[Any, Any], subject: Subject, asked: Any, ord
     writers = connections.writers_of(declared, master)
     receipts = []
     with Execution(
-        declared, master, planned_by=lambda run: action.plan(subject, asked, order, run, writers=writers)
+        declared, master, planned_by=lambda run: action.plan(subject, asked, request, run, writers=writers)
     ) as execution:
         while (receipt := execution.next_epoch()) is not None:
             receipts.append(receipt)
@@ -253,7 +265,7 @@ def _run_epochs(action: EpochAction[Any, Any], subject: Subject, asked: Any, ord
         printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
 
 
-def _show(preview: Preview, *, quiet: bool) -> None:
+def _show(preview: ActionPreview, *, quiet: bool) -> None:
     from epochline.cli import printing
     from epochline.errors import ActionRefusedError
 

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from epochline import declarations
-from epochline.pipeline import Pipeline
+from epochline.config import discovery as declarations
+from epochline.declare.pipeline import Pipeline
 
 
 def find(name: str) -> Pipeline:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
-from epochline.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from epochline.changes import Change
-    from epochline.coordinator import Preview
+    from epochline.coordinator import PlanPreview
+    from epochline.protocol.changes import Change
 
 
 def register(app: typer.Typer) -> None:
@@ -52,9 +52,9 @@ def plan(
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     """The last epoch and what the declaration changed since."""
-    from epochline.changes import as_last_written, changes
     from epochline.cli.connections import ledger_of, postgres_dsn
     from epochline.cli.database import ask, session
+    from epochline.protocol.changes import as_last_written, changes
 
     with session(postgres_dsn(declared.postgres_connection)) as opened:
         known = ask(opened, "newest_declaration", pipeline=declared.name)
@@ -67,7 +67,7 @@ def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
     return known[0]["epoch_id"], changes(written, now)
 
 
-def _rows(seen: Preview) -> list[dict[str, Any]]:
+def _rows(seen: PlanPreview) -> list[dict[str, Any]]:
     ranges = {one.tp: one.range for one in seen.ranges}
     origins = {origin.tp: origin for origin in seen.origins}
     rows = []
@@ -89,7 +89,7 @@ def _rows(seen: Preview) -> list[dict[str, Any]]:
     return rows
 
 
-def _as_dict(declared: Pipeline, seen: Preview, since: int | None, changed: list[Change]) -> dict[str, Any]:
+def _as_dict(declared: Pipeline, seen: PlanPreview, since: int | None, changed: list[Change]) -> dict[str, Any]:
     return {
         "pipeline": declared.name,
         "declaration_hash": declared.declaration_hash,
@@ -106,7 +106,7 @@ def _as_dict(declared: Pipeline, seen: Preview, since: int | None, changed: list
     }
 
 
-def _show(declared: Pipeline, seen: Preview) -> None:
+def _show(declared: Pipeline, seen: PlanPreview) -> None:
     from epochline.cli import printing
 
     rows = _rows(seen)

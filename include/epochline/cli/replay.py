@@ -36,9 +36,9 @@ def replay(
     from epochline.cli import connections, printing
     from epochline.cli.execution import Execution
     from epochline.cli.operations import actor, subject_of
-    from epochline.operations.action import Order
+    from epochline.operations.action import Request
     from epochline.operations.replay import differences, plan_replay
-    from epochline.operations.replay import promote as take_place
+    from epochline.operations.replay import promote as supersede
 
     if promote and not (reason or "").strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
@@ -56,7 +56,7 @@ def replay(
         _show(found, as_json=as_json)
         different = any(one.inserted or one.deleted or one.changed for one in found)
         if promote and (yes or typer.confirm("Promote?", err=as_json)):
-            receipt = take_place(subject, staged, Order(actor=actor(), reason=reason or ""))
+            receipt = supersede(subject, staged, Request(actor=actor(), reason=reason or ""))
             if not as_json:
                 printing.say(f"{receipt}; it takes the place of epoch {epoch}")
             return

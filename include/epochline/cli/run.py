@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from epochline.epoch import Interval
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
+from epochline.protocol.epoch import Interval
 
 
 def register(app: typer.Typer) -> None:

@@ -13,7 +13,7 @@ _CONNECTION = typer.Option(help="Connection id of the database; the pipeline's o
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("savepoint-export")(export)
-    app.command("savepoint-import")(take_in)
+    app.command("savepoint-import")(import_savepoint)
 
 
 def export(
@@ -44,7 +44,7 @@ def export(
     printing.say(f"{found} is in {file}: epoch {found.epoch_id}, {sum(s.keys for s in found.states.values())} keys")
 
 
-def take_in(
+def import_savepoint(
     file: Annotated[Path, typer.Argument(help="What savepoint-export wrote.", exists=True, dir_okay=False)],
     connection: Annotated[
         str | None, typer.Option(help="Connection id of the database; epochline_postgres if not given.")
@@ -55,13 +55,13 @@ def take_in(
     Exit code 0: kept; 1: the file is no savepoint, was damaged, or is here already; 2: wrong use.
     """
     from epochline.cli import connections, printing
-    from epochline.ledger.postgres import PostgresLedger
+    from epochline.postgres.ledger.transactions import PostgresLedger
 
     ledger = PostgresLedger(
         connections.postgres_dsn(connection or connections.POSTGRES), application_name="epochline cli"
     )
     with file.open("rb") as source, ledger.transaction() as tx:
-        found = tx.savepoints.take_in(source)
+        found = tx.savepoints.import_savepoint(source)
     printing.say(
         f"{found} is kept; a new pipeline begins from it: epochline restore NEW {found.name} --of {found.pipeline}"
     )

@@ -11,7 +11,7 @@ import typer
 from epochline.cli.connections import KAFKA
 
 if TYPE_CHECKING:
-    from epochline.kafka.tally import TopicReader, TopicTally
+    from epochline.kafka.topic_comparison import TopicReader, TopicTally
 
 _PAUSE_SECONDS = 0.5
 
@@ -52,7 +52,7 @@ def verify_topic(
     """
     from epochline.cli import printing
     from epochline.cli.connections import kafka_settings
-    from epochline.kafka.tally import Isolation, TopicReader
+    from epochline.kafka.topic_comparison import Isolation, TopicReader
 
     if key_unique and isolation is Levels.READ_UNCOMMITTED:
         raise typer.BadParameter("--key-unique is about what is committed: leave --isolation out.")
@@ -150,7 +150,7 @@ def _plain(tally: TopicTally) -> dict[str, Any]:
 
 def _judge_keys(tally: TopicTally) -> None:
     from epochline.cli import printing
-    from epochline.kafka.tally import Isolation
+    from epochline.kafka.topic_comparison import Isolation
 
     seen = tally.seen[Isolation.READ_COMMITTED]
     if seen.total and seen.keyless == seen.total:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from epochline.config.resolve import recorded_value
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.pacing import pause_after_failures
-from epochline.effective import recorded_value
-from epochline.epoch import AbortOutcome, Attempt, Epoch, EpochState, Run
 from epochline.errors import EpochStateError
 from epochline.ports import Ledger, Transaction
+from epochline.protocol.epoch import AbortOutcome, Attempt, Epoch, EpochState, Run
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from epochline.coordinator.discard import discard
 from epochline.coordinator.pacing import check_failure_rate
-from epochline.epoch import EpochState, Run
 from epochline.errors import EpochFencedError, EpochStateError
-from epochline.layout import StagingTicket
 from epochline.ports import Ledger
+from epochline.protocol.epoch import EpochState, Run
+from epochline.protocol.staging import StagingTicket
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
         tx.epochs.renew_lease(epoch, ticket.attempt, lease)
     if previous is not None:
         discard(ledger, previous)
-    for following in declared.following:
-        sink = ledger.sink(declared, following.name)
+    for declared_sink in declared.post_commit_sinks:
+        sink = ledger.sink(declared, declared_sink.name)
         sink.begin(ticket.sink_attempt)
     log.info("attempt.begun pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, ticket.attempt)
     return ticket

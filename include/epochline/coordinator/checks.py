@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from epochline.changes import Effect, as_last_written, changes
-from epochline.continuity import check_same_log, committed_offsets, held
-from epochline.epoch import Epoch, EpochState
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import check_state
 from epochline.errors import (
     ConfigurationError,
     DataLossError,
@@ -15,11 +14,12 @@ from epochline.errors import (
     PipelineDroppedError,
     PipelinePausedError,
 )
-from epochline.offsets import Head, PlannedRange
-from epochline.pipeline import Pipeline
-from epochline.planning import PartitionView, SourceView
 from epochline.ports import MirroredOffset, PipelineRow, Transaction
-from epochline.state import check_state
+from epochline.protocol.changes import Effect, as_last_written, changes
+from epochline.protocol.data_loss import check_same_log, committed_offsets, held
+from epochline.protocol.epoch import Epoch, EpochState
+from epochline.protocol.offsets import Head, PlannedRange
+from epochline.protocol.planning import PartitionView, SourceView
 
 
 def check_admitted(tx: Transaction, pipeline: str) -> None:

@@ -10,15 +10,16 @@ from epochline.coordinator.checks import check_states
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.evidence import (
     Evidence,
-    ask_for_commit,
     check_known,
+    collect_for_commit,
     mirrored_evidence,
     pausing_where_behind,
 )
 from epochline.coordinator.tables import TableSink
 from epochline.coordinator.takeover import shown_before
 from epochline.coordinator.undo import undo
-from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState
+from epochline.declare.names import QUARANTINE, consumer_group
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import (
     EpochAwaitsApprovalError,
     EpochStateError,
@@ -29,16 +30,15 @@ from epochline.errors import (
     StagingLostError,
     TargetError,
 )
-from epochline.names import QUARANTINE, consumer_group
-from epochline.pipeline import Pipeline
 from epochline.ports import Ledger, OffsetSource, Transaction
-from epochline.sink import Committable
+from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
+from epochline.protocol.sink import Committable
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class CommitResult:
     """What a commit shows, each time it is asked."""
 
     epoch: Epoch
@@ -57,7 +57,7 @@ class Receipt:
         )
 
 
-def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Receipt:
+def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> CommitResult:
     """Make a sealed epoch visible, exactly once, then mirror the heads. Calling again after any crash changes nothing.
 
     When the answer of the commit is lost, the ledger is asked under the epoch's row lock.
@@ -82,8 +82,8 @@ def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -
     return receipt
 
 
-def _commit_orabort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Receipt:
-    evidence = ask_for_commit(ledger, source, pipeline, epoch_id)
+def _commit_orabort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> CommitResult:
+    evidence = collect_for_commit(ledger, source, pipeline, epoch_id)
     try:
         with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
             receipt = commit_in(tx, tx.epochs.lock(pipeline, epoch_id), evidence)
@@ -100,13 +100,13 @@ def _commit_orabort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, ep
     return receipt
 
 
-def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> Receipt:
+def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult:
     """The commit itself, on an epoch locked in ``tx``: every check, every row and every head, or nothing.
 
     Whoever commits, on whichever path, has asked for the evidence before (trap 25).
     """
     if epoch.state is EpochState.COMMITTED:
-        return Receipt(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
+        return CommitResult(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
     if epoch.state is EpochState.ABORTED:
         raise EpochStateError(
             f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is"
@@ -179,13 +179,13 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> Receipt:
         tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)
-    return Receipt(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
+    return CommitResult(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
 
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
     """A replay moves no head: its ranges were committed by the epoch whose rows go now."""
     undo(tx, pipeline, [epoch.replays or 0])
-    if not tx.epochs.take_place(epoch):
+    if not tx.epochs.supersede(epoch):
         raise HeadMovedError(
             f"{epoch}: epoch {epoch.replays} is undone already, or a record that it quarantined was requeued. Nothing"
             " was changed. Abort the replay."

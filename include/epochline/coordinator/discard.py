@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from epochline.epoch import Attempt
 from epochline.errors import LockTimeoutError, SinkError
 from epochline.ports import Ledger
-from epochline.sink import SinkAttempt
+from epochline.protocol.epoch import Attempt
+from epochline.protocol.sink import SinkAttempt
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +48,16 @@ def _aborted_beside(ledger: Ledger, attempt: Attempt) -> bool:
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(attempt.pipeline, attempt.epoch_id)
         pipeline = tx.epochs.declaration(epoch)
-        if not pipeline.beside:
+        if not pipeline.external:
             return True
         # What a committed attempt wrote is due, or shown already, where there is a receipt of it.
         received = tx.receipts.received(attempt.pipeline, attempt.epoch_id)
         kept = frozenset() if tx.attempts.lock_attempt(attempt).fenced else received
     try:
-        for following in pipeline.following:
-            if following.name in kept:
+        for declared_sink in pipeline.post_commit_sinks:
+            if declared_sink.name in kept:
                 continue
-            sink = ledger.sink(pipeline, following.name)
+            sink = ledger.sink(pipeline, declared_sink.name)
             sink.recover_and_abort(of_attempt(attempt))
     except SinkError as error:
         log.warning(

@@ -14,12 +14,12 @@ from typing import cast
 
 from epochline.coordinator.checks import check_admitted
 from epochline.coordinator.pacing import pause
+from epochline.declare.names import consumer_group
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import LedgerBehindError, SinkError, SinkUnavailableError
-from epochline.names import consumer_group
-from epochline.offsets import reached_of
-from epochline.pipeline import Pipeline
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, MirroredOffset, OffsetSource, Transaction
-from epochline.sink import Followed, ShownEpoch
+from epochline.protocol.offsets import reached_of
+from epochline.protocol.sink import Followed, ShownEpoch
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ Evidence = Sequence[Accepted]
 """The newest epoch of the pipeline that each consumer group and sink shows."""
 
 
-def ask_elsewhere(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> Evidence:
+def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> Evidence:
     """Ask the mirror, the declared sinks, and those of an epoch that another declaration left unfinished.
 
     Raises:
@@ -37,25 +37,25 @@ def ask_elsewhere(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> E
     with ledger.transaction() as tx:
         unfinished = tx.epochs.unfinished(pipeline.name)
         left = None if unfinished is None else tx.epochs.declaration(unfinished)
-    asked = [pipeline] if left is None else [left, pipeline]
-    return _ask(ledger, source, asked)
+    declarations = [pipeline] if left is None else [left, pipeline]
+    return _collect(ledger, source, declarations)
 
 
-def ask_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Evidence:
+def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Evidence:
     """Ask the mirror and the sinks of an epoch.
 
     Raises:
         EpochNotFoundError: there is no such epoch.
-        SourceUnavailableError, SinkError: as `ask_elsewhere`.
+        SourceUnavailableError, SinkError: as `collect_evidence`.
     """
     with ledger.transaction() as tx:
         declared = tx.epochs.declaration(tx.epochs.lock(pipeline, epoch_id))
-    return _ask(ledger, source, [declared])
+    return _collect(ledger, source, [declared])
 
 
-def _ask(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
+def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
     found = [*mirrored_evidence(source, declared[-1].name)]
-    for name, pipeline in {one.name: each for each in declared for one in each.following}.items():
+    for name, pipeline in {one.name: each for each in declared for one in each.post_commit_sinks}.items():
         sink = cast("Followed", ledger.sink(pipeline, name))
         if not hasattr(sink, "newest_shown"):
             continue

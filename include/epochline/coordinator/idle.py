@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
 from epochline.ports import Transaction
 
 

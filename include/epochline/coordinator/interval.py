@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from epochline.backfill import IntervalOffsets, PartOfInterval
-from epochline.epoch import Interval
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import BeforeOriginError
-from epochline.offsets import PlannedRange
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
 from epochline.ports import OffsetSource, PipelineRow, Transaction
+from epochline.protocol.backfill import IntervalOffsets, PartOfInterval
+from epochline.protocol.epoch import Interval
+from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.planning import SourceView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class IntervalReport:
     """Notes for the run, and the epochs that committed offsets of its interval before."""
 
     notes: tuple[str, ...]
     covered_by: tuple[int, ...]
 
 
-def ask_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
+def observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
     """Ask Kafka where the interval lies; never while a transaction is open."""
     partitions = [one.tp for one in view.partitions]
     starts = source.offsets_at(partitions, interval.start)
     return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
 
 
-def judge(
+def report_interval(
     tx: Transaction,
     pipeline: Pipeline,
     row: PipelineRow,
     interval: Interval,
     parts: Sequence[PartOfInterval],
     ranges: Sequence[PlannedRange],
-) -> Judged:
+) -> IntervalReport:
     """Say what becomes of the interval, given the ranges that the run would read.
 
     Raises:
@@ -68,7 +68,7 @@ def judge(
         notes.append(f"{tp}{offsets} is committed already{_by(ids)}")
     if not ranges and not covered:
         notes.append(f"the interval {interval} holds no record that Kafka still has")
-    return Judged(notes=tuple(notes), covered_by=tuple(sorted(epochs)))
+    return IntervalReport(notes=tuple(notes), covered_by=tuple(sorted(epochs)))
 
 
 def _by(epochs: Sequence[int]) -> str:

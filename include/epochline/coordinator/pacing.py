@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from epochline.effective import recorded_restart
-from epochline.epoch import Epoch
+from epochline.config.resolve import recorded_restart
+from epochline.declare.restart import FailureRate
 from epochline.errors import RestartsExhaustedError
 from epochline.ports import PAUSE_AFTER_FAILURES, ActionRow, Ledger, Transaction
-from epochline.restart import FailureRate
+from epochline.protocol.epoch import Epoch
 
 log = logging.getLogger(__name__)
 

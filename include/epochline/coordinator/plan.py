@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from epochline.backfill import parts_of
-from epochline.continuity import check_not_truncated, check_same_log, check_shown_is_there
-from epochline.coordinator.asking import Asked, ask
+from epochline.config.resolve import ResolvedSettings, resolve_settings
 from epochline.coordinator.checks import (
     cannot_reopen,
     check_admitted,
@@ -24,21 +22,23 @@ from epochline.coordinator.checks import (
     open_transactions,
 )
 from epochline.coordinator.commit import mirror
-from epochline.coordinator.evidence import ask_elsewhere, refuse_behind
+from epochline.coordinator.evidence import collect_evidence, refuse_behind
 from epochline.coordinator.idle import closes_windows
-from epochline.coordinator.interval import judge
+from epochline.coordinator.interval import report_interval
+from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
 from epochline.coordinator.recover import recover
 from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
-from epochline.effective import InForce, in_force
-from epochline.epoch import Epoch, EpochKind, EpochState, Interval, Run
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import PlanChangedError
-from epochline.offsets import Head, Origin, PlannedRange, TopicPartition
-from epochline.origins import missing_origins
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView, next_boundary, next_ranges
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
+from epochline.protocol.backfill import parts_of
+from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
+from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Interval, Run
+from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
+from epochline.protocol.origins import missing_origins
+from epochline.protocol.planning import SourceView, next_boundary, next_ranges
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def plan(
     writers: int | None = None,
     lease: timedelta = LEASE,
     interval: Interval | None = None,
-    settings: InForce | None = None,
+    settings: ResolvedSettings | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Plan:
     """Give the run its epoch: its own unfinished or aborted one again, or the next range.
@@ -128,8 +128,8 @@ def plan(
         SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
-    settings = settings or in_force(pipeline)
-    evidence = ask_elsewhere(ledger, source, pipeline)
+    settings = settings or resolve_settings(pipeline)
+    evidence = collect_evidence(ledger, source, pipeline)
     refuse_behind(ledger, pipeline.name, evidence)
     recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
     if recovered.notes:
@@ -153,11 +153,11 @@ def plan(
     for _ in range(_TRIES):
         mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline)
-        asked = ask(source, pipeline, seen.row, seen.heads, interval, seen.shown)
+        observed = observe_source(source, pipeline, seen.row, seen.heads, interval, seen.shown)
         notes = [*recovered.notes, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             return _write_plan(
-                ledger, pipeline, run, seen, asked, own, notes,
+                ledger, pipeline, run, seen, observed, own, notes,
                 record_limit=record_limit, note=note, writers=writers, lease=lease,
                 settings=settings,
             )  # fmt: skip
@@ -181,7 +181,7 @@ def _write_plan(
     pipeline: Pipeline,
     run: Run,
     seen: _Seen,
-    asked: Asked,
+    observed: SourceObservation,
     own: Epoch | None,
     notes: list[str],
     *,
@@ -189,23 +189,23 @@ def _write_plan(
     note: str | None,
     writers: int | None,
     lease: timedelta,
-    settings: InForce,
+    settings: ResolvedSettings,
 ) -> Plan:
-    view, backfill = asked.view, asked.backfill
+    view, backfill = observed.view, observed.backfill
     limit = record_limit or (None if backfill else pipeline.source.records_per_epoch)
     # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, seen)
         check_cluster(tx, pipeline, row, seen.heads, view)
-        for origin in origins_of(pipeline, seen.heads, view, asked.startup):
+        for origin in origins_of(pipeline, seen.heads, view, observed.startup):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
         heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     with ledger.transaction() as tx:
         row = _still_as_seen(tx, pipeline, _Seen(row=seen.row, heads=heads))
         watched = [head for head in heads if is_read(pipeline, head, view)]
         check_same_log(pipeline.name, watched, view.partitions)
-        check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
-        check_shown_is_there(pipeline.name, watched, asked.cut_off)
+        check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
+        check_shown_is_there(pipeline.name, watched, observed.cut_off)
         targets = tx.targets.inspect(pipeline)
         tx.targets.claim(pipeline)
         check_changes(tx, pipeline)
@@ -232,7 +232,7 @@ def _write_plan(
         notes = [*notes, *held_back]
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
-            judged = judge(tx, pipeline, row, backfill.interval, parts, ranges)
+            judged = report_interval(tx, pipeline, row, backfill.interval, parts, ranges)
             notes, covered_by = [*notes, *judged.notes], judged.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
         if not ranges and backfill is None and not held_back and closes_windows(tx, pipeline):
@@ -255,7 +255,7 @@ def _write_plan(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class PlanPreview:
     """What the next epoch would read. Nothing was changed to find out."""
 
     unfinished: Epoch | None
@@ -268,7 +268,9 @@ class Preview:
     notes: tuple[str, ...]
 
 
-def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_limit: int | None = None) -> Preview:
+def preview(
+    ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_limit: int | None = None
+) -> PlanPreview:
     """Say what the next epoch would read, with the same checks as `plan`, and change nothing.
 
     Raises:
@@ -285,18 +287,18 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
         check_states(tx, pipeline)
         idle = closes_windows(tx, pipeline)
     full = full_sinks(ledger, pipeline)
-    asked = ask(source, pipeline, row, heads, shown=shown)
-    view = asked.view
-    origins = tuple(origins_of(pipeline, heads, view, asked.startup))
+    observed = observe_source(source, pipeline, row, heads, shown=shown)
+    view = observed.view
+    origins = tuple(origins_of(pipeline, heads, view, observed.startup))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
     watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
     check_same_log(pipeline.name, watched, view.partitions)
-    check_not_truncated(pipeline.name, watched, asked.leader_epoch_ends)
-    check_shown_is_there(pipeline.name, watched, asked.cut_off)
+    check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
+    check_shown_is_there(pipeline.name, watched, observed.cut_off)
     ends = {one.tp: one.last_stable for one in view.partitions}
     ranges = tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch))
     held_back = tuple(open_transactions(view))
-    return Preview(
+    return PlanPreview(
         unfinished=unfinished,
         origins=origins,
         heads=tuple(watched),
@@ -310,7 +312,7 @@ def preview(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, *, record_
 def origins_of(
     pipeline: Pipeline, heads: Sequence[Head], view: SourceView, found: Mapping[TopicPartition, int | None]
 ) -> list[Origin]:
-    """The origins that the next plan would write, given what `ask_startup` found."""
+    """The origins that the next plan would write, given what `observe_startup` found."""
     return missing_origins(
         heads,
         view.partitions,

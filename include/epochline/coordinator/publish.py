@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.restart import WITHOUT_END, RestartStrategy
+from epochline.declare.topic import KafkaTopic
 from epochline.errors import SinkUnavailableError
-from epochline.offsets import stored_reached
-from epochline.pipeline import Pipeline
 from epochline.ports import DueReceipt, Ledger
-from epochline.restart import WITHOUT_END, RestartStrategy
-from epochline.sink import Measured, Preflighted
-from epochline.topic import KafkaTopic
+from epochline.protocol.offsets import stored_reached
+from epochline.protocol.sink import Measured, Preflighted
 
 log = logging.getLogger(__name__)
 
@@ -98,10 +98,10 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
         "epoch.shown pipeline=%s epoch=%d sink=%s rows=%d seconds=%.3f noted=%s",
         receipt.pipeline, receipt.epoch_id, receipt.sink, receipt.committable.rows, seconds, noted,
     )  # fmt: skip
-    for following in declared.following:
-        if following.name in completed:
-            sink = ledger.sink(declared, following.name)
-            sink.notify_complete(completed[following.name])
+    for declared_sink in declared.post_commit_sinks:
+        if declared_sink.name in completed:
+            sink = ledger.sink(declared, declared_sink.name)
+            sink.notify_complete(completed[declared_sink.name])
     return Published(
         epoch_id=receipt.epoch_id, sink=receipt.sink, rows=receipt.committable.rows, seconds=seconds
     )  # fmt: skip
@@ -163,7 +163,7 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
 
 def left_due(pipeline: Pipeline, waiting: Mapping[str, int]) -> tuple[str, ...]:
     """What a run says of sinks that are declared no more, where no other sink makes its DAG publish."""
-    if pipeline.following:
+    if pipeline.post_commit_sinks:
         return ()
     return tuple(
         f"{sink} is declared no more, and {epochs} committed epochs are not shown there yet:"
@@ -174,13 +174,13 @@ def left_due(pipeline: Pipeline, waiting: Mapping[str, int]) -> tuple[str, ...]:
 
 def full_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:
     """The sinks that have as many epochs still to show as their declaration lets wait, with the numbers."""
-    if not pipeline.following:
+    if not pipeline.post_commit_sinks:
         return []
     with ledger.transaction() as tx:
         waiting = tx.receipts.unpublished(pipeline.name)
     return [
         f"{sink.name} has {waiting[sink.name]} epochs still to show, and max_unpublished_epochs is"
         f" {sink.max_unpublished_epochs}"
-        for sink in pipeline.following
+        for sink in pipeline.post_commit_sinks
         if waiting.get(sink.name, 0) >= sink.max_unpublished_epochs
     ]

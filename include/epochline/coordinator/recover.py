@@ -11,9 +11,9 @@ from datetime import timedelta
 from epochline.coordinator.commit import abort_lost, commit_in
 from epochline.coordinator.discard import discard, sweep
 from epochline.coordinator.evidence import Evidence, pausing_where_behind
-from epochline.epoch import CommitOutcome, Epoch, EpochKind, EpochState, Run
 from epochline.errors import EpochAwaitsApprovalError, EpochBusyError, StagingLostError
 from epochline.ports import Ledger
+from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState, Run
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochline.continuity import check_read
-from epochline.coordinator.asking import former_leaders_ends
+from epochline.coordinator.observe import former_leaders_ends
 from epochline.coordinator.tables import TableSink
-from epochline.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
+from epochline.declare.names import QUARANTINE
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import (
     EpochFencedError,
     EpochStateError,
@@ -18,13 +18,13 @@ from epochline.errors import (
     SealRefusedError,
     TopicMissingError,
 )
-from epochline.layout import StagingTicket
-from epochline.names import QUARANTINE
-from epochline.offsets import PlannedRange, unbalanced, unclaimed
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
 from epochline.ports import Ledger, Manifest, OffsetSource, PartSum, Transaction
-from epochline.refused import RefusedRow, in_words
+from epochline.protocol.data_loss import check_read
+from epochline.protocol.epoch import Attempt, Counts, Epoch, EpochKind, EpochState, Run
+from epochline.protocol.offsets import PlannedRange, unbalanced, unclaimed
+from epochline.protocol.planning import SourceView
+from epochline.protocol.refused import RefusedRow, in_words
+from epochline.protocol.staging import StagingTicket
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
         SinkError: a sink beside the database cannot be sealed.
     """
-    asked = _ask(ledger, source, ticket)
+    observed = _observe(ledger, source, ticket)
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
         if not epoch.belongs_to(run):
@@ -74,10 +74,11 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         if epoch.kind is EpochKind.REQUEUE:
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
-            problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=asked.invisible_allowed)
-        unsealed = {sink.name for sink in pipeline.beside} | {box.table for box in pipeline.outboxes}
+            problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed)
+        unsealed = {sink.name for sink in pipeline.external} | {box.table for box in pipeline.outboxes}
         problems += [
-            f"{name} was not sealed, because the job was still at work" for name in sorted(unsealed - set(asked.bodies))
+            f"{name} was not sealed, because the job was still at work"
+            for name in sorted(unsealed - set(observed.bodies))
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
@@ -87,7 +88,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
             kept = [row for row in refused if row.place is None or pipeline.bad_records == "quarantine"]
             tx.attempts.keep_refused(attempt, kept)
         else:
-            tx.receipts.keep_sealed(attempt, asked.bodies)
+            tx.receipts.keep_sealed(attempt, observed.bodies)
             tx.attempts.seal(attempt, sum(manifest.rows for manifest in manifests))
             tx.epochs.mark_pre_committed(epoch, counts, seen)
     if refused:
@@ -136,7 +137,7 @@ def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _SourceAnswer:
     """What others than the ledger say of an attempt that is about to be sealed.
 
     ``bodies`` is what the sinks that follow the commit need for theirs, by manifest; ``invisible_allowed`` the topics
@@ -147,7 +148,7 @@ class _Asked:
     invisible_allowed: frozenset[str] = frozenset()
 
 
-def _ask(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _Asked:
+def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _SourceAnswer:
     """Ask Kafka and the sinks that follow the commit; no transaction is open while they work.
 
     Only where the attempt's job has ended: its parts change no more, which the seal checks with the manifests, and what
@@ -158,17 +159,17 @@ def _ask(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _Asked:
         attempt = tx.attempts.live(epoch)
         pipeline = tx.epochs.declaration(epoch)
         if attempt is None or attempt.number != ticket.attempt or not attempt.ended or attempt.sealed:
-            return _Asked()
+            return _SourceAnswer()
         ranges = tx.epochs.ranges(epoch)
         names = {topic.name: topic.outbox(pipeline.name).table for topic in pipeline.topics}
-        names |= {sink.name: sink.name for sink in pipeline.beside}
+        names |= {sink.name: sink.name for sink in pipeline.external}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
     bodies = {}
     for name, manifest in names.items():
         sink = ledger.sink(pipeline, name)
         bodies[manifest] = sink.seal(ticket.sink_attempt, parts[name])
-    return _Asked(bodies=bodies, invisible_allowed=allowed)
+    return _SourceAnswer(bodies=bodies, invisible_allowed=allowed)
 
 
 def _check_log(

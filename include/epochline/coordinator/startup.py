@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from epochline.offsets import Head, TopicPartition
-from epochline.origins import begun_by_startup
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.startup import FromGroup, FromTimestamp
 from epochline.ports import OffsetSource
-from epochline.startup import FromGroup, FromTimestamp
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.origins import begun_by_startup
+from epochline.protocol.planning import SourceView
 
 
-def ask_startup(
+def observe_startup(
     source: OffsetSource, pipeline: Pipeline, heads: Sequence[Head], view: SourceView
 ) -> Mapping[TopicPartition, int | None]:
     """The offsets of a group, or of a moment, in the partitions that begin by the startup mode.

@@ -1,21 +1,21 @@
-"""PostgreSQL tables as sinks: the steps of `epochline.sink` inside the transactions of the epoch (P4, C6, INV-2)."""
+"""PostgreSQL tables as sinks: the steps of `epochline.protocol.sink` in the epoch's transactions (P4, C6, INV-2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from epochline.epoch import Attempt, Epoch
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 from epochline.errors import TargetError
-from epochline.layout import StagedTable
-from epochline.pipeline import Pipeline
 from epochline.ports import Applied, Prepared, Transaction
-from epochline.sink import Committable, SinkAttempt, WrittenPart
-from epochline.table import PostgresTable
+from epochline.protocol.epoch import Attempt, Epoch
+from epochline.protocol.sink import Committable, SinkAttempt, WrittenPart
+from epochline.protocol.staging import StagedTable
 
 
 class TableSink:
-    """One table of an epoch whose row is locked in ``tx``. Implements `epochline.sink.Committing`.
+    """One table of an epoch whose row is locked in ``tx``. Implements `epochline.protocol.sink.Committing`.
 
     Its other step, ``write``, is what Spark does in one transaction per part (`epochline.spark.transaction`). Nothing
     commits by itself: whoever opened the transaction does, with every other table, the state and the offsets.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from epochline.epoch import Epoch, EpochKind
 from epochline.errors import HeadMovedError
-from epochline.offsets import Head, PlannedRange, Reached, TopicPartition, origins_of, reached_of, stored_heads
 from epochline.ports import Accepted, Transaction
+from epochline.protocol.epoch import Epoch, EpochKind
+from epochline.protocol.offsets import Head, PlannedRange, Reached, TopicPartition, origins_of, reached_of, stored_heads
 
 _READING = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK})
 """The kinds whose ranges may lie where something is shown already; what is read from elsewhere was shown by nobody."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import TargetError
-from epochline.pipeline import Pipeline
 from epochline.ports import Transaction
 
 

@@ -45,7 +45,7 @@ SINK = (
     "sending_seconds",
     "newest_shown",
 )
-"""The methods of a sink that use cases call, on what they name ``sink``; see `epochline.sink`."""
+"""The methods of a sink that use cases call, on what they name ``sink``; see `epochline.protocol.sink`."""
 
 TRANSACTION = "transaction"
 
@@ -56,11 +56,11 @@ _PACKAGE = Path(__file__).parents[1]
 USE_CASES = _PACKAGE / "coordinator"
 BY_HAND = (
     _PACKAGE / "spark",
-    _PACKAGE / "ledger" / "parts.py",
+    _PACKAGE / "postgres" / "ledger" / "parts.py",
     _PACKAGE / "kafka" / "sending.py",
-    _PACKAGE / "outlets",
+    _PACKAGE / "sinks",
 )
-"""Code of the job, its writers, the sender and the outlets, which calls servers itself and names its failpoints."""
+"""Code of the job, its writers, the sender and the sinks, which calls servers itself and names its failpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from epochline.failpoints.sites import USE_CASES, Site, sites_of
 
 if TYPE_CHECKING:
     # Every worker of Spark imports this package: here it must not load the declarations.
-    from epochline.pipeline import Pipeline
+    from epochline.declare.pipeline import Pipeline
     from epochline.ports import Ledger, OffsetSource, Transaction
-    from epochline.sink import Sink
+    from epochline.protocol.sink import Sink
 
 
 def watched(ledger: Ledger) -> Ledger:

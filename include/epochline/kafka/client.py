@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from kafka.errors import for_code
 
-from epochline.brokers import SERVERS
+from epochline.config.kafka import SERVERS
 from epochline.errors import SinkError, SinkUnavailableError
 
 _lines = logging.getLogger("epochline.kafka.librdkafka")
@@ -57,7 +57,7 @@ class Reports:
     """What librdkafka reports beside the answers of calls: why a broker could not be reached, while a call waits.
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
+from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.kafka.client import Reports, new_consumer, partitions_of
-from epochline.sink import StoredOffsets
-from epochline.topic import CONTROL_TOPIC
+from epochline.protocol.sink import StoredOffsets
 
 _PATIENCE = timedelta(seconds=30)
 _POLL_SECONDS = 1.0
@@ -75,7 +75,7 @@ def last_marker(
     Ask after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the sink itself is open.
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
         pipeline: whose sink.
         sink: its name, as the ledger has it.
         patience: how long to wait for another sink's transaction.

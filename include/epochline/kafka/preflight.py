@@ -16,11 +16,11 @@ from kafka.errors import (
 )
 from kafka.protocol.api_key import ApiKey
 
-from epochline.brokers import SERVERS, python_settings
+from epochline.config.kafka import SERVERS, python_settings
+from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError, SourceAuthenticationError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.refusals import told_refusals
-from epochline.topic import CONTROL_TOPIC, KafkaTopic
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
     What the connection's user has no right to ask is not checked; a warning says so. Repeatable.
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
         topic: the declared sink.
 
     Raises:
@@ -64,7 +64,7 @@ def check_fits(settings: Mapping[str, str], topic: KafkaTopic, partition: int | 
     """Refuse records that the topic as it is now would not take.
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
         topic: the declared sink.
         partition: the highest one that a record names; None where none does.
         largest: bytes of key and value of the largest record.

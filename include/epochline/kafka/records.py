@@ -15,9 +15,9 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 from kafka.protocol.consumer import IsolationLevel
 
-from epochline.brokers import python_settings
+from epochline.config.kafka import python_settings
 from epochline.errors import DataLossError, SourceError, SourceUnavailableError
-from epochline.offsets import OffsetRange
+from epochline.protocol.offsets import OffsetRange
 
 logging.getLogger("kafka").setLevel(logging.WARNING)
 
@@ -46,7 +46,7 @@ class RecordReader:
     """Reads ranges of offsets, at the isolation level ``read_committed``, in order and in bounded memory.
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:

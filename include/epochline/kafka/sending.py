@@ -13,10 +13,10 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.kafka.client import Reports, new_producer, partitions_of, patiently
-from epochline.topic import CONTROL_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class TransactionalSender:
     """Sends batches of records, each in one transaction of its own: all of a batch is visible, or nothing (P9, P12).
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
         transactional_id: whoever calls `fence` with the same one later ends this sender.
         timeout: Kafka's ``transaction.timeout.ms``: the brokers end a transaction that takes longer.
 

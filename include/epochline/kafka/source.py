@@ -17,16 +17,16 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import OffsetAndMetadata
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
-from epochline.brokers import SERVERS, python_settings
+from epochline.config.kafka import SERVERS, python_settings
+from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.refusals import told_refusals
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
-from epochline.offsets import Head, TopicPartition
-from epochline.planning import PartitionView, SourceView
 from epochline.ports import MirroredOffset
-from epochline.reading import KafkaSource
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import PartitionView, SourceView
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class KafkaOffsets:
     """One Kafka cluster, asked through its admin protocol at the isolation level ``read_committed``.
 
     Args:
-        settings: what `epochline.brokers.broker_settings` gave.
+        settings: what `epochline.config.kafka.broker_settings` gave.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:

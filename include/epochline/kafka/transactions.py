@@ -9,7 +9,7 @@ from typing import Any
 from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaError
 
-from epochline.planning import OpenTransaction
+from epochline.protocol.planning import OpenTransaction
 
 
 def open_transactions(

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import psycopg2
 from psycopg2 import extensions, sql
 
+from epochline.declare.names import OWNER, READER, WRITER
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.credentials import JOB, VIEWER
@@ -21,7 +22,6 @@ from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.process import Daemon
-from epochline.names import OWNER, READER, WRITER
 
 SUPERUSER = "postgres"
 # Each database is owned by the role of its name.
@@ -219,7 +219,7 @@ class Postgres:
 
         The ledger must be migrated.
         """
-        from epochline.ledger.migrate import arrange_roles
+        from epochline.postgres.ledger.migrate import arrange_roles
 
         url = self.dsn().replace("postgresql://", "postgresql+psycopg2://", 1)
         with _Closing(self.dsn(login=SUPERUSER)) as connection, connection.cursor() as cursor:

@@ -178,7 +178,7 @@ class Stack:
 
     def _migrate_ledger(self) -> None:
         # Imported here: SQLAlchemy and Alembic are not needed to look at a stack or to stop it.
-        from epochline.ledger.migrate import upgrade
+        from epochline.postgres.ledger.migrate import upgrade
 
         upgrade(self.postgres.dsn().replace("postgresql://", "postgresql+psycopg2://", 1))
         self.postgres.arrange_roles()

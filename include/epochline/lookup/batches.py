@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from epochline.arrow.contract import ERROR, marks, require_columns
+from epochline.arrow.cast.contract import ERROR, marks, require_columns
 from epochline.lookup.asking import Answer, Outcome
 from epochline.lookup.lookup import Lookup
 

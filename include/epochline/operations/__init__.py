@@ -5,13 +5,13 @@ from typing import Any
 from epochline.operations.abort import Abort
 from epochline.operations.accept_ledger import AcceptLedger
 from epochline.operations.accept_state import AcceptState
-from epochline.operations.action import Action, DirectAction, Done, Order, Parameters, Preview, Subject
+from epochline.operations.action import Action, ActionPreview, DirectAction, Done, Parameters, Request, Subject
 from epochline.operations.adopt_topic import AdoptTopic
 from epochline.operations.declare_loss import DeclareLoss
 from epochline.operations.drop import Drop
+from epochline.operations.epoch_action import EpochAction
 from epochline.operations.extend_back import ExtendBack
 from epochline.operations.janitor import STALE_AFTER, Tidied, tidy
-from epochline.operations.ordered import EpochAction
 from epochline.operations.pause import Pause, Resume
 from epochline.operations.requeue import Requeue
 from epochline.operations.restore import Restore
@@ -41,12 +41,12 @@ __all__ = [
     "ACTIONS",
     "STALE_AFTER",
     "Action",
+    "ActionPreview",
     "DirectAction",
     "Done",
     "EpochAction",
-    "Order",
     "Parameters",
-    "Preview",
+    "Request",
     "Subject",
     "Tidied",
     "tidy",

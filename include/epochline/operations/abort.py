@@ -6,10 +6,10 @@ from pydantic import Field
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
-from epochline.epoch import EpochState
 from epochline.errors import EpochNotFoundError
-from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject
+from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject
 from epochline.ports import Transaction
+from epochline.protocol.epoch import EpochState
 
 _EFFECT = {
     EpochState.PLANNED: "its attempt is fenced: what still writes for it is refused; its staging is discarded",
@@ -34,21 +34,21 @@ class Abort(DirectAction[AbortParameters, None]):
     )
     parameters = AbortParameters
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: AbortParameters, seen: None) -> Preview:
-        epoch = tx.epochs.find(subject.name, asked.epoch)
+    def describe(self, tx: Transaction, subject: Subject, parameters: AbortParameters, seen: None) -> ActionPreview:
+        epoch = tx.epochs.find(subject.name, parameters.epoch)
         if epoch is None:
-            raise EpochNotFoundError(f"the ledger has no epoch {asked.epoch} of a pipeline {subject.name!r}.")
+            raise EpochNotFoundError(f"the ledger has no epoch {parameters.epoch} of a pipeline {subject.name!r}.")
         attempt = tx.attempts.live(epoch)
         rows = sum(part.rows for part in tx.attempts.part_sums(attempt)) if attempt is not None else 0
         offsets = sum(len(one.range) for one in tx.epochs.ranges(epoch))
         before = {"state": str(epoch.state), "attempt": epoch.attempt}
         if epoch.state is EpochState.COMMITTED:
-            return Preview(
+            return ActionPreview(
                 lines=(), before=before, after=before, epoch_id=epoch.epoch_id,
                 refusal=f"{epoch} was committed at {epoch.committed_at:%Y-%m-%d %H:%M:%S} with {epoch.rows_written}"
                 " rows; a committed epoch cannot be aborted.",
             )  # fmt: skip
-        return Preview(
+        return ActionPreview(
             lines=(
                 f"{epoch} is {epoch.state}, planned by {epoch.run}: {offsets} offsets, attempt {epoch.attempt}, {rows}"
                 " rows staged",
@@ -59,9 +59,11 @@ class Abort(DirectAction[AbortParameters, None]):
             epoch_id=epoch.epoch_id,
         )
 
-    def change(self, tx: Transaction, subject: Subject, asked: AbortParameters, seen: None, order: Order) -> Afterwards:
-        epoch = tx.epochs.lock(subject.name, asked.epoch)
-        attempt = abort_in(tx, epoch, str(order))
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: AbortParameters, seen: None, request: Request
+    ) -> Afterwards:
+        epoch = tx.epochs.lock(subject.name, parameters.epoch)
+        attempt = abort_in(tx, epoch, str(request))
 
         def discard_staging() -> tuple[str, ...]:
             if attempt is not None:

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from epochline.continuity import CutOff
-from epochline.coordinator.asking import cut_off
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.discard import sweep
-from epochline.coordinator.evidence import Evidence, ask_elsewhere, shown_by_group, unknown_to
-from epochline.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of, stored_heads
-from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, known, refused
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
+from epochline.coordinator.evidence import Evidence, collect_evidence, shown_by_group, unknown_to
+from epochline.coordinator.observe import cut_off
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.topic import KafkaTopic
+from epochline.operations.action import (
+    ActionPreview,
+    Afterwards,
+    DirectAction,
+    Parameters,
+    Request,
+    Subject,
+    known,
+    refused,
+)
 from epochline.ports import Accepted, MirroredOffset, PipelineRow, Transaction
-from epochline.topic import KafkaTopic
+from epochline.protocol.data_loss import CutOff
+from epochline.protocol.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of, stored_heads
+from epochline.protocol.planning import SourceView
 
 _SHOWN = 10
 """A preview names this many partitions at most."""
@@ -42,9 +51,9 @@ class AcceptLedger(DirectAction[Parameters, Found]):
     )
     parameters = Parameters
 
-    def look(self, subject: Subject, asked: Parameters) -> Found:
+    def look(self, subject: Subject, parameters: Parameters) -> Found:
         declared, source = subject.declaration()
-        evidence = ask_elsewhere(subject.ledger, source, declared)
+        evidence = collect_evidence(subject.ledger, source, declared)
         view = source.look(declared.source)
         shown = [(one.shown_by, stored_heads(one.shown.reached or ())) for one in evidence]
         mirrored = source.mirrored(declared.consumer_group)
@@ -59,7 +68,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
             cut_off=cut_off(source, shown, view),
         )
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: Found) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Found) -> ActionPreview:
         declared, _ = subject.declaration()
         known(tx, subject.name)
         unknown = unknown_to(tx, subject.name, seen.evidence)
@@ -86,7 +95,7 @@ class AcceptLedger(DirectAction[Parameters, Found]):
             " their place"
             for one in seen.cut_off
         ]
-        return Preview(
+        return ActionPreview(
             lines=lines,
             before={"last_epoch_id": row.last_epoch_id, "heads": {str(one.tp): one.next_offset for one in heads}},
             after={
@@ -115,7 +124,9 @@ class AcceptLedger(DirectAction[Parameters, Found]):
             f" {again}" + (f": {named}{more}" if named else "")
         ]
 
-    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: Found, order: Order) -> Afterwards:
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: Found, request: Request
+    ) -> Afterwards:
         _, source = subject.declaration()
         unknown = unknown_to(tx, subject.name, seen.evidence)
         unfinished = tx.epochs.unfinished(subject.name)
@@ -123,8 +134,8 @@ class AcceptLedger(DirectAction[Parameters, Found]):
             epoch = tx.epochs.lock(subject.name, unfinished.epoch_id)
             attempt = tx.attempts.live(epoch)
             if attempt is not None:
-                tx.attempts.fence(attempt, f"accept-ledger by {order.actor}")
-            tx.epochs.mark_aborted(epoch, f"accept-ledger by {order}")
+                tx.attempts.fence(attempt, f"accept-ledger by {request.actor}")
+            tx.epochs.mark_aborted(epoch, f"accept-ledger by {request}")
         for one in unknown:
             tx.receipts.accept(subject.name, one.shown_by, one.shown)
         tx.epochs.skip_ids(subject.name, max(one.shown.epoch_id for one in unknown))
@@ -189,14 +200,14 @@ def _cannot_be_had(declared: Pipeline, heads: Sequence[Head], view: SourceView) 
             f" {', '.join(str(tp) for tp in sorted(gone)[:_SHOWN])}: they cannot be had, and `epochline declare-loss"
             f" {declared.name}` writes that down"
         )
-    if (declared.states or declared.windows) and declared.following:
+    if (declared.states or declared.windows) and declared.post_commit_sinks:
         lines.append(
             "state is made anew from what is read again, by epochs that are cut otherwise: what its sinks show of it"
             " already stays as it was shown"
         )
     lines += [
         f"{one.name} is at_least_once and has no markers: what it holds of the lost epochs is sent again"
-        for one in declared.following
+        for one in declared.post_commit_sinks
         if isinstance(one, KafkaTopic) and one.semantics == "at_least_once"
     ]
     return lines

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from epochline.declare.state import recorded_state
 from epochline.operations.action import (
+    ActionPreview,
     Afterwards,
     DirectAction,
-    Order,
     Parameters,
-    Preview,
+    Request,
     Subject,
     nothing_else,
     refused,
 )
 from epochline.ports import Transaction
-from epochline.state import recorded_state
 
 
 class AcceptState(DirectAction[Parameters, None]):
@@ -26,7 +26,7 @@ class AcceptState(DirectAction[Parameters, None]):
     )
     parameters = Parameters
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
         declared, _ = subject.declaration()
         if not declared.states:
             return refused(f"{subject.name} declares no state.")
@@ -42,7 +42,7 @@ class AcceptState(DirectAction[Parameters, None]):
             return refused(f"{', '.join(unknown)} was not made by `epochline migrate`: nobody follows what is in it.")
         if all(one.now == one.left and one.left_by == last for one in standings.values()):
             return refused(f"the state of {subject.name} is what epoch {last} left; there is nothing to accept.")
-        return Preview(
+        return ActionPreview(
             lines=[
                 f"{table}: taken for what epoch {last} left: {one.now}"
                 + ("" if one.left is None else f"; epoch {one.left_by} left {one.left}")
@@ -53,7 +53,9 @@ class AcceptState(DirectAction[Parameters, None]):
             epoch_id=last,
         )
 
-    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None, order: Order) -> Afterwards:
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
+    ) -> Afterwards:
         declared, _ = subject.declaration()
         last = tx.states.last_committed(subject.name)
         if last is not None:

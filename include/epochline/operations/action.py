@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from epochline.declared import problems
+from epochline.declare.base import problems
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, ConfigurationError, EpochNotFoundError
-from epochline.pipeline import Pipeline
 from epochline.ports import ActionRow, Ledger, OffsetSource, Transaction
 
 
@@ -45,7 +45,7 @@ class Parameters(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class ActionPreview:
     """What an action would do now, for people (``lines``) and for the ledger (``before``, ``after``: JSON)."""
 
     lines: Sequence[str]
@@ -59,7 +59,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class Request:
     """Who wants it, and why. Both are kept in the ledger."""
 
     actor: str
@@ -97,7 +97,7 @@ class Action(ABC, Generic[P, Seen]):
     help: ClassVar[str]
     parameters: type[P]
 
-    def asked(self, told: Any) -> P:
+    def parse(self, told: Any) -> P:
         """What the action is told, by name.
 
         Raises:
@@ -110,15 +110,15 @@ class Action(ABC, Generic[P, Seen]):
             said = f"{self.name} cannot be told this: {problems(error)}"
         raise ActionRefusedError(f"{said}. Nothing was changed.")
 
-    def look(self, subject: Subject, asked: P) -> Seen:
+    def look(self, subject: Subject, parameters: P) -> Seen:
         """Ask what no transaction may wait for. By default nothing."""
         return None  # type: ignore[return-value]
 
     @abstractmethod
-    def foresee(self, tx: Transaction, subject: Subject, asked: P, seen: Seen) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen) -> ActionPreview:
         """Say what would happen, from what ``tx`` shows; changes and locks nothing."""
 
-    def admit(self, tx: Transaction, subject: Subject, asked: P) -> None:
+    def admit(self, tx: Transaction, subject: Subject, parameters: P) -> None:
         """Refuse what the ledger does not know.
 
         Raises:
@@ -126,54 +126,54 @@ class Action(ABC, Generic[P, Seen]):
         """
         known(tx, subject.name)
 
-    def preview(self, subject: Subject, asked: P) -> Preview:
+    def preview(self, subject: Subject, parameters: P) -> ActionPreview:
         """What `act` would do now.
 
         Raises:
             EpochNotFoundError: the ledger knows no such pipeline or epoch.
             SourceError: Kafka cannot be asked.
         """
-        seen = self.look(subject, asked)
+        seen = self.look(subject, parameters)
         with subject.ledger.transaction() as tx:
-            self.admit(tx, subject, asked)
-            return self.foresee(tx, subject, asked, seen)
+            self.admit(tx, subject, parameters)
+            return self.describe(tx, subject, parameters, seen)
 
 
 class DirectAction(Action[P, Seen]):
     """An action that is done as soon as its transaction is committed."""
 
     @abstractmethod
-    def change(self, tx: Transaction, subject: Subject, asked: P, seen: Seen, order: Order) -> Afterwards:
+    def change(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen, request: Request) -> Afterwards:
         """Do it, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
 
-    def act(self, subject: Subject, asked: P, order: Order) -> Done:
+    def act(self, subject: Subject, parameters: P, request: Request) -> Done:
         """Do it. What is foreseen under the pipeline's row lock is what is done and written down.
 
         Raises:
             ActionRefusedError: nothing was changed.
             EpochNotFoundError, SourceError: as `preview`.
         """
-        seen = self.look(subject, asked)
+        seen = self.look(subject, parameters)
         with subject.ledger.transaction() as tx:
-            self.admit(tx, subject, asked)
+            self.admit(tx, subject, parameters)
             tx.epochs.lock_pipeline(subject.name)
-            foreseen = self.foresee(tx, subject, asked, seen)
-            if foreseen.refusal is not None:
-                raise ActionRefusedError(f"{foreseen.refusal} Nothing was changed.")
-            afterwards = self.change(tx, subject, asked, seen, order)
-            row = record(tx, subject, self.name, foreseen, order)
+            previewed = self.describe(tx, subject, parameters, seen)
+            if previewed.refusal is not None:
+                raise ActionRefusedError(f"{previewed.refusal} Nothing was changed.")
+            afterwards = self.change(tx, subject, parameters, seen, request)
+            row = record(tx, subject, self.name, previewed, request)
         return Done(row=row, lines=afterwards())
 
 
-def record(tx: Transaction, subject: Subject, action: str, done: Preview, order: Order) -> ActionRow:
+def record(tx: Transaction, subject: Subject, action: str, done: ActionPreview, request: Request) -> ActionRow:
     """Write down what was foreseen and done in the same transaction."""
     return tx.operators.record(
         ActionRow(
             pipeline=subject.name,
             action=action,
             epoch_id=done.epoch_id,
-            actor=order.actor.strip(),
-            reason=order.reason.strip(),
+            actor=request.actor.strip(),
+            reason=request.reason.strip(),
             before=done.before,
             after=done.after,
         )
@@ -195,6 +195,6 @@ def nothing_else(*lines: str) -> Afterwards:
     return lambda: lines
 
 
-def refused(reason: str, *, lines: Sequence[str] = ()) -> Preview:
+def refused(reason: str, *, lines: Sequence[str] = ()) -> ActionPreview:
     """A preview of something that would be refused."""
-    return Preview(lines=lines, before={}, after={}, refusal=reason)
+    return ActionPreview(lines=lines, before={}, after={}, refusal=reason)

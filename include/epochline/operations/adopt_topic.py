@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from epochline.continuity import CutOff
-from epochline.coordinator.asking import cut_off, former_leaders_ends
 from epochline.coordinator.commit import mirror
+from epochline.coordinator.observe import cut_off, former_leaders_ends
 from epochline.coordinator.takeover import shown_ahead
-from epochline.offsets import Head, TopicPartition, cut_reached
-from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
-from epochline.planning import PartitionView
+from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
+from epochline.protocol.data_loss import CutOff
+from epochline.protocol.offsets import Head, TopicPartition, cut_reached
+from epochline.protocol.planning import PartitionView
 
 
 class AdoptTopicParameters(Parameters):
@@ -53,7 +53,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
     )
     parameters = AdoptTopicParameters
 
-    def look(self, subject: Subject, asked: AdoptTopicParameters) -> Logs:
+    def look(self, subject: Subject, parameters: AdoptTopicParameters) -> Logs:
         declared, source = subject.declaration()
         with subject.ledger.transaction() as tx:
             row = tx.epochs.pipeline(subject.name)
@@ -72,24 +72,26 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             cut_off=cut_off(source, shown, view),
         )
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs) -> Preview:
+    def describe(
+        self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs
+    ) -> ActionPreview:
         row = tx.epochs.pipeline(subject.name)
         heads = tx.chain.heads(subject.name, row.generation) if row else ()
-        obstacle = self._obstacle(tx, subject, asked, seen, heads)
+        obstacle = self._obstacle(tx, subject, parameters, seen, heads)
         if row is None or obstacle is not None:
             return refused(obstacle or f"{subject.name} is not known.")
-        adopted = _adopted(asked, seen, heads)
-        carried = _carried(asked, heads)
+        adopted = _adopted(parameters, seen, heads)
+        carried = _carried(parameters, heads)
         lines = [f"generation {row.generation + 1} of {subject.name} begins; rows of the earlier ones stay as they are"]
         lines += [
-            f"{one.tp}: begins at {one.next_offset} ({asked.at}) of topic id {one.tp.topic_id}" for one in adopted
+            f"{one.tp}: begins at {one.next_offset} ({parameters.at}) of topic id {one.tp.topic_id}" for one in adopted
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
-        lines += [f"{one}: from there on it is shown like any other" for one in _shown_again(asked, seen)]
-        if asked.cluster:
+        lines += [f"{one}: from there on it is shown like any other" for one in _shown_again(parameters, seen)]
+        if parameters.cluster:
             lines.append(f"its offsets belong to Kafka cluster {seen.cluster_id} from now on, not to {row.cluster_id}")
-        return Preview(
+        return ActionPreview(
             lines=lines,
             before=_state(row.generation, row.cluster_id, [(head.tp, head.next_offset) for head in heads]),
             after=_state(
@@ -98,19 +100,19 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs, order: Order
+        self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs, request: Request
     ) -> Afterwards:
         declared, source = subject.declaration()
         row = tx.epochs.lock_pipeline(subject.name)
         heads = tx.chain.heads(subject.name, row.generation)
         begun = tx.operators.begin_generation(subject.name, seen.cluster_id)
-        for head in _adopted(asked, seen, heads):
-            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {asked.at}")
-        for head in _carried(asked, heads):
+        for head in _adopted(parameters, seen, heads):
+            tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}")
+        for head in _carried(parameters, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
         tx.targets.restart_order(declared)
         for one in tx.receipts.accepted(subject.name):
-            cuts = {cut.tp: cut.end for cut in _shown_again(asked, seen) if cut.shown_by == one.shown_by}
+            cuts = {cut.tp: cut.end for cut in _shown_again(parameters, seen) if cut.shown_by == one.shown_by}
             if cuts and one.shown.reached is not None:
                 left = cut_reached(one.shown.reached, cuts)
                 tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
@@ -122,17 +124,17 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         return show
 
     def _obstacle(
-        self, tx: Transaction, subject: Subject, asked: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
+        self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
     ) -> str | None:
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
             return f"{unfinished} is {unfinished.state}, and its ranges are of the old log; finish or abort it first."
-        if (asked.topic is None) is not asked.cluster:
+        if (parameters.topic is None) is not parameters.cluster:
             return "name the topic, or say --cluster for all of them, and not both."
         row = tx.epochs.pipeline(subject.name)
         moved = row is not None and row.cluster_id not in (None, seen.cluster_id)
-        if asked.cluster:
-            if asked.at == "truncation":
+        if parameters.cluster:
+            if parameters.at == "truncation":
                 return "of another cluster every log is another one; say --at earliest or --at latest."
             same = f"{subject.name} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
             return None if moved else same
@@ -141,16 +143,18 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
                 f"the connection leads to Kafka cluster {seen.cluster_id}, so every topic is another one; correct it,"
                 " or say --cluster."
             )
-        if not any(one.tp.topic == asked.topic for one in seen.partitions):
-            return f"{subject.name} reads no topic {asked.topic!r}, or Kafka does not have it."
-        known = [head for head in heads if head.tp.topic == asked.topic]
+        if not any(one.tp.topic == parameters.topic for one in seen.partitions):
+            return f"{subject.name} reads no topic {parameters.topic!r}, or Kafka does not have it."
+        known = [head for head in heads if head.tp.topic == parameters.topic]
         views = {one.tp: one for one in seen.partitions}
         same_log = all(head.tp in views and head.tp not in seen.truncated for head in known)
-        if same_log and not _shown_again(asked, seen):
-            return f"topic {asked.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
-        if asked.at == "truncation":
+        if same_log and not _shown_again(parameters, seen):
+            return (
+                f"topic {parameters.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
+            )
+        if parameters.at == "truncation":
             other = [head for head in known if head.tp not in views]
-            untold = [tp for tp, end in seen.truncated.items() if end is None and tp.topic == asked.topic]
+            untold = [tp for tp, end in seen.truncated.items() if end is None and tp.topic == parameters.topic]
             if other or untold:
                 return (
                     f"{(other[0].tp if other else untold[0])} was not truncated, it is another log now; nobody can tell"
@@ -159,31 +163,31 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         return None
 
 
-def _begins_at(asked: AdoptTopicParameters, one: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
-    if asked.at == "earliest":
+def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs, heads: Sequence[Head]) -> int:
+    if parameters.at == "earliest":
         return one.log_start
-    if asked.at == "latest":
+    if parameters.at == "latest":
         return one.last_stable
     committed = {head.tp: head.next_offset for head in heads}
     cut = seen.truncated.get(one.tp)
     return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
 
 
-def _adopted(asked: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
+def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
     """Where the new log is begun; of one that was truncated, what lies before the cut stays committed."""
-    origins = {head.tp: head.origin for head in heads} if asked.at == "truncation" else {}
+    origins = {head.tp: head.origin for head in heads} if parameters.at == "truncation" else {}
     adopted = []
     for one in sorted(seen.partitions, key=lambda one: one.tp):
-        if asked.cluster or one.tp.topic == asked.topic:
-            begins = _begins_at(asked, one, seen, heads)
+        if parameters.cluster or one.tp.topic == parameters.topic:
+            begins = _begins_at(parameters, one, seen, heads)
             origin = min(begins, origins.get(one.tp, begins))
             adopted.append(Head(tp=one.tp, origin=origin, next_offset=begins, leader_epoch=one.leader_epoch))
     return adopted
 
 
-def _carried(asked: AdoptTopicParameters, heads: Sequence[Head]) -> list[Head]:
+def _carried(parameters: AdoptTopicParameters, heads: Sequence[Head]) -> list[Head]:
     """What was committed of the other topics stays committed: they go on where they are, and are not read again."""
-    return [head for head in heads if not asked.cluster and head.tp.topic != asked.topic]
+    return [head for head in heads if not parameters.cluster and head.tp.topic != parameters.topic]
 
 
 def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
@@ -197,8 +201,8 @@ def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
     ]
 
 
-def _shown_again(asked: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
-    return [one for one in seen.cut_off if one.tp.topic == asked.topic]
+def _shown_again(parameters: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
+    return [one for one in seen.cut_off if one.tp.topic == parameters.topic]
 
 
 def _state(generation: int, cluster: str | None, positions: Sequence[tuple[Any, int]]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from epochline.coordinator.checks import is_read
 from epochline.coordinator.commit import mirror
 from epochline.errors import ActionRefusedError
-from epochline.offsets import Head, OffsetRange, PlannedRange
-from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
-from epochline.planning import SourceView
+from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange
+from epochline.protocol.planning import SourceView
 
 
 class DeclareLoss(DirectAction[Parameters, SourceView]):
@@ -23,11 +23,11 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
     )
     parameters = Parameters
 
-    def look(self, subject: Subject, asked: Parameters) -> SourceView:
+    def look(self, subject: Subject, parameters: Parameters) -> SourceView:
         declared, source = subject.declaration()
         return source.look(declared.source)
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: SourceView) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: SourceView) -> ActionPreview:
         declared, _ = subject.declaration()
         row = tx.epochs.pipeline(subject.name)
         unfinished = tx.epochs.unfinished(subject.name)
@@ -42,7 +42,7 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
         if not gaps:
             return refused(f"{subject.name}: every head lies in its log; nothing is lost.")
         total = sum(len(one.range) for one in gaps)
-        return Preview(
+        return ActionPreview(
             lines=(
                 *(f"{one.tp}: offsets {one.range}, {len(one.range)} of them, are declared lost" for one in gaps),
                 f"{total} offsets will never be read; {subject.name} goes on behind them. This cannot be undone.",
@@ -55,7 +55,7 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, asked: Parameters, seen: SourceView, order: Order
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: SourceView, request: Request
     ) -> Afterwards:
         declared, source = subject.declaration()
         row = tx.epochs.lock_pipeline(subject.name)

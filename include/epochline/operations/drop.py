@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from epochline.coordinator.discard import sweep
+from epochline.declare.names import consumer_group
 from epochline.errors import SourceError
-from epochline.names import consumer_group
-from epochline.operations.action import Afterwards, DirectAction, Order, Parameters, Preview, Subject, refused
+from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Parameters, Request, Subject, refused
 from epochline.ports import Transaction
 
 
@@ -19,7 +19,7 @@ class Drop(DirectAction[Parameters, None]):
     )
     parameters = Parameters
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
         dropped = tx.operators.standing(subject.name).dropped
         if dropped is not None:
             return refused(f"{subject.name} was dropped before, {dropped}.")
@@ -31,7 +31,7 @@ class Drop(DirectAction[Parameters, None]):
             )
         targets = list(tx.targets.claimed(subject.name))
         left = len(tx.attempts.left_over(subject.name))
-        return Preview(
+        return ActionPreview(
             lines=(
                 f"{subject.name} is dropped for good: a plan under this name is refused from then on",
                 f"released for other pipelines, and left as they are: {', '.join(targets) or 'no table'}",
@@ -42,8 +42,10 @@ class Drop(DirectAction[Parameters, None]):
             after={"dropped": True, "targets": []},
         )
 
-    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None, order: Order) -> Afterwards:
-        tx.operators.drop(subject.name, order.actor, order.reason)
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
+    ) -> Afterwards:
+        tx.operators.drop(subject.name, request.actor, request.reason)
 
         def clean_up() -> tuple[str, ...]:
             sweep(subject.ledger, subject.name)

@@ -10,12 +10,12 @@ from pydantic import Field, field_validator
 
 from epochline.coordinator.checks import is_read
 from epochline.coordinator.takeover import shown_back_to
-from epochline.epoch import Epoch, EpochKind, Run
-from epochline.offsets import Head, OffsetRange, PlannedRange, TopicPartition
-from epochline.operations.action import Parameters, Preview, Subject, refused
-from epochline.operations.ordered import EpochAction, Targets
-from epochline.planning import SourceView, share_limit
+from epochline.operations.action import ActionPreview, Parameters, Subject, refused
+from epochline.operations.epoch_action import EpochAction, Targets
 from epochline.ports import PipelineRow, Transaction
+from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.planning import SourceView, share_limit
 
 EARLIEST = "earliest"
 
@@ -67,14 +67,16 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
     parameters = ExtendBackParameters
     repeats = True
 
-    def look(self, subject: Subject, asked: ExtendBackParameters) -> Past:
+    def look(self, subject: Subject, parameters: ExtendBackParameters) -> Past:
         declared, source = subject.declaration()
         view = source.look(declared.source)
-        moment = asked.moment
+        moment = parameters.moment
         at = {} if moment is None else source.offsets_at([one.tp for one in view.partitions], moment)
         return Past(view=view, at=at)
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past) -> Preview:
+    def describe(
+        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past
+    ) -> ActionPreview:
         declared, _ = subject.declaration()
         ordered = [str(sink) for sink in declared.targets if sink.mode not in ("append", "add")]
         ordered += [str(topic) for topic in declared.topics]
@@ -90,18 +92,22 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         row = tx.epochs.pipeline(subject.name)
         if row is None or row.cluster_id not in (None, seen.view.cluster_id):
             return refused(f"{subject.name}: its connection leads to another Kafka cluster.")
-        begins = self._begins(tx, subject, asked, seen, row)
+        begins = self._begins(tx, subject, parameters, seen, row)
         gone = [
-            f"{head.tp} begins at {log_start}" for head, x, log_start in begins if x < log_start and asked.to.isdigit()
+            f"{head.tp} begins at {log_start}"
+            for head, x, log_start in begins
+            if x < log_start and parameters.to.isdigit()
         ]
         if gone:
-            return refused(f"{subject.name}: Kafka no longer holds offset {asked.to}: {', '.join(gone)}.")
+            return refused(f"{subject.name}: Kafka no longer holds offset {parameters.to}: {', '.join(gone)}.")
         back = [(head, max(x, log_start)) for head, x, log_start in begins if max(x, log_start) < head.origin]
         if not back:
-            return refused(f"{subject.name}: nothing lies between {asked.to} and its origins; they are back there.")
+            return refused(
+                f"{subject.name}: nothing lies between {parameters.to} and its origins; they are back there."
+            )
         total = sum(head.origin - x for head, x in back)
-        epochs = -(-total // (asked.step or declared.source.records_per_epoch))
-        return Preview(
+        epochs = -(-total // (parameters.step or declared.source.records_per_epoch))
+        return ActionPreview(
             epochs=epochs,
             lines=(
                 *(f"{head.tp}: offsets [{x}, {head.origin}) are committed, the newest first" for head, x in back),
@@ -112,12 +118,12 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         )
 
     def insert(
-        self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past, run: Run, row: PipelineRow,
-        targets: Targets, lease: timedelta, note: str,
+        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, run: Run,
+        row: PipelineRow, targets: Targets, lease: timedelta, note: str,
     ) -> Epoch | None:  # fmt: skip
         declared, _ = subject.declaration()
-        step = asked.step or declared.source.records_per_epoch
-        begins = self._begins(tx, subject, asked, seen, row)
+        step = parameters.step or declared.source.records_per_epoch
+        begins = self._begins(tx, subject, parameters, seen, row)
         back = [(head, max(x, log_start)) for head, x, log_start in begins]
         shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
         if shown:
@@ -143,7 +149,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         return None
 
     def _begins(
-        self, tx: Transaction, subject: Subject, asked: ExtendBackParameters, seen: Past, row: PipelineRow
+        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
     ) -> list[tuple[Head, int, int]]:
         """Per partition its head, where it is to begin, and the first offset that may be committed."""
         declared, _ = subject.declaration()
@@ -155,10 +161,10 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
                 continue
             # What an earlier generation committed of the same log is not committed a second time.
             first = max(view.log_start, tx.chain.superseded_until(subject.name, row.generation, head.tp))
-            if asked.to == EARLIEST:
+            if parameters.to == EARLIEST:
                 x = first
-            elif asked.moment is None:
-                x = int(asked.to)
+            elif parameters.moment is None:
+                x = int(parameters.to)
             else:
                 found = seen.at.get(head.tp)
                 x = head.origin if found is None else found

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 from epochline.coordinator.abort import abort_in
 from epochline.coordinator.discard import discard, sweep
-from epochline.epoch import EpochState, Run
 from epochline.ports import Ledger
+from epochline.protocol.epoch import EpochState, Run
 
 log = logging.getLogger(__name__)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from epochline.operations.action import (
+    ActionPreview,
     Afterwards,
     DirectAction,
-    Order,
     Parameters,
-    Preview,
+    Request,
     Subject,
     nothing_else,
     refused,
@@ -25,7 +25,7 @@ class Pause(DirectAction[Parameters, None]):
     )
     parameters = Parameters
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
         standing = tx.operators.standing(subject.name)
         if standing.dropped is not None:
             return refused(f"{subject.name} was dropped {standing.dropped}; nothing of it runs any more.")
@@ -35,10 +35,12 @@ class Pause(DirectAction[Parameters, None]):
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
             lines.append(f"{unfinished} is {unfinished.state} and may still be committed by {unfinished.run}")
-        return Preview(lines=lines, before={"paused": False}, after={"paused": True})
+        return ActionPreview(lines=lines, before={"paused": False}, after={"paused": True})
 
-    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None, order: Order) -> Afterwards:
-        tx.operators.pause(subject.name, order.actor, order.reason)
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
+    ) -> Afterwards:
+        tx.operators.pause(subject.name, request.actor, request.reason)
         return nothing_else(f"{subject.name} is paused; `epochline resume {subject.name}` lets it go on")
 
 
@@ -49,16 +51,18 @@ class Resume(DirectAction[Parameters, None]):
     help = "Let epochs of PIPELINE be planned again."
     parameters = Parameters
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None) -> ActionPreview:
         paused = tx.operators.standing(subject.name).paused
         if paused is None:
             return refused(f"{subject.name} is not paused.")
-        return Preview(
+        return ActionPreview(
             lines=(f"{subject.name} was paused {paused}; its next run plans again, from where it stopped",),
             before={"paused": True, "paused_by": paused.by, "paused_reason": paused.reason},
             after={"paused": False},
         )
 
-    def change(self, tx: Transaction, subject: Subject, asked: Parameters, seen: None, order: Order) -> Afterwards:
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: Parameters, seen: None, request: Request
+    ) -> Afterwards:
         tx.operators.resume(subject.name)
         return nothing_else(f"{subject.name} goes on with its next run")

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochline.coordinator.checks import check_admitted, check_changes, check_connections
-from epochline.coordinator.commit import Receipt, commit_in, mirror
-from epochline.coordinator.evidence import ask_elsewhere, pausing_where_behind, refuse_behind
+from epochline.coordinator.commit import CommitResult, commit_in, mirror
+from epochline.coordinator.evidence import collect_evidence, pausing_where_behind, refuse_behind
 from epochline.coordinator.plan import LEASE, Plan, PlanOutcome
 from epochline.coordinator.recover import recover
-from epochline.epoch import Epoch, EpochKind, EpochState, Run
+from epochline.declare.pipeline import Pipeline
 from epochline.errors import ActionRefusedError, PlanChangedError
-from epochline.operations.action import Order, Preview, Subject, known, record
+from epochline.operations.action import ActionPreview, Request, Subject, known, record
 from epochline.operations.restorable import not_declared, shown_for_good
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
 from epochline.ports import TableDifference, Transaction
+from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Run
+from epochline.protocol.planning import SourceView
 
 _REPLAYED = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK, EpochKind.REPLAY})
 SAMPLES = 10
@@ -35,7 +35,7 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
         PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """
     declared, source = subject.declaration()
-    evidence = ask_elsewhere(subject.ledger, source, declared)
+    evidence = collect_evidence(subject.ledger, source, declared)
     refuse_behind(subject.ledger, subject.name, evidence)
     if recover(subject.ledger, subject.name, run, evidence, lease=LEASE).notes:
         mirror(subject.ledger, source, subject.name, known=True)
@@ -75,7 +75,7 @@ def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
         ]
 
 
-def promote(subject: Subject, replay: Epoch, order: Order) -> Receipt:
+def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
     """Let a sealed replay take the place of what it replays, and write down who wanted it (one transaction).
 
     Raises:
@@ -83,14 +83,14 @@ def promote(subject: Subject, replay: Epoch, order: Order) -> Receipt:
         EpochStateError: the replay is not sealed, or was aborted.
     """
     declared, source = subject.declaration()
-    evidence = ask_elsewhere(subject.ledger, source, declared)
+    evidence = collect_evidence(subject.ledger, source, declared)
     with pausing_where_behind(subject.ledger, subject.name), subject.ledger.transaction() as tx:
         receipt = commit_in(tx, tx.epochs.lock(replay.pipeline, replay.epoch_id), evidence)
-        done = Preview(
+        done = ActionPreview(
             lines=(), before={"epoch": replay.replays}, after={"epoch": replay.epoch_id, "replays": replay.replays},
             epoch_id=replay.epoch_id,
         )  # fmt: skip
-        record(tx, subject, "replay --promote", done, order)
+        record(tx, subject, "replay --promote", done, request)
     return receipt
 
 

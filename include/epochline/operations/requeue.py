@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from epochline.epoch import Epoch, EpochKind, Run
-from epochline.operations.action import Parameters, Preview, Subject, refused
-from epochline.operations.ordered import EpochAction, Targets
-from epochline.pipeline import Pipeline
+from epochline.declare.pipeline import Pipeline
+from epochline.operations.action import ActionPreview, Parameters, Subject, refused
+from epochline.operations.epoch_action import EpochAction, Targets
 from epochline.ports import PipelineRow, Selection, Transaction
+from epochline.protocol.epoch import Epoch, EpochKind, Run
 
 
 class RequeueParameters(Parameters):
@@ -38,13 +38,13 @@ class Requeue(EpochAction[RequeueParameters, None]):
     )
     parameters = RequeueParameters
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: RequeueParameters, seen: None) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: RequeueParameters, seen: None) -> ActionPreview:
         declared, _ = subject.declaration()
         row = tx.epochs.pipeline(subject.name)
-        if row is None or asked == RequeueParameters(out_of_order=asked.out_of_order):
+        if row is None or parameters == RequeueParameters(out_of_order=parameters.out_of_order):
             return refused("say which records: by epoch, topic, partition, offset or reason, or --everything.")
-        selection = _selection(asked, row)
-        obstacle = _refusing_sink(tx, declared, selection.generation < row.generation, asked.out_of_order)
+        selection = _selection(parameters, row)
+        obstacle = _refusing_sink(tx, declared, selection.generation < row.generation, parameters.out_of_order)
         if obstacle is not None:
             return refused(obstacle)
         found = tx.quarantine.selected(subject.name, selection)
@@ -52,25 +52,25 @@ class Requeue(EpochAction[RequeueParameters, None]):
             return refused(f"{subject.name}: no record in the quarantine fits, or each was requeued before.")
         total = sum(found.values())
         counts = {f"{topic}-{partition}": records for (topic, partition), records in found.items()}
-        return Preview(
+        return ActionPreview(
             lines=(
                 *(f"{name}: {records} quarantined records are read again" for name, records in counts.items()),
                 f"{total} records of {subject.name} go through today's parse in an epoch of their own; no offset moves",
             ),
             epochs=1,
             before={"quarantined": counts},
-            after={"requeued": asked.model_dump(exclude_none=True) | {"records": total}},
+            after={"requeued": parameters.model_dump(exclude_none=True) | {"records": total}},
         )
 
     def insert(
-        self, tx: Transaction, subject: Subject, asked: RequeueParameters, seen: None, run: Run, row: PipelineRow,
+        self, tx: Transaction, subject: Subject, parameters: RequeueParameters, seen: None, run: Run, row: PipelineRow,
         targets: Targets, lease: timedelta, note: str,
     ) -> Epoch | None:  # fmt: skip
         declared, _ = subject.declaration()
         epoch = tx.epochs.insert(
             declared, row, run, (), targets, kind=EpochKind.REQUEUE, lease=lease, record_limit=None, note=note
         )
-        tx.quarantine.claim_records(epoch, _selection(asked, row))
+        tx.quarantine.claim_records(epoch, _selection(parameters, row))
         return epoch
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: None) -> str | None:
@@ -79,14 +79,14 @@ class Requeue(EpochAction[RequeueParameters, None]):
         return None if tx.quarantine.claims_are_free(own) else "another epoch requeued some of its records"
 
 
-def _selection(asked: RequeueParameters, row: PipelineRow) -> Selection:
+def _selection(parameters: RequeueParameters, row: PipelineRow) -> Selection:
     return Selection(
-        generation=asked.generation or row.generation,
-        epoch_id=asked.epoch,
-        topic=asked.topic,
-        partition=asked.partition,
-        offset=asked.offset,
-        reason=asked.like,
+        generation=parameters.generation or row.generation,
+        epoch_id=parameters.epoch,
+        topic=parameters.topic,
+        partition=parameters.partition,
+        offset=parameters.offset,
+        reason=parameters.like,
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from epochline.changes import Effect, changes
 from epochline.coordinator.checks import check_changes
-from epochline.epoch import EpochKind
-from epochline.names import QUARANTINE
-from epochline.offsets import TopicPartition
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
+from epochline.declare.names import QUARANTINE
+from epochline.declare.pipeline import Pipeline
 from epochline.ports import PipelineRow, Transaction
-from epochline.savepoint import Savepoint
+from epochline.protocol.changes import Effect, changes
+from epochline.protocol.epoch import EpochKind
+from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.planning import SourceView
+from epochline.protocol.savepoint import Savepoint
 
 
 def obstacle(
@@ -59,11 +59,11 @@ def origins(tx: Transaction, found: Savepoint, row: PipelineRow) -> dict[TopicPa
 
 def shown_for_good(declared: Pipeline) -> str | None:
     """Why epochs cannot be taken back, where a sink shows them that takes nothing back."""
-    if not declared.following:
+    if not declared.post_commit_sinks:
         return None
     return (
-        f"{', '.join(map(str, declared.following))} takes back nothing of what it was given. Let a pipeline under"
-        " another name, with sinks of its own, read the range again."
+        f"{', '.join(map(str, declared.post_commit_sinks))} takes back nothing of what it was given. Let a pipeline"
+        " under another name, with sinks of its own, read the range again."
     )
 
 

@@ -9,14 +9,14 @@ from pydantic import Field
 
 from epochline.coordinator.commit import mirror
 from epochline.coordinator.undo import undo
-from epochline.epoch import Run
-from epochline.operations.action import Afterwards, DirectAction, Order, Preview, Subject, known, refused
+from epochline.declare.pipeline import Pipeline
+from epochline.operations.action import ActionPreview, Afterwards, DirectAction, Request, Subject, known, refused
 from epochline.operations.restorable import obstacle, origins, with_rows
 from epochline.operations.savepoint import NamedSavepoint, missing, recorded_savepoint
-from epochline.pipeline import Pipeline
-from epochline.planning import SourceView
 from epochline.ports import PipelineRow, Transaction
-from epochline.savepoint import Savepoint
+from epochline.protocol.epoch import Run
+from epochline.protocol.planning import SourceView
+from epochline.protocol.savepoint import Savepoint
 
 
 class RestoreParameters(NamedSavepoint):
@@ -36,29 +36,31 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
     )
     parameters = RestoreParameters
 
-    def admit(self, tx: Transaction, subject: Subject, asked: RestoreParameters) -> None:
+    def admit(self, tx: Transaction, subject: Subject, parameters: RestoreParameters) -> None:
         # A new pipeline is not known yet; that there is such a savepoint is seen to below.
-        if asked.of is None:
+        if parameters.of is None:
             known(tx, subject.name)
 
-    def look(self, subject: Subject, asked: RestoreParameters) -> SourceView:
+    def look(self, subject: Subject, parameters: RestoreParameters) -> SourceView:
         declared, source = subject.declaration()
         return source.look(declared.source)
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: SourceView) -> Preview:
+    def describe(
+        self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: SourceView
+    ) -> ActionPreview:
         declared, _ = subject.declaration()
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
             return refused(f"{unfinished} is {unfinished.state}; let {unfinished.run} finish it, or abort it first.")
-        found = tx.savepoints.find(asked.of or subject.name, asked.name)
+        found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
         if found is None:
-            return refused(missing(tx, asked.of or subject.name, asked.name))
+            return refused(missing(tx, parameters.of or subject.name, parameters.name))
         row = tx.epochs.pipeline(subject.name) or PipelineRow(generation=1, last_epoch_id=0, cluster_id=None)
-        undone = tx.savepoints.later(subject.name, found.epoch_id) if asked.of is None else []
-        reason = obstacle(tx, declared, found, row, None if asked.of else undone, seen)
+        undone = tx.savepoints.later(subject.name, found.epoch_id) if parameters.of is None else []
+        reason = obstacle(tx, declared, found, row, None if parameters.of else undone, seen)
         if reason is not None:
             return refused(reason)
-        generation = row.generation + 1 if asked.of is None else row.generation
+        generation = row.generation + 1 if parameters.of is None else row.generation
         lines = [f"{subject.name} goes back to where epoch {found.epoch_id} of {found.pipeline} left it"]
         if undone:
             which = f"epoch {undone[0]}" if len(undone) == 1 else f"{len(undone)} epochs, {undone[0]} to {undone[-1]}"
@@ -66,17 +68,17 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         lines += [f"{head.tp}: goes on at {head.next_offset}" for head in found.heads]
         lines += [f"{state}: put back, {digest}" for state, digest in found.states.items()]
         heads = {str(head.tp): head.next_offset for head in tx.chain.heads(subject.name, row.generation)}
-        return Preview(
+        return ActionPreview(
             lines=lines,
             before={"generation": row.generation, "heads": heads},
             after={"generation": generation, **recorded_savepoint(found), "undone": list(undone)},
         )
 
     def change(
-        self, tx: Transaction, subject: Subject, asked: RestoreParameters, seen: SourceView, order: Order
+        self, tx: Transaction, subject: Subject, parameters: RestoreParameters, seen: SourceView, request: Request
     ) -> Afterwards:
         declared, source = subject.declaration()
-        found = tx.savepoints.find(asked.of or subject.name, asked.name)
+        found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
         if found is None:
             raise AssertionError("foreseen under the same lock")
         row = tx.epochs.lock_pipeline(subject.name)
@@ -84,20 +86,20 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         undone: Sequence[int] = []
         # Of another pipeline nothing was committed under this name: it begins where that one stood.
         begins = {head.tp: head.next_offset for head in found.heads}
-        if asked.of is None:
+        if parameters.of is None:
             undone = tx.savepoints.later(subject.name, found.epoch_id)
             begins = origins(tx, found, row)
             undo(tx, declared, with_rows(tx, subject.name, undone))
             row = tx.operators.begin_generation(subject.name, found.cluster_id)
         elif found.cluster_id is not None:
             tx.epochs.remember_cluster(subject.name, found.cluster_id)
-        run = Run(dag_id="operator", run_id=f"{order.actor}: {asked.name}", host=socket.gethostname())
+        run = Run(dag_id="operator", run_id=f"{request.actor}: {parameters.name}", host=socket.gethostname())
         epoch_id = tx.savepoints.restore(found, declared, row, run, undone, begins)
         tx.savepoints.put_back_state(found, declared, _states(declared, found), epoch_id)
         tx.states.leave(declared, epoch_id)
 
         def show() -> Sequence[str]:
-            mirror(subject.ledger, source, subject.name, known=asked.of is not None)
+            mirror(subject.ledger, source, subject.name, known=parameters.of is not None)
             return [f"{subject.name} goes on from {found}, in generation {row.generation}"]
 
         return show

@@ -8,17 +8,17 @@ from pydantic import Field
 
 from epochline.coordinator.checks import check_states
 from epochline.operations.action import (
+    ActionPreview,
     Afterwards,
     DirectAction,
-    Order,
     Parameters,
-    Preview,
+    Request,
     Subject,
     nothing_else,
     refused,
 )
 from epochline.ports import Transaction
-from epochline.savepoint import Savepoint
+from epochline.protocol.savepoint import Savepoint
 
 
 class NamedSavepoint(Parameters):
@@ -40,17 +40,17 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
     )
     parameters = NamedSavepoint
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: NamedSavepoint, seen: None) -> Preview:
+    def describe(self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None) -> ActionPreview:
         declared, _ = subject.declaration()
-        if tx.savepoints.find(subject.name, asked.name) is not None:
+        if tx.savepoints.find(subject.name, parameters.name) is not None:
             return refused(
-                f"{subject.name} has a savepoint {asked.name} already; delete it first, or take another name."
+                f"{subject.name} has a savepoint {parameters.name} already; delete it first, or take another name."
             )
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
             # Its commit waits until the copies are made: what is kept is of one moment.
             tx.epochs.lock(unfinished.pipeline, unfinished.epoch_id)
-        standing = tx.savepoints.standing(declared, asked.name, "nobody", "foreseen")
+        standing = tx.savepoints.standing(declared, parameters.name, "nobody", "foreseen")
         if standing is None:
             return refused(f"no epoch of {subject.name} was committed yet; there is nothing to keep.")
         check_states(tx, declared)
@@ -59,14 +59,16 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
         lines += [f"{head.tp}: head {head.next_offset}" for head in standing.heads]
         lines += [f"{table}: copied, {one.now}" for table, one in states.items()]
         lines += [f"restore would be refused: {reason}" for reason in _obstacles(tx, subject)]
-        return Preview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
+        return ActionPreview(lines=lines, before={}, after=recorded_savepoint(standing), epoch_id=standing.epoch_id)
 
-    def change(self, tx: Transaction, subject: Subject, asked: NamedSavepoint, seen: None, order: Order) -> Afterwards:
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None, request: Request
+    ) -> Afterwards:
         declared, _ = subject.declaration()
-        standing = tx.savepoints.standing(declared, asked.name, order.actor, order.reason)
+        standing = tx.savepoints.standing(declared, parameters.name, request.actor, request.reason)
         if standing is not None:
             tx.savepoints.keep(standing, declared)
-        return nothing_else(f"savepoint {asked.name} of {subject.name} is kept")
+        return nothing_else(f"savepoint {parameters.name} of {subject.name} is kept")
 
 
 class DeleteSavepoint(DirectAction[NamedSavepoint, None]):
@@ -76,18 +78,20 @@ class DeleteSavepoint(DirectAction[NamedSavepoint, None]):
     help = "Delete the savepoint NAME of PIPELINE, with its copy of the state. Nothing else changes."
     parameters = NamedSavepoint
 
-    def foresee(self, tx: Transaction, subject: Subject, asked: NamedSavepoint, seen: None) -> Preview:
-        found = tx.savepoints.find(subject.name, asked.name)
+    def describe(self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None) -> ActionPreview:
+        found = tx.savepoints.find(subject.name, parameters.name)
         if found is None:
-            return refused(missing(tx, subject.name, asked.name))
+            return refused(missing(tx, subject.name, parameters.name))
         lines = [
             f"{found}, made by {found.made_by} at {found.made_at:%Y-%m-%d %H:%M:%S %Z} ({found.reason}), is deleted"
         ]
-        return Preview(lines=lines, before=recorded_savepoint(found), after={}, epoch_id=None)
+        return ActionPreview(lines=lines, before=recorded_savepoint(found), after={}, epoch_id=None)
 
-    def change(self, tx: Transaction, subject: Subject, asked: NamedSavepoint, seen: None, order: Order) -> Afterwards:
-        tx.savepoints.forget(subject.name, asked.name)
-        return nothing_else(f"savepoint {asked.name} of {subject.name} is gone")
+    def change(
+        self, tx: Transaction, subject: Subject, parameters: NamedSavepoint, seen: None, request: Request
+    ) -> Afterwards:
+        tx.savepoints.delete(subject.name, parameters.name)
+        return nothing_else(f"savepoint {parameters.name} of {subject.name} is gone")
 
 
 def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
@@ -109,7 +113,7 @@ def missing(tx: Transaction, pipeline: str, name: str) -> str:
 def _obstacles(tx: Transaction, subject: Subject) -> list[str]:
     """Why a later restore would be refused, as far as that can be known now: the sinks keep no before-images."""
     declared, _ = subject.declaration()
-    kept = [f"{sink} takes back nothing of what it was given" for sink in declared.following]
+    kept = [f"{sink} takes back nothing of what it was given" for sink in declared.post_commit_sinks]
     return kept + [
         f"{sink} has mode {sink.mode} and keeps no before_images"
         for sink in declared.targets

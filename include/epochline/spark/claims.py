@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.failpoints import failpoint
-from epochline.layout import StagingTicket
+from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
 
 SOURCE_NAME = "epochline_claims"

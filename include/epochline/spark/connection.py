@@ -12,7 +12,7 @@ from psycopg2.extensions import ISOLATION_LEVEL_READ_COMMITTED, connection
 
 from epochline.errors import LedgerUnavailableError
 from epochline.failpoints import failpoint
-from epochline.ledger.in_force import in_force
+from epochline.postgres.queries.session_settings import set_local
 
 # A writer whose network is gone must not hold its transaction, and a fence must not wait for it, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
@@ -20,7 +20,7 @@ _CONNECT_TIMEOUT_S = 30
 _IDLE_IN_TRANSACTION = "30min"
 """Longer than Kafka may take for the next batch of rows; shorter than a worker that hangs may hold a lock."""
 
-_SETTINGS = in_force(
+_SETTINGS = set_local(
     {
         "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION,
         "synchronous_commit": "on",

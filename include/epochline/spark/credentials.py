@@ -16,7 +16,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
-from epochline.brokers import broker_settings
+from epochline.config.kafka import broker_settings
 from epochline.errors import ConfigurationError
 
 CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
@@ -37,9 +37,9 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredenti
     """Read the credentials file that the environment names.
 
     The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; ``kafka`` holds
-    what a connection's extra may hold, see `epochline.brokers`. A pipeline with Avro needs ``"registries": {"connection
-    id": {"url": "http://…", "login": "…", "password": "…"}}`` too. With ``"delete_after_reading": true`` the file is
-    deleted: it was written for this one job.
+    what a connection's extra may hold, see `epochline.config.kafka`. A pipeline with Avro needs
+    ``"registries": {"connection id": {"url": "http://…", "login": "…", "password": "…"}}`` too. With
+    ``"delete_after_reading": true`` the file is deleted: it was written for this one job.
 
     Raises:
         ConfigurationError: no file is named, others can read it, or it does not hold what is needed. The message

@@ -31,7 +31,7 @@ _UNREACHABLE = re.compile(
 )
 
 
-def told(error: BaseException) -> EpochlineError | None:
+def epochline_error_from(error: BaseException) -> EpochlineError | None:
     """The error that stands behind an exception, or None where it is none of ours.
 
     Spark gives the driver a Python worker's exception as text: class and message are read from it. Kafka's own

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from epochline.layout import StagedTable
+from epochline.protocol.staging import StagedTable
 
 
 class Flow(Protocol):
@@ -26,7 +26,7 @@ class Flow(Protocol):
         ...
 
 
-class FlowMaker(Protocol):
+class FlowFactory(Protocol):
     """Picklable: travels to the executors inside the writer."""
 
     @property

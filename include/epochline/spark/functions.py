@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from epochline.functions import load_function
-from epochline.specs import OutboxSpec, OwnSinkSpec, PipelineSpec
+from epochline.declare.functions import load_function
+from epochline.declare.specs import CustomSinkSpec, OutboxSpec, PipelineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
     """
     selects = [sink.topic.select if isinstance(sink, OutboxSpec) else sink.select for sink in pipeline.sinks]
     references = [select for select in selects if select is not None]
-    references += [sink.sink for sink in pipeline.beside if isinstance(sink, OwnSinkSpec)]
+    references += [sink.sink for sink in pipeline.external if isinstance(sink, CustomSinkSpec)]
     if isinstance(pipeline.parse, str):
         references.append(pipeline.parse)
     functions = {}

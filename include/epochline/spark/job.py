@@ -8,23 +8,23 @@ from contextlib import suppress
 import psycopg2
 from pyspark.sql import SparkSession
 
-from epochline.brokers import HIDDEN_OPTIONS
-from epochline.epoch import EpochKind
+from epochline.config.kafka import HIDDEN_OPTIONS
+from epochline.config.registry import Registries
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
 from epochline.failpoints import failpoint
-from epochline.layout import StagingTicket
-from epochline.ledger.parts import end_job, record_error, standing
-from epochline.registry import Registries
+from epochline.postgres.ledger.parts import end_job, record_error, standing
+from epochline.protocol.epoch import EpochKind
+from epochline.protocol.staging import StagingTicket
+from epochline.spark.attempt_plan import AttemptPlan, read_plan
 from epochline.spark.claims import read_claims
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
-from epochline.spark.failure import one_line, told
+from epochline.spark.failure import epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePass
-from epochline.spark.plan import AttemptPlan, read_plan
+from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.source import read_ranges
+from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
-from epochline.spark.transforming import Made, stage_transformed
 
 log = logging.getLogger(__name__)
 
@@ -91,14 +91,14 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     if plan.pipeline.is_transformed:
         return stage_transformed(records, plan, credentials.dsn, registries)
     spec = plan.pipeline.spec
-    flow = OnePass(
+    flow = OnePassFactory(
         pipeline=spec, tables=plan.ticket.written, functions=ship_functions(spec), registries=registries,
         refused=plan.ticket.refused,
     )  # fmt: skip
     sets_aside = spec.bad_records == "quarantine"
     stage(
         records,
-        WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, beside=spec.beside, sets_aside=sets_aside),
+        WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, sets_aside=sets_aside),
     )
     return Made()
 
@@ -115,7 +115,7 @@ def _end(ticket: StagingTicket, dsn: str, made: Made) -> None:
 
 def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> EpochlineError | None:
     """Our own error behind a failure. The driver's lost session may mean, as a writer's does, that it was fenced."""
-    ours = told(error)
+    ours = epochline_error_from(error)
     if isinstance(ours, EpochFencedError):
         return ours
     with suppress(psycopg2.Error, EpochlineError), transaction(dsn, _DRIVER) as session, session.cursor() as cursor:

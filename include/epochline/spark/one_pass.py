@@ -8,23 +8,23 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.flow import BatchFlow
-from epochline.arrow.summing import PartialSums
-from epochline.layout import StagedTable
-from epochline.ledger.parts import message_of
-from epochline.names import QUARANTINE
-from epochline.offsets import PartitionCounts, add_up
-from epochline.refused import NONE_REFUSED, Refused
-from epochline.registry import Registries
+from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.summing import PartialSums
+from epochline.config.registry import Registries
+from epochline.declare.names import QUARANTINE
+from epochline.declare.specs import PipelineSpec, TableSpec
+from epochline.postgres.ledger.parts import message_of
+from epochline.protocol.offsets import PartitionCounts, add_up
+from epochline.protocol.refused import NONE_REFUSED, Refused
+from epochline.protocol.staging import StagedTable
 from epochline.spark.functions import ShippedFunctions
-from epochline.specs import PipelineSpec, TableSpec
 
 MAX_KEYS = 100_000
 """Keys that one part sums before it writes them: bounds memory, and a repeat flushes at the same rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnePass:
+class OnePassFactory:
     """Makes the flow of records into every sink and the quarantine."""
 
     pipeline: PipelineSpec

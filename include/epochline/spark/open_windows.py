@@ -14,11 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.columns import END, START, parse_type
+from epochline.declare.columns import END, START, parse_type
+from epochline.declare.names import split_table
 from epochline.failpoints import failpoint
-from epochline.names import split_table
 from epochline.spark.connection import transaction
-from epochline.spark.parsed import quoted
+from epochline.spark.parse_frame import quoted
 from epochline.spark.state import StateReader
 
 _FROM, _TO = "_from", "_to"

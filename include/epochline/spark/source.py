@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
-from epochline.brokers import java_settings
-from epochline.offsets import PlannedRange
+from epochline.config.kafka import java_settings
+from epochline.protocol.offsets import PlannedRange
 
 RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 """Columns of a record, as parsers and flows get them."""

@@ -17,18 +17,19 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from epochline.arrow.encoding import CopyEncoder
+from epochline.arrow.stage.encoding import CopyEncoder
+from epochline.declare.columns import STAGED_LINEAGE, STAGED_PLACE
+from epochline.declare.specs import ExternalSpec
 from epochline.errors import EpochFencedError
 from epochline.failpoints import failpoint
-from epochline.layout import STAGED_LINEAGE, STAGED_PLACE, StagedTable, StagingTicket
-from epochline.ledger.parts import BESIDE, Part, insert_manifest
-from epochline.refused import Place
-from epochline.spark.beside import BesideParts
+from epochline.postgres.ledger.parts import EXTERNAL, Part, insert_manifest
+from epochline.protocol.refused import Place
+from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import transaction
-from epochline.spark.flow import FlowMaker
+from epochline.spark.external import ExternalParts
+from epochline.spark.flow import FlowFactory
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
-from epochline.specs import BesideSpec
 
 _PLACE = ("_topic", "_partition", "_offset")
 
@@ -40,9 +41,9 @@ class WriteOrder:
     """All that one write needs on driver and executors. The DSN shows in no text form of it (trap 17)."""
 
     ticket: StagingTicket
-    flow: FlowMaker
+    flow: FlowFactory
     dsn: str = field(repr=False)
-    beside: tuple[BesideSpec, ...] = ()
+    external: tuple[ExternalSpec, ...] = ()
     """The sinks beside the database that the declaration names; the flow says which of them it fills."""
     sets_aside: bool = False
     """Whether a record that staging does not take goes to the quarantine in the next attempt."""
@@ -80,8 +81,10 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         order = self._order
         part = PartTransaction(order.ticket, order.dsn, self._write_id, spark_partition)
         try:
-            with BesideParts(order.beside, order.flow.tables, order.ticket.sink_attempt, spark_partition) as beside:
-                parts = _stage(part, order, beside, spark_partition, iterator)
+            with ExternalParts(
+                order.external, order.flow.tables, order.ticket.sink_attempt, spark_partition
+            ) as external:
+                parts = _stage(part, order, external, spark_partition, iterator)
                 return PartMessage(spark_partition, part.finish(parts))
         finally:
             part.close()
@@ -132,15 +135,15 @@ def _source(order: WriteOrder) -> type[DataSource]:
 def _stage(
     part: PartTransaction,
     order: WriteOrder,
-    beside: BesideParts,
+    external: ExternalParts,
     spark_partition: int,
     batches: Iterable[pa.RecordBatch],
 ) -> list[Part]:
     """Copy every batch, table by table, and say what was copied."""
     flow = order.flow.make()
-    beside.open()
+    external.open()
     copies = {
-        table.sink: beside.writing(table.sink) if table.sink in beside else _copying(part, table, order.sets_aside)
+        table.sink: external.writing(table.sink) if table.sink in external else _copying(part, table, order.sets_aside)
         for table in order.flow.tables
     }
     rows = dict.fromkeys(copies, 0)
@@ -162,8 +165,8 @@ def _stage(
     require_whole_input(order.ticket)
     copy(flow.finish())
     # Beside the database rows must be safe before the part that counts them is.
-    written: dict[str, Mapping[str, object]] = {sink: {BESIDE: most} for sink, most in largest.items()}
-    written.update(beside.finish())
+    written: dict[str, Mapping[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
+    written.update(external.finish())
     return [
         Part(sink=sink, rows=count, message={"rows": count} | dict(flow.message(sink)) | dict(written.get(sink, {})))
         for sink, count in rows.items()

@@ -14,15 +14,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.types import record_schema
-from epochline.columns import parse_type
+from epochline.arrow.cast.types import record_schema
+from epochline.declare.columns import parse_type
+from epochline.declare.functions import load_function
+from epochline.declare.names import split_table
 from epochline.errors import DeclarationError, EpochFencedError
 from epochline.failpoints import failpoint
-from epochline.functions import load_function
-from epochline.layout import StagingTicket
-from epochline.names import split_table
+from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
-from epochline.spark.parsed import quoted
+from epochline.spark.parse_frame import quoted
 
 _KEYS_AT_ONCE = 1000
 _NOTHING = sql.SQL("true")

@@ -19,9 +19,8 @@ from epochline.errors import (
     RecordsRefusedError,
 )
 from epochline.failpoints import failpoint
-from epochline.layout import StagedTable, StagingTicket
-from epochline.ledger.parts import (
-    BESIDE,
+from epochline.postgres.ledger.parts import (
+    EXTERNAL,
     Part,
     first_parts,
     insert_parts,
@@ -29,7 +28,8 @@ from epochline.ledger.parts import (
     refuse_record,
     standing,
 )
-from epochline.refused import Place
+from epochline.protocol.refused import Place
+from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import LOST, connect, transaction
 
 _REFUSED_COLUMN = re.compile(r"^COPY .*, line (?P<line>\d+)(?:, column (?P<column>[^:]+))?")
@@ -201,7 +201,7 @@ def _said(error: psycopg2.Error) -> str:
 
 def _compared(part: Part) -> dict[str, object]:
     """What two tries of a part must agree on: where their rows lie beside the database is each try's own."""
-    return {name: value for name, value in part.message.items() if name != BESIDE}
+    return {name: value for name, value in part.message.items() if name != EXTERNAL}
 
 
 def _brief(part: Part | None) -> str:

@@ -1,7 +1,8 @@
 """Windows joined to epochs: what an epoch's records and the windows still open become. Spark SQL does the rest.
 
 Three frames come out of records and state: results to write, windows to keep or to forget, and records that came too
-late. All by the two watermarks of `epochline.event_time`: ``before`` judges what is late, ``after`` closes windows.
+late. All by the two watermarks of `epochline.declare.event_time`: ``before`` judges what is late, ``after`` closes
+windows.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
-from epochline.columns import END, START
-from epochline.layout import DELETED
-from epochline.spark.parsed import quoted
-from epochline.windowed import Windowed
-from epochline.windows import Session, Sliding, Tumbling
+from epochline.declare.aggregation import Windowed
+from epochline.declare.columns import DELETED, END, START
+from epochline.declare.windows import Session, Sliding, Tumbling
+from epochline.spark.parse_frame import quoted
 
 _TOUCHED, _KNOWN, _ISLAND = "_touched", "_known", "_island"
 _BEFORE, _AFTER, _AT = "_before", "_after", "_at"

@@ -35,7 +35,7 @@ cleared = epoch_dag(scripted("cleared"))
 recovered = epoch_dag(scripted("recovered"))
 apart = epoch_dag(scripted("apart"))
 scheduled = epoch_dag(scripted("scheduled", timedelta(seconds=10)))
-beside = epoch_dag(scripted("beside", timedelta(seconds=10)))
+external = epoch_dag(scripted("beside", timedelta(seconds=10)))
 # Four weeks, so that no run of the schedule's own comes in between.
 backfilled = epoch_dag(scripted("backfilled", timedelta(weeks=4)))
 marked = epoch_dag(scripted("marked"))

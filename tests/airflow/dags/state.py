@@ -1,7 +1,7 @@
 """State and windows under a scheduler: the documents' word count, and windows that an idle source closes."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
-from epochline.declarations import find, project_folder
+from epochline.config.discovery import find, project_folder
 
 word_count = epoch_dag(
     find("word_count", project_folder() / "dags").model_copy(update={"profile": None, "schedule": None})

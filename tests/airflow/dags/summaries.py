@@ -6,7 +6,7 @@ from airflow.sdk import DAG, task
 
 from epochline.airflow.assets import sink_asset
 from epochline.airflow.connections import postgres_dsn
-from examples.epoch_summaries import summarize
+from epochline_examples.epoch_summaries import summarize
 
 with DAG(
     dag_id="told_summaries",

@@ -17,19 +17,19 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from access_log_maker import lines
 from epochline.coordinator import LEASE, Plan, begin, commit, plan, publish, seal
-from epochline.epoch import Epoch, Run
+from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
-from epochline.layout import StagingTicket
-from epochline.ledger.postgres import PostgresLedger
 from epochline.local.spark_home import spark_home
-from epochline.operations import ACTIONS, Done, Order, Subject
-from epochline.outlets import sinks_by
-from epochline.pipeline import Pipeline
+from epochline.operations import ACTIONS, Done, Request, Subject
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Epoch, Run
+from epochline.protocol.staging import StagingTicket
+from epochline.protocol.staging_tables import staged_tables
+from epochline.sinks import sinks_by
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
-from epochline.staged import staged_tables
+from epochline_examples.access_log.maker import lines
 
 ROOT = Path(__file__).parents[3]
 
@@ -198,7 +198,7 @@ class Runs:
         declared = pipeline or self.pipeline
         subject = Subject(name=declared.name, ledger=self.ledger, declared=declared, source=self.kafka)
         action = ACTIONS[what]
-        return action.act(subject, action.asked(told), Order(actor="ada", reason="to see"))  # type: ignore[attr-defined,no-any-return]
+        return action.act(subject, action.parse(told), Request(actor="ada", reason="to see"))  # type: ignore[attr-defined,no-any-return]
 
     def committed(self, planned: Plan, who: Run) -> Epoch:
         epoch = self.sealed(planned, who)

@@ -23,13 +23,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
-from epochline.columns import END, START
 from epochline.coordinator import abort
-from epochline.event_time import EventTime, PartitionTime, watermark
-from epochline.layout import DELETED
+from epochline.declare.aggregation import Windowed
+from epochline.declare.columns import DELETED, END, START
+from epochline.declare.event_time import EventTime, PartitionTime, watermark
+from epochline.declare.windows import Session, Sliding, Tumbling
 from epochline.spark.windowing import windowed
-from epochline.windowed import Windowed
-from epochline.windows import Session, Sliding, Tumbling
 from tests.integration.spark.conftest import Runs
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)

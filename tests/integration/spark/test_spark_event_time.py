@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
+from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome, abort, preview
-from epochline.declarations import find
-from epochline.epoch import EpochKind
+from epochline.protocol.epoch import EpochKind
 from tests.crash.reliability import Recovery
 from tests.integration.spark.conftest import Runs
 

@@ -13,11 +13,11 @@ from kafka import KafkaAdminClient
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline.declare.names import QUARANTINE
+from epochline.declare.parsers import Json
 from epochline.errors import DataLossError, EpochFencedError, EpochNotFoundError
-from epochline.ledger.parts import counts_of
-from epochline.names import QUARANTINE
-from epochline.offsets import add_up
-from epochline.parsing import Json
+from epochline.postgres.ledger.parts import counts_of
+from epochline.protocol.offsets import add_up
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
 

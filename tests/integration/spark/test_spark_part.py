@@ -10,9 +10,9 @@ import psycopg2
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline.declare.parsers import Json
 from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
-from epochline.ledger.parts import Part
-from epochline.parsing import Json
+from epochline.postgres.ledger.parts import Part
 from epochline.spark.transaction import PartTransaction
 
 

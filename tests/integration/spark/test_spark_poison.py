@@ -9,15 +9,15 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.digest import digest, record_hashes
-from epochline.arrow.quarantine import quarantine_batch
+from epochline.arrow.stage.digest import digest, record_hashes
+from epochline.arrow.stage.quarantine import quarantine_batch
 from epochline.audit.source import record_batch
+from epochline.declare.names import QUARANTINE
+from epochline.declare.parsers import Json
 from epochline.errors import BadRecordError
 from epochline.kafka.records import RecordReader
-from epochline.ledger.parts import counts_of
-from epochline.names import QUARANTINE
-from epochline.offsets import OffsetRange, add_up
-from epochline.parsing import Json
+from epochline.postgres.ledger.parts import counts_of
+from epochline.protocol.offsets import OffsetRange, add_up
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
 

@@ -11,16 +11,16 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from epochline import KafkaSource, Settings
+from epochline.config.discovery import find
 from epochline.coordinator import LEASE, PlanOutcome, abort, begin, commit, plan, seal
-from epochline.declarations import find
-from epochline.epoch import Run
+from epochline.declare.names import QUARANTINE
 from epochline.errors import PipelinePausedError, SealRefusedError
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
-from epochline.names import QUARANTINE
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
-from examples.raw_value import produce
+from epochline_examples.raw_value import produce
 
 ROOT = Path(__file__).parents[3]
 TEN = [str(number) for number in range(1, 11)]

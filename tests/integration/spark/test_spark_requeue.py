@@ -8,10 +8,10 @@ import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
-from epochline.epoch import EpochKind, Run
 from epochline.kafka.source import KafkaOffsets
-from epochline.ledger.postgres import PostgresLedger
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import EpochKind, Run
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 
@@ -70,7 +70,7 @@ def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes
     def requeue(parse: str, who: Run):
         action = ACTIONS["requeue"]
         subject = Subject(name=name, ledger=ledger, declared=declared(parse), source=kafka)
-        order = Order(actor="ada", reason="the parse was mended")
+        order = Request(actor="ada", reason="the parse was mended")
         return staged_and_committed(
             action.plan(subject, action.parameters(everything=True), order, who),  # type: ignore[attr-defined]
             who,

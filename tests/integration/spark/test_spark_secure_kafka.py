@@ -7,8 +7,8 @@ from contextlib import closing
 from kafka import KafkaProducer
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.brokers import broker_settings, python_settings
-from epochline.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.config.kafka import broker_settings, python_settings
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
 from epochline.spark.source import read_ranges

@@ -11,8 +11,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable
-from epochline.following import committed_files
-from epochline.parsing import Json
+from epochline.declare.parsers import Json
+from epochline.sinks.file_manifest import committed_files
 from tests.integration.sinks_world import new_topics, seen
 from tests.integration.spark.conftest import Runs
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline.config.discovery import find
 from epochline.coordinator import abort, commit, plan, preview
-from epochline.declarations import find
 from epochline.errors import EpochlineError, StateError
-from epochline.operations import ACTIONS, Order, Subject
+from epochline.operations import ACTIONS, Request, Subject
 from tests.integration.spark.conftest import Runs
 
 ROOT = Path(__file__).parents[3]
@@ -206,7 +206,7 @@ def test_an_operator_may_accept_the_state_as_it_is(counting: Callable[..., Count
     line = counting("hello world", "hello flink")
     line.epoch()
     subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.kafka)
-    action, order = ACTIONS["accept-state"], Order(actor="ada", reason="hello was counted wrongly")
+    action, order = ACTIONS["accept-state"], Request(actor="ada", reason="hello was counted wrongly")
     assert "there is nothing to accept" in str(action.preview(subject, action.parameters()).refusal)
     produce(line.pipeline.source.topics[0], {0: [b"hello"]})
     planned, who = line.planned()

@@ -15,11 +15,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from epochline import Pipeline
+from epochline.config.discovery import find
 from epochline.coordinator import Published, abort, publish
-from epochline.declarations import find
 from epochline.failpoints import FailpointError, arm
-from epochline.ledger.postgres import PostgresLedger
-from epochline.outlets import sinks_by
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.sinks import sinks_by
 from pipelines.running_counts import FAULT
 from tests.integration.kafka_topics import delete_topic, make_topic
 from tests.integration.sinks_world import Seen, seen

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline.declare.names import QUARANTINE
+from epochline.declare.parsers import Json
 from epochline.errors import DeclarationError
-from epochline.ledger.parts import PARSE, counts_of
-from epochline.names import QUARANTINE
-from epochline.offsets import add_up
-from epochline.parsing import Json
+from epochline.postgres.ledger.parts import PARSE, counts_of
+from epochline.protocol.offsets import add_up
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
 

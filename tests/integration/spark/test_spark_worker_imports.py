@@ -111,5 +111,5 @@ def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
     epoch = Runs(spark, database, pipeline, kafka_bootstrap).epoch()
 
     assert epoch.counts.read == 60
-    assert {"epochline.spark.staging", "epochline.arrow.flow"} <= imported()
+    assert {"epochline.spark.staging", "epochline.arrow.stage.flow"} <= imported()
     assert NEEDLESS.intersection(module.partition(".")[0] for module in imported()) == set()

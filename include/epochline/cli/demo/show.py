@@ -12,9 +12,9 @@ from rich.rule import Rule
 
 from epochline.cli import database, pipelines, printing
 from epochline.cli.database import Session
+from epochline.cli.demo.background_feed import Feeding
 from epochline.cli.demo.driver import Caught, kill_between_parts
-from epochline.cli.demo.fed import PARTITIONS, FedLogs
-from epochline.cli.demo.feeding import Feeding
+from epochline.cli.demo.fed_logs import PARTITIONS, FedLogs
 from epochline.cli.demo.verdict import verdict
 from epochline.cli.lag import lag_of
 from epochline.cli.ledger import show_attempts, show_epochs
@@ -120,7 +120,7 @@ class Show:
         if self._log is not None and number == 0:
             shutil.copyfile(self._log, target)
             return target
-        from access_log_maker import lines
+        from epochline_examples.access_log.maker import lines
 
         seed = _SEED + len(fed)
         count = self._lines if number == 0 else max(self._lines, 2 * _FIRST_EPOCH) * number

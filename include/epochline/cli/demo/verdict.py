@@ -23,7 +23,7 @@ def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) 
         0: the target holds exactly what was produced. 1: it does not. 2: it could not be compared.
     """
     named = [argument for log in logs for argument in ("--log", str(log))]
-    command = [sys.executable, "-m", "access_log_check", *named, "--service", service]
+    command = [sys.executable, "-m", "epochline_examples.access_log.check", *named, "--service", service]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
     sys.stdout.flush()
     return subprocess.run(

@@ -1,0 +1,1 @@
+"""Cast columns to PostgreSQL types."""

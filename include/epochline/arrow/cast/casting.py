@@ -1,0 +1,141 @@
+"""Casting a column to its PostgreSQL type: all rows at once, and one by one only where that fails.
+
+A value that the type cannot hold becomes a problem of its row, with a reason that names the column; nothing
+is rounded to fit, and nothing reaches COPY that COPY would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast import textual
+from epochline.arrow.cast.numbers import to_bare_numeric, to_boolean, to_float, to_integer, to_numeric
+from epochline.arrow.cast.reasons import marked
+from epochline.arrow.cast.source import ColumnMismatchError
+from epochline.arrow.cast.temporal import to_date, to_time, to_timestamp
+from epochline.arrow.cast.types import arrow_type
+from epochline.declare.columns import INTEGERS, ColumnType
+
+Convert = Callable[[pa.Array, ColumnType], pa.Array]
+
+_SHOWN = 40
+
+
+@dataclass(slots=True)
+class Cast:
+    """A cast column. Rows in ``problems`` are NULL in ``array``; the text says why they could not be cast."""
+
+    array: pa.Array
+    problems: dict[int, str] = field(default_factory=dict)
+
+
+def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
+    """Cast a column to the Arrow type of a PostgreSQL type, so that COPY takes every value that is left.
+
+    Args:
+        name: of the column, for the reasons.
+        array: what a parse, a select or a DataFrame gave.
+        kind: the PostgreSQL type.
+
+    Raises:
+        ColumnMismatchError: no value of the array's type can become one of ``kind``.
+    """
+    plain = _plain(array)
+    target = arrow_type(kind)
+    if pa.types.is_null(plain.type):
+        return Cast(pa.nulls(len(plain), target))
+    convert = _converter(kind)
+    try:
+        return _cast_pieces(name, plain, kind, convert)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise ColumnMismatchError(
+            f"column {name}: Arrow's {array.type} cannot become {kind} ({target}); cast it yourself"
+        ) from error
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """Without the encodings that Arrow knows several of for the same values."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        array = array.dictionary_decode()
+        kind = array.type
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return array.cast(pa.string())
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.binary())
+    return array
+
+
+def _converter(kind: ColumnType) -> Convert:
+    if kind.name == "boolean":
+        return to_boolean
+    if kind.name in INTEGERS:
+        return to_integer
+    if kind.name in ("real", "double precision"):
+        return to_float
+    if kind.name == "numeric":
+        return to_bare_numeric if kind.precision is None else to_numeric
+    if kind.name == "bytea":
+        return _to_bytes
+    if kind.name == "date":
+        return to_date
+    if kind.name.startswith("timestamp"):
+        return to_timestamp
+    if kind.name == "time without time zone":
+        return to_time
+    return textual.converter(kind)
+
+
+def _to_bytes(array: pa.Array, kind: ColumnType) -> pa.Array:
+    if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+        raise pa.ArrowTypeError("no bytes")
+    return array.cast(pa.binary())
+
+
+def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert) -> Cast:
+    """Cast the array whole; where that fails, its halves. A single row that fails is a problem."""
+    try:
+        return Cast(convert(array, kind))
+    except pa.ArrowNotImplementedError:
+        raise
+    except pa.ArrowTypeError:
+        raise
+    except (pa.ArrowInvalid, ValueError) as error:
+        if len(array) == 1:
+            return Cast(pa.nulls(1, arrow_type(kind)), {0: _reason(name, array, kind, error)})
+    middle = len(array) // 2
+    left = _cast_pieces(name, array.slice(0, middle), kind, convert)
+    right = _cast_pieces(name, array.slice(middle), kind, convert)
+    problems = left.problems | {middle + row: reason for row, reason in right.problems.items()}
+    return Cast(pa.concat_arrays([left.array, right.array]), problems)
+
+
+def _reason(name: str, array: pa.Array, kind: ColumnType, error: Exception) -> str:
+    why = f" ({error})" if isinstance(error, textual.DoesNotFitError) else ""
+    return f"{name}: {marked(shown(array[0]))} does not fit {kind}{why}"
+
+
+def shown(scalar: pa.Scalar) -> str:
+    """A value as a reason may show it: short, printable, whatever bytes it has."""
+    kind = scalar.type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind):
+        raw = scalar.cast(pa.binary()).as_py()
+        text = repr(raw[: _SHOWN * 4].decode("utf-8", "backslashreplace"))
+    else:
+        text = str(scalar.cast(pa.string())) if not pa.types.is_nested(kind) else str(scalar)
+    text = text.encode("ascii", "backslashreplace").decode()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def null_rows(array: pa.Array) -> Iterable[int]:
+    """Indices of the rows that are NULL."""
+    if array.null_count == 0:
+        return ()
+    rows: list[int] = pc.indices_nonzero(array.is_null()).to_pylist()
+    return rows

@@ -1,0 +1,117 @@
+"""JSON texts as PostgreSQL's ``json`` and ``jsonb`` take them, and reading them without losing a digit."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from epochline.arrow.cast.numbers import numeric_holds
+from epochline.arrow.cast.textual import DoesNotFitError
+
+MAX_DEPTH = 256
+"""Deeper documents are refused: Python's reader and PostgreSQL's both end somewhere, and not at one place."""
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
+
+
+class Numeral(str):
+    """A number in a JSON document, as it is written there."""
+
+    __slots__ = ()
+
+
+def _no_constant(name: str) -> Any:
+    raise DoesNotFitError(f"{name} is no JSON")
+
+
+_reader = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_constant=_no_constant)
+
+
+def read_json(text: str) -> Any:
+    """Read a JSON document; numbers stay as they are written (`Numeral`).
+
+    Raises:
+        DoesNotFitError: it is no JSON, or nested too deeply.
+    """
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
+        raise DoesNotFitError(f"nested deeper than {MAX_DEPTH}")
+    try:
+        return _reader.decode(text)
+    except json.JSONDecodeError as error:
+        raise DoesNotFitError(f"not JSON: {error.msg} at character {error.pos}") from error
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for match in _BRACKETS.finditer(text):
+        depth += (match[1] is not None) - (match[2] is not None)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def write_json(value: Any) -> str:
+    """Write what `read_json` read: the same document, numbers digit by digit, no needless spaces."""
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts)
+
+
+def _write(value: Any, parts: list[str]) -> None:
+    if isinstance(value, Numeral):
+        parts.append(str(value))
+    elif isinstance(value, dict):
+        parts.append("{")
+        for at, (name, member) in enumerate(value.items()):
+            parts.append(f"{',' if at else ''}{_quoted(name)}:")
+            _write(member, parts)
+        parts.append("}")
+    elif isinstance(value, list):
+        parts.append("[")
+        for at, element in enumerate(value):
+            if at:
+                parts.append(",")
+            _write(element, parts)
+        parts.append("]")
+    elif isinstance(value, str):
+        parts.append(_quoted(value))
+    else:
+        parts.append("null" if value is None else "true" if value else "false")
+
+
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def _quoted(text: str) -> str:
+    return _encode_text(str(text))
+
+
+def check_json(text: str, *, binary: bool) -> None:
+    """Check that PostgreSQL takes a text for ``json``, or (``binary``) for ``jsonb``.
+
+    Raises:
+        DoesNotFitError: it would not.
+    """
+    document = read_json(text)
+    if binary:
+        _check_value(document)
+
+
+def _check_value(value: Any) -> None:
+    if isinstance(value, Numeral):
+        if not numeric_holds(value):
+            raise DoesNotFitError("a number out of range")
+    elif isinstance(value, str):
+        if "\0" in value:
+            raise DoesNotFitError("\\u0000 in a text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise DoesNotFitError("half a surrogate pair in a text") from error
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            _check_value(name)
+            _check_value(member)
+    elif isinstance(value, list):
+        for element in value:
+            _check_value(element)

@@ -1,0 +1,104 @@
+"""Casting to booleans, integers, floating point and numeric. Nothing is rounded, wrapped or cut to fit."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.textual import DoesNotFitError, require
+from epochline.arrow.cast.types import arrow_type
+from epochline.declare.columns import ColumnType
+
+_NUMERAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
+# PostgreSQL's numeric: so many digits before and after the point.
+_DIGITS_BEFORE, _DIGITS_AFTER = 131072, 16383
+# A text shorter than this and without an exponent cannot reach either bound.
+_SURELY_SMALL = 1000
+
+
+def _only(array: pa.Array, *, boolean: bool = False) -> None:
+    kind = array.type
+    numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    if not (pa.types.is_string(kind) or (pa.types.is_boolean(kind) if boolean else numeric)):
+        raise pa.ArrowTypeError("of another family")
+
+
+def to_boolean(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """From booleans and the texts that Arrow reads as such."""
+    _only(array, boolean=True)
+    return array.cast(pa.bool_())
+
+
+def to_integer(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """From numbers without a fraction that are in range, and their texts in decimal digits."""
+    _only(array)
+    if pa.types.is_string(array.type):
+        # Arrow alone would take 0x1f for 31.
+        require(pc.match_substring_regex(array, "^-?[0-9]+$"), "not an integer")
+    return array.cast(arrow_type(kind))
+
+
+def to_float(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """From numbers and texts; the nearest value is meant, overflow and underflow are not."""
+    _only(array)
+    target = arrow_type(kind)
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.string())
+    if pa.types.is_integer(array.type) and not pa.types.is_int64(array.type):
+        array = array.cast(pa.int64())
+    cast = array.cast(target)
+    if cast.type.equals(array.type):
+        return cast
+    if pa.types.is_string(array.type):
+        meant_infinite = pc.match_substring(array, "inf", ignore_case=True)
+        meant_zero = pc.invert(pc.match_substring_regex(array, r"^[+-]?[0.]*[1-9]"))
+    else:
+        wide = array.cast(pa.float64())
+        meant_infinite = pc.is_inf(wide)
+        meant_zero = pc.equal(wide, 0.0)
+    require(pc.or_(meant_infinite, pc.invert(pc.is_inf(cast))), "out of range")
+    require(pc.or_(meant_zero, pc.not_equal(cast, 0.0)), "out of range")
+    return cast
+
+
+def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """To ``numeric(p,s)``: a value with more digits than ``p`` or ``s`` allow is refused, not rounded."""
+    _only(array)
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.string())
+    elif pa.types.is_floating(array.type):
+        # The shortest text that reads back as the same double: 0.1 is one digit, not fifty-five.
+        require(pc.is_finite(array), "not finite")
+        array = array.cast(pa.string())
+    if pa.types.is_string(array.type):
+        require(pc.match_substring_regex(array, _NUMERAL), "not a number")
+    return array.cast(arrow_type(kind))
+
+
+def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """To ``numeric`` without a precision, as text: each value keeps the digits it has."""
+    _only(array)
+    texts = array.cast(pa.string())
+    require(pc.match_substring_regex(texts, _NUMERAL), "not a number")
+    large = pc.or_(pc.match_substring_regex(texts, "[eE]"), pc.greater(pc.binary_length(texts), _SURELY_SMALL))
+    if pc.any(large).as_py():
+        for text in pc.drop_null(texts.filter(large)).to_pylist():
+            if not numeric_holds(text):
+                raise DoesNotFitError("out of range")
+    return texts
+
+
+def numeric_holds(numeral: str) -> bool:
+    """Whether PostgreSQL's ``numeric`` has room for a numeral."""
+    mantissa, _, exponent = re.sub("E", "e", numeral).partition("e")
+    power = int(exponent or 0)
+    if abs(power) > 2 * _DIGITS_BEFORE:
+        return False
+    whole, _, fraction = mantissa.partition(".")
+    if len(fraction) - power > _DIGITS_AFTER:
+        return False
+    value = Decimal(mantissa)
+    return value.is_zero() or len(whole.lstrip("+-0")) + power <= _DIGITS_BEFORE

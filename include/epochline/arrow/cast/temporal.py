@@ -1,0 +1,69 @@
+"""Casting to dates, timestamps and times, within the years that PostgreSQL has."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.textual import require
+from epochline.arrow.cast.types import arrow_type
+from epochline.declare.columns import ColumnType
+
+# PostgreSQL's calendar begins with Julian day 0 (4713 BC). Its end, 294276 AD for timestamps, lies beyond
+# what Arrow's microseconds reach; that of dates, 5874897 AD, does not.
+_JULIAN_DAY_0 = -2_440_588
+_FIRST_MICROSECOND = _JULIAN_DAY_0 * 86_400_000_000
+_LAST_DAY = 2_145_042_905
+_DAY = 86_400_000_000
+# Further from 1970 than this, days counted in microseconds leave 64 bits, and Arrow does not look.
+_DAYS_IN_64_BITS = 106_000_000
+
+
+def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """From timestamps of any unit and zone, dates, and ISO 8601 texts.
+
+    A timestamp without a zone counts as UTC, and one with a zone is taken in UTC; a text for a type with a
+    zone must name its offset, and for one without must not.
+    """
+    given = array.type
+    if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
+        raise pa.ArrowTypeError("no timestamp")
+    if pa.types.is_date(given):
+        days = array.cast(pa.date32()).cast(pa.int32())
+        require(pc.less(pc.abs_checked(days.cast(pa.int64())), _DAYS_IN_64_BITS), "out of range")
+    cast = array.cast(arrow_type(kind))
+    require(pc.greater_equal(cast.cast(pa.int64()), _FIRST_MICROSECOND), "before 4713 BC")
+    return cast
+
+
+def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """From dates, timestamps at midnight UTC, and ISO 8601 texts."""
+    given = array.type
+    if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
+        raise pa.ArrowTypeError("no date")
+    cast = array.cast(pa.date32())
+    if pa.types.is_timestamp(given):  # Arrow drops the time of day without a word
+        moments = array.cast(pa.timestamp("us"))
+        require(pc.equal(cast.cast(pa.timestamp("us")), moments), "not at midnight")
+    days = cast.cast(pa.int32())
+    in_range = pc.and_(pc.greater_equal(days, _JULIAN_DAY_0), pc.less_equal(days, _LAST_DAY))
+    require(in_range, "outside 4713 BC to 5874897 AD")
+    return cast
+
+
+def to_time(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """From times of day and texts ``HH:MM[:SS[.ffffff]]``."""
+    if pa.types.is_string(array.type):
+        require(
+            pc.match_substring_regex(array, r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?$"),
+            "not a time of day",
+        )
+        # Arrow has no cast from text to time, but one to timestamps.
+        moment = pc.binary_join_element_wise("1970-01-01T", array, "", null_handling="emit_null")
+        return moment.cast(pa.timestamp("us")).cast(pa.time64("us"))
+    if not pa.types.is_time(array.type):
+        raise pa.ArrowTypeError("no time")
+    cast = array.cast(pa.time64("us"))
+    ticks = cast.cast(pa.int64())
+    require(pc.and_(pc.greater_equal(ticks, 0), pc.less(ticks, _DAY)), "not within a day")
+    return cast

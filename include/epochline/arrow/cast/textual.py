@@ -1,0 +1,186 @@
+"""Casting to text, and to types that PostgreSQL reads from text: each value is checked as COPY would."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.declare.columns import ColumnType
+
+
+class DoesNotFitError(ValueError):
+    """A value that its type cannot hold; the message is a few words that a reason can end with."""
+
+
+def require(holds: pa.BooleanArray, otherwise: str) -> None:
+    """Refuse the array if a row does not hold; NULL rows always do.
+
+    Raises:
+        DoesNotFitError: with the words of ``otherwise``.
+    """
+    if not pc.all(holds, skip_nulls=True, min_count=0).as_py():
+        raise DoesNotFitError(otherwise)
+
+
+def to_text(array: pa.Array, kind: ColumnType) -> pa.Array:
+    """Valid UTF-8 without NUL bytes, which PostgreSQL has no room for; not longer than the type allows."""
+    if pa.types.is_nested(array.type) or pa.types.is_time(array.type):
+        raise pa.ArrowTypeError("no text")
+    if pa.types.is_string(array.type):
+        array = array.cast(pa.binary())  # so that the cast back looks at every byte
+    try:
+        texts = array.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise DoesNotFitError("not valid UTF-8") from error
+    require(pc.invert(pc.match_substring(texts, "\0")), "holds a NUL byte")
+    if kind.length is not None:
+        require(pc.less_equal(pc.utf8_length(texts), kind.length), f"longer than {kind.length}")
+    return texts
+
+
+def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
+    """The cast for text and for every type that is carried as text and has no Arrow type."""
+    if kind.labels:
+        return _to_label
+    pattern = _PATTERNS.get(kind.name)
+    if pattern is not None:
+        return lambda array, kind: _matching(to_text(_stringlike(array), kind), pattern, kind)
+    check = _CHECKS.get(kind.name)
+    if check is not None:
+        return lambda array, kind: _checked(to_text(_stringlike(array), kind), check)
+    return to_text
+
+
+def _to_label(array: pa.Array, kind: ColumnType) -> pa.Array:
+    texts = to_text(_stringlike(array), kind)
+    known = pc.is_in(texts, value_set=pa.array(kind.labels, pa.string()))
+    require(pc.or_(known, texts.is_null()), "no label of the enum")
+    return texts
+
+
+def _stringlike(array: pa.Array) -> pa.Array:
+    if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+        raise pa.ArrowTypeError("no text")
+    return array
+
+
+_FOUR_HEX = "[0-9a-fA-F]{4}"
+_UUID = f"({_FOUR_HEX}-?){{7}}{_FOUR_HEX}"
+_HEX = "[0-9a-fA-F]{2}"
+_PATTERNS = {
+    "uuid": rf"^({_UUID}|\{{{_UUID}\}})$",
+    "macaddr": (
+        rf"^(({_HEX}:){{5}}{_HEX}|({_HEX}-){{5}}{_HEX}|({_FOUR_HEX}\.){{2}}{_FOUR_HEX}"
+        rf"|({_FOUR_HEX}-){{2}}{_FOUR_HEX}|({_HEX}){{3}}[:-]?({_HEX}){{3}})$"
+    ),
+}
+
+
+def _matching(texts: pa.Array, pattern: str, kind: ColumnType) -> pa.Array:
+    require(pc.match_substring_regex(texts, pattern), f"not a {kind}")
+    return texts
+
+
+def _checked(texts: pa.Array, check: Callable[[str], None]) -> pa.Array:
+    for text in pc.drop_null(pc.unique(texts)).to_pylist():
+        try:
+            check(text)
+        except DoesNotFitError:
+            raise
+        except (ValueError, RecursionError) as error:
+            # Python's own message would show the value.
+            raise DoesNotFitError("cannot be read") from error
+    return texts
+
+
+_PREFIX_LENGTH = re.compile(r"[^/]*(/(0|[1-9][0-9]{0,2}))?")
+
+
+def _check_inet(text: str) -> None:
+    """An address, perhaps with a prefix length; no zone and no dotted mask, which PostgreSQL refuses."""
+    if "%" in text or not _PREFIX_LENGTH.fullmatch(text):
+        raise DoesNotFitError("not an address")
+    try:
+        ipaddress.ip_interface(text)
+    except ValueError as error:
+        raise DoesNotFitError("not an address") from error
+
+
+def _check_cidr(text: str) -> None:
+    """A network: an address whose bits right of the prefix length are 0."""
+    _check_inet(text)
+    try:
+        ipaddress.ip_network(text, strict=True)
+    except ValueError as error:
+        raise DoesNotFitError("bits to the right of the mask") from error
+
+
+def _check_json(text: str) -> None:
+    from epochline.arrow.cast.jsontext import check_json  # that module needs this one's error
+
+    check_json(text, binary=False)
+
+
+def _check_jsonb(text: str) -> None:
+    from epochline.arrow.cast.jsontext import check_json
+
+    check_json(text, binary=True)
+
+
+_UNITS = {"year": 0, "years": 0, "mon": 1, "mons": 1, "month": 1, "months": 1, "week": 2, "weeks": 2,
+          "day": 3, "days": 3, "hour": 4, "hours": 4, "minute": 5, "minutes": 5, "min": 5, "mins": 5,
+          "second": 6, "seconds": 6, "sec": 6, "secs": 6}  # fmt: skip
+_NUMBER = r"[+-]?[0-9]{1,15}"
+_SECONDS = rf"{_NUMBER}(?:\.[0-9]{{1,6}})?"
+_ISO_INTERVAL = re.compile(
+    rf"P(?=.)(?:({_NUMBER})Y)?(?:({_NUMBER})M)?(?:({_NUMBER})W)?(?:({_NUMBER})D)?"
+    rf"(?:T(?=.)(?:({_NUMBER})H)?(?:({_NUMBER})M)?(?:({_SECONDS})S)?)?"
+)
+_WORDS = re.compile(rf"(?:({_SECONDS}) ([a-z]+))(?: |$)")
+_CLOCK = re.compile(r"[+-]?([0-9]{1,9}):([0-5]?[0-9])(?::([0-5]?[0-9](?:\.[0-9]{1,6})?))?")
+
+
+def _check_interval(text: str) -> None:
+    """ISO 8601 with designators, or PostgreSQL's own spelling: ``1 year 2 mons -3 days 04:05:06.789``."""
+    amounts = [0.0] * 7
+    iso = _ISO_INTERVAL.fullmatch(text)
+    if iso is not None:
+        amounts = [float(amount or 0) for amount in iso.groups()]
+    else:
+        _read_words(text, amounts)
+    months = amounts[0] * 12 + amounts[1]
+    days = amounts[2] * 7 + amounts[3]
+    seconds = amounts[4] * 3600 + amounts[5] * 60 + amounts[6]
+    if max(abs(months), abs(days)) >= 2**31 or abs(seconds) >= 9.2e12:
+        raise DoesNotFitError("out of range")
+
+
+def _read_words(text: str, amounts: list[float]) -> None:
+    at = 0
+    seen: set[int] = set()
+    while match := _WORDS.match(text, at):
+        unit = _UNITS.get(match[2])
+        if unit is None or unit in seen or ("." in match[1] and unit != 6):
+            raise DoesNotFitError("not an interval")
+        seen.add(unit)
+        amounts[unit] = float(match[1])
+        at = match.end()
+    rest = text[at:]
+    clock = _CLOCK.fullmatch(rest) if not seen & {4, 5, 6} else None
+    if clock is not None:
+        amounts[4], amounts[5], amounts[6] = float(clock[1]), float(clock[2]), float(clock[3] or 0)
+    elif rest or not seen or text.endswith(" "):
+        raise DoesNotFitError("not an interval")
+
+
+_CHECKS: dict[str, Callable[[str], None]] = {
+    "inet": _check_inet,
+    "cidr": _check_cidr,
+    "json": _check_json,
+    "jsonb": _check_jsonb,
+    "interval": _check_interval,
+}

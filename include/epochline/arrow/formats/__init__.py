@@ -1,0 +1,1 @@
+"""Record formats: text, JSON and Avro, read and written."""

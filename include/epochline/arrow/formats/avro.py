@@ -1,0 +1,309 @@
+"""Avro with a schema registry: records of any schema into columns, and columns into records of one schema."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.calendar import outside_years
+from epochline.arrow.cast.jsontext import MAX_DEPTH
+from epochline.arrow.cast.textual import DoesNotFitError
+from epochline.arrow.formats.postgres_text import as_text
+from epochline.config.registry import HEADER_BYTES, Registry, UndecodableError, split_header, with_header
+from epochline.declare.columns import INTEGERS, ColumnType
+from epochline.declare.specs import AvroSpec
+
+
+class AvroReader:
+    """Reads records of whatever schemas into columns of one set of types, which `cast_column` then casts.
+
+    Args:
+        columns: fields to take, with their types.
+        registry: holds the schemas.
+    """
+
+    def __init__(self, columns: Mapping[str, ColumnType], registry: Registry) -> None:
+        self._fields = [(name, kind, *_taking(kind)) for name, kind in columns.items()]
+        self._registry = registry
+        self._unknown: dict[int, str] = {}
+
+    def read(self, values: pa.Array, keys: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        """The columns, and per row that is no such record the reason; without a value, columns come from the key.
+
+        Raises:
+            SourceUnavailableError: the registry does not answer; a repeat helps.
+            SourceAuthenticationError: it does not let us in.
+            ConfigurationError: what answers is no registry.
+        """
+        columns: list[list[Any]] = [[] for _ in self._fields]
+        problems: dict[int, str] = {}
+        nothing = [None] * len(self._fields)
+        for row, (value, key) in enumerate(zip(values.to_pylist(), keys.to_pylist(), strict=True)):
+            try:
+                taken = self._of_key(key) if value is None else self._taken(self._decoded(value))
+            except (UndecodableError, DoesNotFitError) as error:
+                problems[row] = str(error)
+                taken = nothing
+            for column, one in zip(columns, taken, strict=True):
+                column.append(one)
+        arrays = [pa.array(column, carried) for column, (_, _, carried, _) in zip(columns, self._fields, strict=True)]
+        return arrays, problems
+
+    def _of_key(self, key: bytes | None) -> list[Any]:
+        """A key of another shape has no columns to give."""
+        try:
+            return self._taken(self._decoded(key or b""))
+        except UndecodableError:
+            return [None] * len(self._fields)
+
+    def _decoded(self, value: bytes) -> dict[str, Any]:
+        schema_id = split_header(value)
+        if schema_id in self._unknown:
+            raise UndecodableError(self._unknown[schema_id])
+        try:
+            schema = self._registry.schema(schema_id)
+        except UndecodableError as error:
+            # Kept no longer than this reader: the next one may find it registered.
+            self._unknown[schema_id] = str(error)
+            raise
+        body = BytesIO(value)
+        body.seek(HEADER_BYTES)
+        try:
+            record = fastavro.schemaless_reader(body, schema, None)
+        except Exception as error:  # whatever a decoder meets in strange bytes
+            raise UndecodableError(f"not Avro of schema {schema_id} ({type(error).__name__})") from None
+        if body.tell() != len(value):
+            raise UndecodableError(f"not Avro of schema {schema_id}: {len(value) - body.tell()} bytes are left over")
+        if not isinstance(record, dict):
+            raise UndecodableError(f"schema {schema_id} is not of a record")
+        return record
+
+    def _taken(self, record: dict[str, Any]) -> list[Any]:
+        taken = []
+        for name, kind, _, take in self._fields:
+            value = record.get(name)
+            try:
+                taken.append(None if value is None else take(value))
+            except DoesNotFitError as error:
+                raise DoesNotFitError(f"{name}: {type(value).__name__} of Avro does not fit {kind} ({error})") from None
+        return taken
+
+
+_Take = Callable[[Any], Any]
+
+
+def _taking(kind: ColumnType) -> tuple[pa.DataType, _Take]:
+    """The Arrow type that carries a field's values to the cast, and what takes them from Avro."""
+    if kind.name in INTEGERS:
+        return pa.int64(), _integer
+    if kind.name in _TAKING:
+        return _TAKING[kind.name]
+    return pa.string(), _text
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DoesNotFitError("not a boolean")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise DoesNotFitError("not an integer")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise DoesNotFitError("not a number")
+    return float(value)
+
+
+def _numeral(value: Any) -> str:
+    if not isinstance(value, int | float | Decimal | str) or isinstance(value, bool):
+        raise DoesNotFitError("not a number")
+    return str(value)
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise DoesNotFitError("not bytes")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | UUID):
+        raise DoesNotFitError("not a text")
+    return str(value)
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, datetime) or not isinstance(value, date):
+        raise DoesNotFitError("not a date")
+    return value
+
+
+def _time(value: Any) -> time:
+    if not isinstance(value, time):
+        raise DoesNotFitError("not a time of day")
+    return value
+
+
+def _moment(value: Any) -> datetime:
+    """A logical timestamp, local or not, or a text that names its offset from UTC."""
+    return _timestamp(value, has_zone=True)
+
+
+def _local(value: Any) -> datetime:
+    """A logical timestamp, local or not, or a text without an offset."""
+    return _timestamp(value, has_zone=False)
+
+
+def _timestamp(value: Any, *, has_zone: bool) -> datetime:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise DoesNotFitError("not ISO 8601") from None
+        if (value.tzinfo is not None) is not has_zone:
+            raise DoesNotFitError("no offset from UTC" if has_zone else "an offset from UTC")
+    if not isinstance(value, datetime):
+        raise DoesNotFitError("not a timestamp")
+    try:
+        return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    except OverflowError:
+        raise DoesNotFitError("outside the years 1 to 9999") from None
+
+
+def _document(value: Any) -> str:
+    """A text is JSON already, as this module writes it; anything else becomes JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(_plain(value, 0), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise DoesNotFitError("no JSON") from error
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise DoesNotFitError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, dict):
+        return {name: _plain(member, depth + 1) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(element, depth + 1) for element in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal | UUID) else value
+
+
+_TAKING: dict[str, tuple[pa.DataType, _Take]] = {
+    "boolean": (pa.bool_(), _boolean),
+    "real": (pa.float64(), _number),
+    "double precision": (pa.float64(), _number),
+    "numeric": (pa.string(), _numeral),
+    "bytea": (pa.binary(), _bytes),
+    "date": (pa.date32(), _date),
+    "time without time zone": (pa.time64("us"), _time),
+    "timestamp with time zone": (pa.timestamp("us", "UTC"), _moment),
+    "timestamp without time zone": (pa.timestamp("us", "UTC"), _local),
+    "json": (pa.string(), _document),
+    "jsonb": (pa.string(), _document),
+}
+
+
+class AvroWriter:
+    """Writes rows as Avro records of one schema, which is registered before the first.
+
+    Args:
+        spec: columns, subject and perhaps schema.
+        kinds: the columns' types.
+        topic: names the subject and the record where the declaration does not.
+        registry: takes the schema.
+    """
+
+    def __init__(self, spec: AvroSpec, kinds: Mapping[str, ColumnType], topic: str, registry: Registry) -> None:
+        self._kinds = {name: kinds[name] for name in spec.columns}
+        self._subject = spec.subject or f"{topic}-value"
+        self._schema = dict(spec.schema) if spec.schema else derived_schema(self._kinds, topic)
+        self._registry = registry
+        self._parsed = fastavro.parse_schema(self._schema)
+
+    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
+        """One value per row, and per row that does not fit the schema the reason.
+
+        Raises:
+            SourceUnavailableError: the registry does not answer; a repeat helps.
+            SinkError: it refuses the schema.
+        """
+        if not rows.num_rows:
+            return pa.array([], pa.binary()), {}
+        schema_id = self._registry.register(self._subject, self._schema)
+        problems: dict[int, str] = {}
+        columns = [self._values(rows.column(name), name, kind, problems) for name, kind in self._kinds.items()]
+        values: list[bytes | None] = []
+        for row, record in enumerate(zip(*columns, strict=True)):
+            body = BytesIO()
+            try:
+                fastavro.schemaless_writer(body, self._parsed, dict(zip(self._kinds, record, strict=True)))
+            except Exception as error:  # the schema is the user's; the messages show values
+                problems.setdefault(row, f"does not fit the Avro schema of {self._subject} ({type(error).__name__})")
+            values.append(None if row in problems else with_header(schema_id, body.getvalue()))
+        return pa.array(values, pa.binary()), problems
+
+    def _values(self, column: pa.Array, name: str, kind: ColumnType, problems: dict[int, str]) -> list[Any]:
+        if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+            outside = outside_years(column)
+            for row in outside:
+                problems.setdefault(row, f"{name}: only the years 1 to 9999 are written as Avro")
+            if outside:
+                left_out = pa.array([row in problems for row in range(len(column))])
+                column = pc.if_else(left_out, pa.scalar(None, column.type), column)
+            if pa.types.is_timestamp(column.type):
+                # Without a zone, the library would take a time as one of this machine's.
+                column = column.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+        elif pa.types.is_string(column.type):
+            column = as_text(column, kind)
+        return list(column.to_pylist())
+
+
+_AVRO: dict[str, Any] = {
+    "boolean": "boolean",
+    "smallint": "int",
+    "integer": "int",
+    "bigint": "long",
+    "real": "float",
+    "double precision": "double",
+    "bytea": "bytes",
+    "date": {"type": "int", "logicalType": "date"},
+    "time without time zone": {"type": "long", "logicalType": "time-micros"},
+    "timestamp with time zone": {"type": "long", "logicalType": "timestamp-micros"},
+    "timestamp without time zone": {"type": "long", "logicalType": "local-timestamp-micros"},
+    "uuid": {"type": "string", "logicalType": "uuid"},
+}
+
+
+def derived_schema(columns: Mapping[str, ColumnType], topic: str) -> dict[str, Any]:
+    """The Avro schema of columns: a record, named after the topic, whose fields may be null."""
+    fields = [{"name": name, "type": ["null", _avro_type(kind)], "default": None} for name, kind in columns.items()]
+    name = re.sub("[^A-Za-z0-9_]", "_", topic)
+    return {"type": "record", "name": name if not name[0].isdigit() else f"_{name}", "fields": fields}
+
+
+def _avro_type(kind: ColumnType) -> Any:
+    if kind.name == "numeric" and kind.precision is not None:
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale or 0}
+    return _AVRO.get(kind.name, "string")

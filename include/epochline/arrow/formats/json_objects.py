@@ -1,0 +1,95 @@
+"""Rows as compact JSON objects, one per row: the counterpart of `epochline.arrow.formats.json_values`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.calendar import outside_years
+from epochline.arrow.cast.jsontext import read_json, write_json
+from epochline.arrow.formats.postgres_text import as_text, numeric_text
+from epochline.declare.columns import INTEGERS, ColumnType
+
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+_quoted = json.JSONEncoder(ensure_ascii=False).encode
+
+
+class JsonWriter:
+    """Writes columns as JSON objects whose members stand in the declared order; NULL is ``null``.
+
+    Numbers are exact, ``json`` and ``jsonb`` are embedded, timestamps are ISO 8601 (with a ``Z`` where the type has a
+    zone), ``bytea`` is base64, and everything else is PostgreSQL's text. `epochline.declare.parsers.Json` reads it
+    back, except half a surrogate pair, which a ``json`` may hold as an escape.
+
+    Args:
+        columns: the members and their types.
+    """
+
+    def __init__(self, columns: Mapping[str, ColumnType]) -> None:
+        self._columns = dict(columns)
+
+    def write(self, rows: pa.RecordBatch) -> tuple[pa.StringArray, dict[int, str]]:
+        """One object per row, and per row that JSON has no text for the reason.
+
+        Args:
+            rows: has the columns, cast to their types; others are left out.
+        """
+        problems: dict[int, str] = {}
+        pieces: list[Any] = []
+        for at, (name, kind) in enumerate(self._columns.items()):
+            column = rows.column(name)
+            found, reason = _impossible(column)
+            for row in found:
+                problems.setdefault(row, f"{name}: {reason}")
+            pieces += [f"{',' if at else '{'}{_quoted(name)}:", pc.fill_null(_member(column, kind), "null")]
+        return pc.binary_join_element_wise(*pieces, "}", ""), problems
+
+
+def _impossible(column: pa.Array) -> tuple[list[int], str]:
+    """Rows whose value has no spelling, and why."""
+    if pa.types.is_floating(column.type):
+        bad = pc.fill_null(pc.invert(pc.is_finite(column)), False)
+        return pc.indices_nonzero(bad).to_pylist(), "NaN and Infinity are no numbers of JSON"
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return outside_years(column), "ISO 8601 has no years but 1 to 9999"
+    return [], ""
+
+
+def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
+    if kind.name == "boolean" or kind.name in INTEGERS or pa.types.is_floating(column.type):
+        return column.cast(pa.string())
+    if kind.name == "numeric":
+        return numeric_text(column)
+    if kind.name in ("json", "jsonb"):
+        return _each(column, _document)
+    if kind.name == "bytea":
+        return _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
+    if kind.name == "date" or kind.name.startswith(("timestamp", "time ")):
+        return pc.binary_join_element_wise('"', pc.replace_substring(column.cast(pa.string()), " ", "T"), '"', "")
+    return _texts(as_text(column, kind))
+
+
+def _document(text: str) -> str:
+    # Half a surrogate pair is no text of UTF-8; its escape, which a column of type json may hold, is JSON.
+    return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", write_json(read_json(text)))
+
+
+def _each(column: pa.Array, write: Callable[[Any], str]) -> pa.Array:
+    return pa.array([None if value is None else write(value) for value in column.to_pylist()], pa.string())
+
+
+def _texts(texts: pa.Array) -> pa.Array:
+    quoted = pc.binary_join_element_wise('"', texts, '"', "")
+    special = pc.fill_null(pc.match_substring_regex(texts, _NEEDS_ESCAPE), False)
+    if not special.true_count:
+        return quoted
+    return pc.replace_with_mask(quoted, special, _each(texts.filter(special), _quoted))

@@ -1,0 +1,205 @@
+"""JSON records: all at once by Arrow's reader where it can tell them apart, else one by one.
+
+The reader of single records decides what is right; Arrow's is used only for values on which both agree, so that
+a record means the same whichever records it is read with.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral, read_json, write_json
+from epochline.arrow.cast.reasons import marked
+from epochline.arrow.cast.textual import DoesNotFitError
+from epochline.declare.columns import INTEGERS, ColumnType
+
+# Below this many records a failing batch is read one by one instead of being halved again.
+_ONE_BY_ONE = 256
+# Arrow's reader takes these for numbers; JSON has no such.
+_NOT_JSON = "NaN|Inf"
+
+
+class JsonReader:
+    """Reads JSON objects into columns of the members' carried types, which `cast_column` then casts.
+
+    Args:
+        columns: the members to take, with their types.
+    """
+
+    def __init__(self, columns: Mapping[str, ColumnType]) -> None:
+        self._members = {name: _Member(name, kind) for name, kind in columns.items()}
+        self.schema = pa.schema([(name, member.carried) for name, member in self._members.items()])
+        self._at_once = all(member.at_once for member in self._members.values())
+
+    def read(self, texts: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
+        """The columns, and per row that is no such object the reason. No row of ``texts`` may be NULL."""
+        if self._at_once and len(texts) >= _ONE_BY_ONE:
+            columns = self._read_at_once(texts)
+            if columns is not None:
+                return columns, {}
+            middle = len(texts) // 2
+            left, problems = self.read(texts.slice(0, middle))
+            right, more = self.read(texts.slice(middle))
+            problems |= {middle + row: reason for row, reason in more.items()}
+            return [pa.concat_arrays(pair) for pair in zip(left, right, strict=True)], problems
+        return self.read_each(texts.to_pylist())
+
+    def _read_at_once(self, texts: pa.StringArray) -> list[pa.Array] | None:
+        """All records by Arrow's reader; None unless it is certain that each gave one row.
+
+        Every text begins with ``{`` and ends with ``}``. After a ``}`` inside a document no ``{`` can follow, and
+        a string cannot hold the line feed between two texts; so no document spans texts, each text gives at
+        least one row, and as many rows as texts means one row from each.
+        """
+        if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
+            return None
+        if pc.any(pc.match_substring_regex(texts, _NOT_JSON)).as_py():
+            return None
+        brackets = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
+        if pc.max(brackets).as_py() > MAX_DEPTH:
+            return None
+        lines = pc.binary_join_element_wise(texts, "", "\n")
+        data = lines.buffers()[2]
+        try:
+            table = pyarrow.json.read_json(
+                pa.BufferReader(data),
+                pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
+                pyarrow.json.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if table.num_rows != len(texts):
+            return None
+        return [table.column(name).combine_chunks() for name in self.schema.names]
+
+    def read_each(self, texts: list[str]) -> tuple[list[pa.Array], dict[int, str]]:
+        """One record after the other."""
+        values: list[list[Any]] = [[] for _ in self._members]
+        problems: dict[int, str] = {}
+        members = list(self._members.values())
+        for row, text in enumerate(texts):
+            try:
+                document = read_json(text)
+                if not isinstance(document, dict):
+                    raise DoesNotFitError("not a JSON object")
+                taken = [member.take(document) for member in members]
+            except DoesNotFitError as error:
+                problems[row] = str(error)
+                taken = [None] * len(members)
+            for column, value in zip(values, taken, strict=True):
+                column.append(value)
+        columns = [
+            pa.array(column, member.written).cast(member.carried)
+            for column, member in zip(values, members, strict=True)
+        ]
+        return columns, problems
+
+
+class _Member:
+    """How one member is read: which JSON values it takes and the Arrow type that carries them to the cast."""
+
+    def __init__(self, name: str, kind: ColumnType) -> None:
+        self.name = name
+        self.kind = kind
+        self.at_once = True
+        self.carried = self.written = pa.string()
+        self._take: Callable[[Any], Any] = _text
+        if kind.name == "boolean":
+            self.carried = self.written = pa.bool_()
+            self._take = _boolean
+        elif kind.name in INTEGERS:
+            self.carried = self.written = pa.int64()
+            self._take = _integer
+        elif kind.name in ("real", "double precision"):
+            self.carried = self.written = pa.float64()
+            self._take = _double
+        elif kind.name == "numeric":
+            # Digits matter, and Arrow's reader would tell only those of a fixed scale.
+            self.at_once = False
+            self._take = _number
+        elif kind.name in ("json", "jsonb"):
+            self.at_once = False
+            self._take = _document
+        elif kind.name == "bytea":
+            self.at_once = False
+            self.carried = self.written = pa.binary()
+            self._take = _base64
+
+    def take(self, document: dict[str, Any]) -> Any:
+        value = document.get(self.name)
+        if value is None:
+            return None
+        try:
+            return self._take(value)
+        except DoesNotFitError as error:
+            raise DoesNotFitError(f"{self.name}: {_shown(value)} does not fit {self.kind} ({error})") from None
+
+
+def _shown(value: Any) -> str:
+    text = write_json(value).encode("ascii", "backslashreplace").decode()
+    return marked(text if len(text) <= 40 else f"{text[:40]}…")
+
+
+def _document(value: Any) -> str:
+    """The member as JSON text. A lone surrogate can be written as an escape alone, never as text of UTF-8."""
+    text = write_json(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DoesNotFitError("half a surrogate pair in a text") from error
+    return text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Numeral) or not isinstance(value, str):
+        raise DoesNotFitError("not a text in quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DoesNotFitError("half a surrogate pair") from error
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise DoesNotFitError("not true or false")
+    return value
+
+
+_INTEGER = re.compile("-?[0-9]{1,19}")
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, Numeral) or not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63:
+        raise DoesNotFitError("not an integer in range")
+    return int(value)
+
+
+def _double(value: Any) -> float:
+    if not isinstance(value, Numeral):
+        raise DoesNotFitError("not a number")
+    number = float(value)
+    if number in (float("inf"), float("-inf")):
+        raise DoesNotFitError("out of range")
+    return number
+
+
+def _number(value: Any) -> str:
+    if not isinstance(value, str):
+        raise DoesNotFitError("not a number")
+    return _text(str(value)) if not isinstance(value, Numeral) else str.__str__(value)
+
+
+def _base64(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise DoesNotFitError("not base64") from error

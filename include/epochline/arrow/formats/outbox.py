@@ -1,0 +1,152 @@
+"""From a topic's rows to Kafka's records: key, value, headers and partition, as an outbox holds them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.types import column_type
+from epochline.arrow.formats.json_objects import JsonWriter
+from epochline.arrow.formats.postgres_text import as_text
+from epochline.config.registry import registry
+from epochline.declare.columns import DELETED, ColumnType
+from epochline.declare.specs import AvroSpec, JsonSpec, OutboxSpec, TopicSpec
+
+
+class ValueEncoder(Protocol):
+    """How a format makes values."""
+
+    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
+        """One value (binary; NULL is a tombstone) per row, and per row that has none the reason."""
+
+
+class TopicEncoder:
+    """Makes the rows of one topic's outbox.
+
+    Args:
+        outbox: of the topic.
+    """
+
+    def __init__(self, outbox: OutboxSpec) -> None:
+        topic = outbox.topic
+        self._topic = topic
+        self._kinds = {name: column_type(text) for name, text in topic.record.items()}
+        self._value = _value_encoder(topic, self._kinds)
+        self._key = JsonWriter({name: self._kinds[name] for name in topic.key})
+
+    def encode(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
+        """The outbox's rows, one per row, and per row that cannot be encoded the reason; such a row is NULL.
+
+        Args:
+            rows: the columns of ``topic.record``, cast to their types; perhaps ``_deleted``, which makes a row a
+                tombstone: its value is NULL.
+
+        Raises:
+            SourceUnavailableError: the registry of an Avro schema does not answer; a repeat helps.
+            SinkError: the registry refuses the schema.
+        """
+        problems: dict[int, str] = {}
+        keys = self._keys(rows, problems)
+        columns = {
+            "key": keys,
+            "value": self._values(rows, problems),
+            "headers": self._headers(rows),
+            "partition": self._partitions(rows, problems),
+        }
+        columns |= {f"order_{at}": rows.column(name) for at, name in enumerate(self._topic.order_by, 1)}
+        if problems:
+            bad = pa.array([row in problems for row in range(rows.num_rows)], pa.bool_())
+            columns = {name: pc.if_else(bad, pa.scalar(None, one.type), one) for name, one in columns.items()}
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), problems
+
+    def _keys(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
+        if not self._topic.key:
+            return pa.nulls(rows.num_rows, pa.binary())
+        if len(self._topic.key) == 1:
+            return self._bytes(rows, self._topic.key[0])
+        texts, found = self._key.write(rows)
+        for row, reason in found.items():
+            problems.setdefault(row, f"{self._topic}: key: {reason}")
+        return texts.cast(pa.binary())
+
+    def _values(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
+        deleted = _deleted(rows)
+        if deleted is None:
+            values, found = self._value.encode(rows)
+        else:
+            # A deleted row has no value, so what its other columns hold cannot be wrong.
+            left = pc.indices_nonzero(pc.invert(deleted))
+            some, found = self._value.encode(rows.take(left))
+            values = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.binary()), pc.invert(deleted), some)
+            places = left.to_pylist()
+            found = {places[row]: reason for row, reason in found.items()}
+        for row, reason in found.items():
+            problems.setdefault(row, f"{self._topic}: {reason}")
+        return values
+
+    def _headers(self, rows: pa.RecordBatch) -> pa.Array:
+        if not self._topic.headers:
+            return pa.nulls(rows.num_rows, pa.string())
+        pieces: list[pa.Array | str] = []
+        for at, (header, name) in enumerate(self._topic.headers.items()):
+            # Headers repeat themselves: each value is encoded once.
+            distinct = self._bytes(rows, name).dictionary_encode()
+            encoded = [f'"{base64.b64encode(value).decode()}"' for value in distinct.dictionary.to_pylist()]
+            values = pa.array(encoded, pa.string()).take(distinct.indices)
+            pieces += [f"{', ' if at else '['}[{json.dumps(header)}, ", pc.fill_null(values, "null"), "]"]
+        return pc.binary_join_element_wise(*pieces, "]", "")
+
+    def _partitions(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
+        if self._topic.partition is None:
+            return pa.nulls(rows.num_rows, pa.int32())
+        partitions = rows.column(self._topic.partition).cast(pa.int32())
+        for row in pc.indices_nonzero(pc.fill_null(pc.less(partitions, 0), False)).to_pylist():
+            problems.setdefault(row, f"{self._topic}: {self._topic.partition} is negative, which no partition is")
+        return partitions
+
+    def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
+        """A column as it is sent by itself: bytes as they are, everything else as text."""
+        column, kind = rows.column(name), self._kinds[name]
+        return column if kind.name == "bytea" else as_text(column, kind).cast(pa.binary())
+
+
+def _deleted(rows: pa.RecordBatch) -> pa.Array | None:
+    if DELETED not in rows.schema.names:
+        return None
+    deleted = pc.fill_null(rows.column(DELETED).cast(pa.bool_()), False)
+    return deleted if deleted.true_count else None
+
+
+def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEncoder:
+    if isinstance(topic.value, JsonSpec):
+        return _JsonValues(topic.value, kinds)
+    if isinstance(topic.value, AvroSpec):
+        # Loads fastavro.
+        from epochline.arrow.formats.avro import AvroWriter
+
+        return AvroWriter(topic.value, kinds, topic.topic, registry(topic.value.registry))
+    return _ColumnValues(topic.value.column)
+
+
+class _ColumnValues:
+    """`Bytes` and `Text`: one column is the value."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
+        return rows.column(self._column).cast(pa.binary()), {}
+
+
+class _JsonValues:
+    def __init__(self, value: JsonSpec, kinds: Mapping[str, ColumnType]) -> None:
+        self._writer = JsonWriter({name: kinds[name] for name in value.columns})
+
+    def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
+        texts, problems = self._writer.write(rows)
+        return texts.cast(pa.binary()), problems

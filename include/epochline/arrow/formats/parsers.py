@@ -1,0 +1,199 @@
+"""From a declaration's ``parse`` to a function over record batches: ready-made, or the user's own."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.contract import ERROR, BatchFunction, call, require_columns
+from epochline.arrow.cast.types import column_type
+from epochline.arrow.formats.json_values import JsonReader
+from epochline.config.registry import registry
+from epochline.declare.columns import ColumnType, parse_type
+from epochline.declare.functions import load_function
+from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, PipelineSpec, RegexSpec, TextSpec
+from epochline.errors import DeclarationError
+
+_TEXT = parse_type("text")
+
+
+def build_parser(pipeline: PipelineSpec) -> BatchFunction:
+    """The function that parses this pipeline's source batches.
+
+    It gives one row per row, in order: the record's columns and perhaps ``_error`` and ``_skip``. Columns of the
+    ready-made parsers have the record's types already; those of a user's function are as the function gave them.
+
+    Raises:
+        DeclarationError: the function cannot be imported, or Arrow's RE2 does not take the pattern.
+    """
+    parse = pipeline.parse
+    if isinstance(parse, str):
+        return _checked(pipeline, parse, load_function(parse))
+    if isinstance(parse, JsonSpec):
+        return _JsonParser(parse)
+    if isinstance(parse, AvroSpec):
+        return _AvroParser(parse)
+    if isinstance(parse, RegexSpec):
+        return _RegexParser(parse)
+    if isinstance(parse, TextSpec):
+        return _TextParser(parse)
+    return _BytesParser(parse)
+
+
+def _checked(pipeline: PipelineSpec, reference: str, function: BatchFunction) -> BatchFunction:
+    what = f"parse {reference}"
+    wanted = [name for name in pipeline.parsed_columns if pipeline.explode is None]
+
+    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        given = call(what, function, batch)
+        require_columns(what, given, wanted)
+        return given
+
+    return parse
+
+
+def _parsed(names: list[str], columns: list[pa.Array], problems: dict[int, str]) -> pa.RecordBatch:
+    rows = len(columns[0])
+    reasons = pa.nulls(rows, pa.string())
+    if problems:
+        reasons = pa.array([problems.get(row) for row in range(rows)], pa.string())
+    return pa.RecordBatch.from_arrays([*columns, reasons], names=[*names, ERROR])
+
+
+def _cast(
+    columns: list[pa.Array], kinds: dict[str, ColumnType], problems: dict[int, str]
+) -> tuple[list[pa.Array], dict[int, str]]:
+    """Cast every column; a row keeps the first problem it has."""
+    cast_columns = []
+    for column, (name, kind) in zip(columns, kinds.items(), strict=True):
+        cast = cast_column(name, column, kind)
+        problems = cast.problems | problems
+        cast_columns.append(cast.array)
+    return cast_columns, problems
+
+
+class _AvroParser:
+    def __init__(self, parse: AvroSpec) -> None:
+        # Loads fastavro.
+        from epochline.arrow.formats.avro import AvroReader
+
+        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
+        self._reader = AvroReader(self._kinds, registry(parse.registry))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns, problems = self._reader.read(batch.column("value"), batch.column("key"))
+        columns, problems = _cast(columns, self._kinds, problems)
+        return _parsed(list(self._kinds), columns, problems)
+
+
+class _BytesParser:
+    def __init__(self, parse: BytesSpec) -> None:
+        self._column = parse.column
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return _parsed([self._column], [batch.column("value")], {})
+
+
+class _TextParser:
+    def __init__(self, parse: TextSpec) -> None:
+        self._column = parse.column
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        texts = cast_column(self._column, batch.column("value"), _TEXT)
+        return _parsed([self._column], [texts.array], texts.problems)
+
+
+class _RegexParser:
+    def __init__(self, parse: RegexSpec) -> None:
+        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
+        # RE2's classes like \d are of ASCII; Python is asked only whether a group took part in the match.
+        self._python = re.compile(parse.pattern, re.ASCII)
+        self._pattern = rf"\A(?:{_only_named_groups(parse.pattern)})\z"
+        try:
+            pc.extract_regex(pa.array([""]), self._pattern)
+        except pa.ArrowInvalid as error:
+            raise DeclarationError(f"parse.pattern: RE2 does not take it: {error}") from error
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = cast_column("value", batch.column("value"), _TEXT)
+        matches = pc.extract_regex(values.array, self._pattern)
+        problems = dict(values.problems)
+        unmatched = pc.and_(matches.is_null(), values.array.is_valid())
+        for row in pc.indices_nonzero(unmatched).to_pylist():
+            problems[row] = "the value does not match the pattern"
+        # Flattening keeps the NULLs of rows that did not match.
+        groups = dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))
+        columns = self._absent_groups(values.array, [groups[name] for name in self._kinds])
+        columns, problems = _cast(columns, self._kinds, problems)
+        return _parsed(list(self._kinds), columns, problems)
+
+    def _absent_groups(self, values: pa.StringArray, groups: list[pa.Array]) -> list[pa.Array]:
+        """RE2 gives the empty text for a group that took no part in the match; that one is NULL."""
+        empty = [pc.fill_null(pc.equal(group, ""), False) for group in groups]
+        doubtful = pa.array([False] * len(values))
+        for one in empty:
+            doubtful = pc.or_(doubtful, one)
+        rows = pc.indices_nonzero(doubtful).to_pylist()
+        if not rows:
+            return groups
+        absent: list[set[int]] = [set() for _ in groups]
+        for row, value in zip(rows, values.take(pa.array(rows)).to_pylist(), strict=True):
+            match = self._python.fullmatch(value)
+            for at, name in enumerate(self._kinds):
+                if match is not None and match[name] is None:
+                    absent[at].add(row)
+        return [
+            pc.if_else(pa.array([row in gone for row in range(len(values))]), None, group) if gone else group
+            for group, gone in zip(groups, absent, strict=True)
+        ]
+
+
+_PATTERN_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\((?!\?)", re.DOTALL)
+
+
+def _only_named_groups(pattern: str) -> str:
+    """The pattern with groups that have no name made non-capturing: Arrow refuses them, and no one asks."""
+    return _PATTERN_PART.sub(lambda part: "(?:" if part[0] == "(" else part[0], pattern)
+
+
+class _JsonParser:
+    def __init__(self, parse: JsonSpec) -> None:
+        self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
+        self._reader = JsonReader(self._kinds)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values = cast_column("value", batch.column("value"), _TEXT)
+        if values.array.null_count == 0:
+            columns, problems = self._reader.read(values.array)
+        else:
+            columns, problems = self._with_tombstones(batch, values.array)
+        columns, problems = _cast(columns, self._kinds, values.problems | problems)
+        return _parsed(list(self._kinds), columns, values.problems | problems)
+
+    def _with_tombstones(self, batch: pa.RecordBatch, values: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
+        """Records without a value take their columns from their keys; undecodable values stay NULL."""
+        with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
+        without = pc.indices_nonzero(values.is_null()).to_pylist()
+        columns, found = self._reader.read(values.take(pa.array(with_value, pa.int64())))
+        problems = {with_value[row]: reason for row, reason in found.items()}
+        tombstones = batch.column("value").is_null().to_pylist()
+        keys = batch.column("key").to_pylist()
+        texts = [_object_text(keys[row]) if tombstones[row] else "{}" for row in without]
+        from_keys, found = self._reader.read_each(texts)
+        problems |= {without[row]: f"key: {reason}" for row, reason in found.items()}
+        order = sorted(range(len(values)), key=(with_value + without).__getitem__)
+        back = pa.array(order, pa.int64())
+        joined = [pa.concat_arrays(pair).take(back) for pair in zip(columns, from_keys, strict=True)]
+        return joined, problems
+
+
+def _object_text(key: bytes | None) -> str:
+    """The key if it may be a JSON object, else an empty one: a key of another shape has no columns to give."""
+    try:
+        text = (key or b"").decode()
+    except UnicodeDecodeError:
+        return "{}"
+    return text if text.lstrip(" \t\r\n").startswith("{") else "{}"

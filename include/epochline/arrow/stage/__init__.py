@@ -1,0 +1,1 @@
+"""Turn parsed batches into the rows and bytes that staging takes."""

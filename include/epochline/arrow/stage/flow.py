@@ -1,0 +1,264 @@
+"""From source batches to staged rows: parse, cast, share out to the sinks, set bad records aside, count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.contract import ERROR, SKIP, marks, require_columns
+from epochline.arrow.cast.reasons import without_values
+from epochline.arrow.cast.source import source_batch
+from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.formats.parsers import build_parser
+from epochline.arrow.stage.digest import digest, record_hashes
+from epochline.arrow.stage.explode import explode
+from epochline.arrow.stage.quarantine import quarantine_batch
+from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, cast_rows
+from epochline.arrow.stage.topic_rows import TopicRows
+from epochline.declare.columns import STAGED_LINEAGE
+from epochline.declare.names import QUARANTINE
+from epochline.declare.specs import OutboxSpec, PipelineSpec, TableSpec
+from epochline.errors import BadRecordError
+from epochline.protocol.offsets import PartitionCounts
+from epochline.protocol.refused import NONE_REFUSED, Refused
+from epochline.protocol.staging import StagedTable
+
+Counts = dict[tuple[str, int], PartitionCounts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """What became of one source batch: rows per sink, quarantined records, and counts per Kafka partition."""
+
+    rows: Mapping[str, pa.RecordBatch]
+    quarantine: pa.RecordBatch
+    counts: Counts
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """Parsed rows of the records that are good so far, and what is known of the others."""
+
+    rows: pa.RecordBatch
+    record: npt.NDArray[np.int64]
+    """Per row, the index of its record in the source batch."""
+    reasons: dict[int, str]
+    """Per bad record its reason; the first one found stays."""
+    skipped: int
+    skip: npt.NDArray[np.bool_]
+
+
+class BatchFlow:
+    """Takes source batches of one pipeline to rows of its staging tables.
+
+    A record is passed, skipped or quarantined, as a whole: a record that one sink cannot take is in none.
+    Batches are processed one by one and nothing is kept between them.
+
+    Args:
+        pipeline: what is told of the declaration.
+        tables: what the attempt's rows go to; the quarantine may be among them.
+        refused: records that a target refused before, and that are bad for that reason.
+    """
+
+    def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable], refused: Refused = NONE_REFUSED) -> None:
+        self._pipeline = pipeline
+        self._refused = refused
+        self._parse = build_parser(pipeline)
+        self._record = {name: column_type(text) for name, text in pipeline.parsed_columns.items()}
+        self._sinks: dict[str, RowBuilder | TopicRows] = {}
+        if not pipeline.is_transformed:
+            self._sinks = {table.sink: _rows_of(pipeline, table) for table in tables if table.sink != QUARANTINE}
+        self._quarantines_tombstones = any(
+            isinstance(sink, TableSpec) and sink.on_tombstone == "quarantine" for sink in pipeline.sinks
+        )
+
+    def setting_aside(self, refused: Refused) -> BatchFlow:
+        """The same flow for another epoch's refused records."""
+        other = copy(self)
+        other._refused = refused
+        return other
+
+    def process(self, batch: pa.RecordBatch) -> Processed:
+        """Rows for every sink, the quarantine's rows and the counts of one source batch.
+
+        Raises:
+            BadRecordError: a record is bad and the pipeline's policy is ``fail``; it names the first.
+            EpochlineError: the parse or a select broke its contract; nothing of the batch may be used.
+        """
+        source = source_batch(batch)
+        parsed = self._parsed(source)
+        built: dict[str, tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = {}
+        good = len(parsed.reasons)
+        for name, sink in self._sinks.items():
+            rows, problems, left = sink.build(parsed.rows)
+            for row, reason in problems.items():
+                parsed.reasons.setdefault(int(parsed.record[row]), reason)
+            built[name] = (rows, parsed.record if left is None else parsed.record[np.asarray(left)])
+        self._refuse(source, parsed.reasons)
+        found_more = len(parsed.reasons) > good
+        return Processed(
+            rows={
+                name: _without(rows, record, parsed.reasons) if found_more else rows
+                for name, (rows, record) in built.items()
+            },
+            quarantine=quarantine_batch(source, parsed.reasons),
+            counts=_counts(source, parsed),
+        )
+
+    def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, Counts]:
+        """For a pipeline with a ``transform``: parsed rows, the quarantine's rows and the counts.
+
+        The rows have `parsed_schema`. A tombstone that a sink wants quarantined is quarantined here, since a
+        transform's rows belong to no record any more.
+
+        Raises:
+            BadRecordError: a record is bad and the pipeline's policy is ``fail``.
+            EpochlineError: the parse broke its contract.
+        """
+        source = source_batch(batch)
+        parsed = self._parsed(source)
+        rows = parsed.rows
+        if self._quarantines_tombstones and rows.column(TOMBSTONE).true_count:
+            for row in pc.indices_nonzero(rows.column(TOMBSTONE)).to_pylist():
+                record = int(parsed.record[row])
+                parsed.reasons[record] = "the record has no value, and tombstones are quarantined"
+            rows = _without(rows, parsed.record, parsed.reasons)
+        self._refuse(source, parsed.reasons)
+        counts = _counts(source, parsed)
+        if self._pipeline.event_time is not None:
+            for place, newest in _newest_times(rows, self._pipeline.event_time).items():
+                counts[place] = replace(counts[place], newest=newest)
+        return rows.select(self.parsed_schema.names), quarantine_batch(source, parsed.reasons), counts
+
+    @property
+    def transformed(self) -> bool:
+        """Whether the pipeline has a ``transform``, and `parse_only` is what its records go through."""
+        return self._pipeline.is_transformed
+
+    @property
+    def parsed_schema(self) -> pa.Schema:
+        """Schema of the rows that `parse_only` gives: the record, its lineage and ``_tombstone``."""
+        columns = dict(self._pipeline.parsed_columns) | STAGED_LINEAGE | {TOMBSTONE: "boolean"}
+        return record_schema(columns)
+
+    def cast_rows(self, staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Cast a transform's rows to the staging columns; see `epochline.arrow.stage.rows.cast_rows`."""
+        return cast_rows(staged, sink, batch)
+
+    def _parsed(self, source: pa.RecordBatch) -> _Parsed:
+        what = f"parse of {self._pipeline.name}"
+        given = self._parse(source)
+        reasons, skipped = marks(what, given)
+        given = given.select([name for name in given.schema.names if name not in (ERROR, SKIP)])
+        record = np.arange(source.num_rows)
+        skip = np.zeros(source.num_rows, bool)
+        skip[skipped] = True
+        for row, reason in self._refused_rows(source):
+            if not skip[row]:
+                reasons.setdefault(row, reason)
+        if reasons or skipped:
+            keep = ~skip
+            keep[list(reasons)] = False
+            record = record[keep]
+            given = given.filter(pa.array(keep))
+        tombstones = source.column("value").is_null()
+        if self._pipeline.explode is not None:
+            without_value = tombstones.take(pa.array(record))
+            given, parents, numbers = explode(given, self._pipeline.explode, without_value)
+            record = record[np.asarray(parents)]
+        else:
+            numbers = pa.array(np.zeros(len(record), np.int32))
+        require_columns(what, given, self._record)
+        columns = {name: given.column(name) for name in given.schema.names}
+        for name, kind in self._record.items():
+            cast = cast_column(name, columns[name], kind)
+            columns[name] = cast.array
+            for row, reason in cast.problems.items():
+                reasons.setdefault(int(record[row]), reason)
+        for name in self._pipeline.required:
+            for row in pc.indices_nonzero(columns[name].is_null()).to_pylist():
+                reasons.setdefault(int(record[row]), f"{name} is NULL, so that the record belongs to no window")
+        whole = len(record) == source.num_rows and self._pipeline.explode is None
+        for name in ("topic", "partition", "offset"):
+            column = source.column(name)
+            columns[f"_{name}"] = column if whole else column.take(pa.array(record))
+        columns["_row"] = numbers
+        columns[TOMBSTONE] = tombstones if whole else tombstones.take(pa.array(record))
+        rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        parsed = _Parsed(rows=rows, record=record, reasons=reasons, skipped=len(skipped), skip=skip)
+        if reasons:
+            keep = ~np.isin(record, list(reasons))
+            parsed.rows, parsed.record = rows.filter(pa.array(keep)), record[keep]
+        return parsed
+
+    def _refused_rows(self, source: pa.RecordBatch) -> Iterator[tuple[int, str]]:
+        """Of the records that a target refused before, those in a batch."""
+        for (topic, partition), offsets in self._refused.items():
+            here = pc.and_(pc.equal(source.column("topic"), topic), pc.equal(source.column("partition"), partition))
+            refused = pc.and_(here, pc.is_in(source.column("offset"), pa.array(list(offsets), pa.int64())))
+            for row in pc.indices_nonzero(refused).to_pylist():
+                yield row, offsets[source.column("offset")[row].as_py()]
+
+    def _refuse(self, source: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+        if not reasons or self._pipeline.bad_records == "quarantine":
+            return
+        row = min(reasons)
+        topic, partition, offset = (source.column(name)[row] for name in ("topic", "partition", "offset"))
+        raise BadRecordError(
+            f"{topic}-{partition} offset {offset}: {without_values(reasons[row])}. The policy for bad records is"
+            f" 'fail': nothing of this attempt is kept ({len(reasons)} bad in this batch). Correct the parse, or"
+            " declare bad_records='quarantine'"
+        )
+
+
+def _rows_of(pipeline: PipelineSpec, table: StagedTable) -> RowBuilder | TopicRows:
+    sink = pipeline.sink(table.sink)
+    if isinstance(sink, OutboxSpec):
+        return TopicRows(sink, table)
+    return RowBuilder(sink, table, pipeline.parsed_columns)
+
+
+def _newest_times(rows: pa.RecordBatch, column: str) -> dict[tuple[str, int], datetime]:
+    """The newest event time per topic and partition."""
+    table = pa.table({"topic": rows["_topic"], "partition": rows["_partition"], "time": rows[column]})
+    newest = table.group_by(["topic", "partition"]).aggregate([("time", "max")])
+    return {(one["topic"], one["partition"]): one["time_max"] for one in newest.to_pylist()}
+
+
+def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:
+    return rows.filter(pa.array(~np.isin(record, list(reasons))))
+
+
+def _counts(source: pa.RecordBatch, parsed: _Parsed) -> Counts:
+    hashes = record_hashes(source)
+    bad = np.zeros(source.num_rows, bool)
+    bad[list(parsed.reasons)] = True
+    partitions = np.asarray(source.column("partition"))
+    offsets = np.asarray(source.column("offset"))
+    topics = source.column("topic").dictionary_encode()
+    topic_of = np.asarray(topics.indices)
+    counts: Counts = {}
+    for at, topic in enumerate(topics.dictionary.to_pylist()):
+        for partition in np.unique(partitions[topic_of == at]).tolist():
+            here = (topic_of == at) & (partitions == partition)
+            received = int(here.sum())
+            quarantined = int((here & bad).sum())
+            skipped = int((here & parsed.skip & ~bad).sum())
+            counts[topic, partition] = PartitionCounts(
+                received=received,
+                passed=received - quarantined - skipped,
+                skipped=skipped,
+                quarantined=quarantined,
+                first_offset=int(offsets[here].min()),
+                last_offset=int(offsets[here].max()),
+                digest=digest(hashes[here]),
+            )
+    return counts

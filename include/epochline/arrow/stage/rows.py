@@ -1,0 +1,214 @@
+"""From parsed rows to the rows of one sink's staging table (protocol, "What a sink mode means")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.casting import cast_column, null_rows, shown
+from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, require_columns
+from epochline.arrow.cast.keys import KEY_BYTES, too_long
+from epochline.arrow.cast.reasons import without_values
+from epochline.arrow.cast.types import column_types, record_schema
+from epochline.declare.columns import DELETED, STAGED_LINEAGE
+from epochline.declare.functions import load_function
+from epochline.declare.names import order_column
+from epochline.declare.specs import TableSpec
+from epochline.errors import EpochlineError
+from epochline.protocol.staging import StagedTable
+
+TOMBSTONE = "_tombstone"
+"""Boolean column of parsed rows: the record had no value."""
+
+
+class ValueDoesNotFitError(EpochlineError):
+    """A value of a transform's rows does not fit its column. There is no record to quarantine: the epoch fails."""
+
+
+class RowBuilder:
+    """Makes the staging rows of one sink.
+
+    Args:
+        sink: what is told of the sink.
+        staged: its staging table.
+        record: columns and types of the parsed record, which the rows that `build` gets are cast to already.
+    """
+
+    def __init__(self, sink: TableSpec, staged: StagedTable, record: Mapping[str, str]) -> None:
+        self._sink = sink
+        self._record = record
+        self._schema = record_schema(staged.columns)
+        self._kinds = column_types(staged)
+        self._orders = {order_column(name): name for name in sink.order_by}
+        own = {*STAGED_LINEAGE, DELETED, *self._orders}
+        self._targets = [name for name in staged.columns if name not in own]
+        self._not_null = [name for name in self._targets if name in staged.not_null and name not in sink.key]
+        self._select: BatchFunction | None = load_function(sink.select) if sink.select else None
+
+    def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
+        """The staging rows of parsed rows.
+
+        Args:
+            rows: the record's columns (cast), whatever else the parse gave, lineage and `TOMBSTONE`. A true
+                ``_deleted`` deletes the row's key from an upsert target, whatever is declared for tombstones.
+
+        Returns:
+            The staging rows; per row of ``rows`` that cannot be one, the reason; and which rows of ``rows`` they
+            are where some are left out, else None.
+        """
+        problems: dict[int, str] = {}
+        chosen = rows
+        what = f"{self._sink} takes its columns from the parse, which"
+        if self._select is not None:
+            what = f"select {self._sink.select} of {self._sink}"
+            chosen = call(what, self._select, rows)
+        require_columns(what, chosen, self._targets)
+        tombstones = rows.column(TOMBSTONE)
+        on_tombstone = self._sink.on_tombstone if tombstones.true_count else None
+        deleted = self._deleted(rows, on_tombstone)
+        columns: dict[str, pa.Array] = {}
+        for name in self._targets:
+            column = chosen.column(name)
+            if deleted is not None and name not in self._sink.key:
+                column = pc.if_else(deleted, pa.scalar(None, column.type), column)
+            columns[name] = self._cast(name, column, problems)
+        self._own_columns(rows, columns, deleted)
+        if on_tombstone == "quarantine":
+            for row in pc.indices_nonzero(tombstones).to_pylist():
+                problems[row] = f"{self._sink}: the record has no value, and tombstones are quarantined"
+        ignored = tombstones if on_tombstone == "ignore" else None
+        self._refuse_nulls(columns, problems, deleted)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        if ignored is None:
+            return batch, problems, None
+        left = pc.indices_nonzero(pc.invert(ignored))
+        kept = set(left.to_pylist())
+        return batch.take(left), {row: why for row, why in problems.items() if row in kept}, left
+
+    def _cast(self, name: str, column: pa.Array, problems: dict[int, str]) -> pa.Array:
+        kind = self._kinds[name]
+        if self._select is None and self._record.get(name) == str(kind):
+            array = column  # cast and checked already, as the record's column
+        else:
+            cast = cast_column(name, column, kind)
+            for row, reason in cast.problems.items():
+                problems.setdefault(row, f"{self._sink}: {reason}")
+            array = cast.array
+        return _no_null_measure(self._sink, name, array)
+
+    def _deleted(self, rows: pa.RecordBatch, on_tombstone: str | None) -> pa.Array | None:
+        """Which rows delete their key; None where none does, or the sink knows no deletions."""
+        if self._sink.mode != "upsert":
+            return None
+        deleted = rows.column(TOMBSTONE) if on_tombstone == "delete" else None
+        said = said_deleted(rows)
+        if said is not None:
+            deleted = said if deleted is None else pc.or_(deleted, said)
+        return deleted if deleted is not None and deleted.true_count else None
+
+    def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], deleted: pa.Array | None) -> None:
+        for name in self._kinds:
+            if name in STAGED_LINEAGE:
+                columns[name] = rows.column(name)
+            elif name == DELETED:
+                columns[name] = pa.repeat(False, rows.num_rows) if deleted is None else deleted
+            elif name in self._orders:
+                columns[name] = rows.column(self._orders[name])
+
+    def _refuse_nulls(self, columns: dict[str, pa.Array], problems: dict[int, str], deleted: pa.Array | None) -> None:
+        for name in self._sink.key:
+            for row in null_rows(columns[name]):
+                problems.setdefault(row, f"{self._sink}: NULL in the key column {name}")
+        for row, size in too_long([columns[name] for name in self._sink.key]).items():
+            problems.setdefault(row, f"{self._sink}: {_long_key(self._sink, size)}")
+        for staged, name in self._orders.items():
+            if staged in columns:
+                # Compared with a NULL nothing is newer: such a row, or deletion, would be lost without a word.
+                for row in null_rows(columns[staged]):
+                    problems.setdefault(row, f"{self._sink}: NULL in {name}, by which the newest row is chosen")
+        for name in self._not_null:
+            for row in null_rows(columns[name]):
+                if deleted is None or not deleted[row].as_py():
+                    problems.setdefault(row, f"{self._sink}: NULL in {name}, which the table declares NOT NULL")
+
+
+def said_deleted(rows: pa.RecordBatch) -> pa.Array | None:
+    """Which rows the parse calls deleted; None where it says nothing of it.
+
+    Raises:
+        BatchContractError: it says so otherwise than by a boolean.
+    """
+    if DELETED not in rows.schema.names:
+        return None
+    said = rows.column(DELETED)
+    if not (pa.types.is_boolean(said.type) or pa.types.is_null(said.type)):
+        raise BatchContractError(f"the parse gave {DELETED} of type {said.type}; it must be boolean")
+    return pc.fill_null(said.cast(pa.bool_()), False)
+
+
+def _long_key(sink: TableSpec, size: int) -> str:
+    return f"the key ({', '.join(sink.key)}) has {size} bytes, more than an index of PostgreSQL takes ({KEY_BYTES})"
+
+
+def _no_null_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
+    """A measure that is NULL adds nothing; left NULL it would turn the whole sum into NULL."""
+    if name in sink.measures and column.null_count:
+        return pc.fill_null(column, pa.scalar(0).cast(column.type))
+    return column
+
+
+def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Cast a batch of a transform's DataFrame to the staging columns.
+
+    Columns are taken by name. An upsert's order columns come from the columns of ``order_by``; ``_deleted`` from a
+    column of that name, else from ``_tombstone`` as the sink declares it, else it is false.
+
+    Raises:
+        ColumnMismatchError: a column is missing or of an impossible type.
+        ValueDoesNotFitError: a value does not fit; the message names the column.
+    """
+    if TOMBSTONE in batch.schema.names and sink.on_tombstone == "ignore":
+        batch = batch.filter(pc.invert(pc.fill_null(batch.column(TOMBSTONE), False)))
+    orders = {order_column(name): name for name in sink.order_by}
+    kinds = column_types(staged)
+    deleted = _deleted(sink, batch) if DELETED in staged.columns else None
+    columns = []
+    for name in staged.columns:
+        if name == DELETED:
+            columns.append(deleted)
+            continue
+        source = orders.get(name, name) if name not in batch.schema.names else name
+        require_columns(f"the transform of {sink}", batch, [source])
+        column = batch.column(source)
+        own = name in STAGED_LINEAGE or name in orders
+        if deleted is not None and not own and name not in sink.key and deleted.true_count:
+            column = pc.if_else(deleted, pa.scalar(None, column.type), column)
+        cast = cast_column(source, column, kinds[name])
+        if cast.problems:
+            row, reason = min(cast.problems.items())
+            raise ValueDoesNotFitError(
+                f"{sink}: {without_values(reason)}. After a transform a row has no record to quarantine, so the epoch"
+                f" fails{_position(batch, row)}"
+            )
+        if (name in sink.key or name in orders) and cast.array.null_count:
+            role = "the key" if name in sink.key else "order_by"
+            raise ValueDoesNotFitError(f"{sink}: NULL in {source}, a column of {role}; the epoch fails")
+        columns.append(_no_null_measure(sink, name, cast.array))
+    rows = pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
+    for row, size in too_long([rows.column(name) for name in sink.key]).items():
+        raise ValueDoesNotFitError(f"{sink}: {_long_key(sink, size)}; the epoch fails{_position(batch, row)}")
+    return rows
+
+
+def _deleted(sink: TableSpec, batch: pa.RecordBatch) -> pa.Array:
+    for name in (DELETED, TOMBSTONE):
+        if name in batch.schema.names and (name == DELETED or sink.on_tombstone == "delete"):
+            return pc.fill_null(batch.column(name).cast(pa.bool_()), False)
+    return pa.array([False] * batch.num_rows, pa.bool_())
+
+
+def _position(batch: pa.RecordBatch, row: int) -> str:
+    known = [name for name in ("_topic", "_partition", "_offset") if name in batch.schema.names]
+    return f" ({', '.join(f'{name} {shown(batch.column(name)[row])}' for name in known)})" if known else ""

@@ -1,0 +1,102 @@
+"""From parsed rows, or a transform's, to the rows of a topic's outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.contract import BatchFunction, call, require_columns
+from epochline.arrow.cast.reasons import without_values
+from epochline.arrow.cast.types import column_type, record_schema
+from epochline.arrow.formats.outbox import TopicEncoder
+from epochline.arrow.stage.rows import TOMBSTONE, ValueDoesNotFitError, said_deleted
+from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
+from epochline.declare.functions import load_function
+from epochline.declare.specs import OutboxSpec
+from epochline.protocol.staging import StagedTable
+
+
+class TopicRows:
+    """Makes the outbox's rows of one topic; a record without a value stays one, a deleted row becomes one.
+
+    Args:
+        outbox: of the topic.
+        staged: its staging table.
+    """
+
+    def __init__(self, outbox: OutboxSpec, staged: StagedTable) -> None:
+        self._topic = outbox.topic
+        # STAGED_PLACE is added where the rows are staged.
+        self._schema = record_schema({name: kind for name, kind in staged.columns.items() if name not in STAGED_PLACE})
+        self._kinds = {name: column_type(text) for name, text in outbox.topic.record.items()}
+        self._encoder = TopicEncoder(outbox)
+        self._select: BatchFunction | None = load_function(outbox.topic.select) if outbox.topic.select else None
+
+    def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
+        """The outbox's rows of parsed rows, and per row that cannot be sent the reason; no row is left out.
+
+        Args:
+            rows: the record's columns (cast), whatever else the parse gave, lineage and ``_tombstone``. A true
+                ``_deleted`` makes a record without a value, with its key.
+
+        Raises:
+            BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
+        """
+        what = f"{self._topic} takes its columns from the parse, which"
+        chosen = rows
+        if self._select is not None:
+            what = f"select {self._topic.select} of {self._topic}"
+            chosen = call(what, self._select, rows)
+        tombstones = rows.column(TOMBSTONE)
+        said = said_deleted(rows)
+        deleted = tombstones if said is None else pc.or_(tombstones, said)
+        made, problems = self._made(what, chosen, deleted if deleted.true_count else None)
+        columns = {name: made.column(name) for name in made.schema.names}
+        columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
+        return self._batch(columns), problems, None
+
+    def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The outbox's rows of a transform's; a true ``_deleted`` makes a record without a value.
+
+        Raises:
+            ValueDoesNotFitError: a value does not fit its column or cannot be sent.
+            ColumnMismatchError: a column is missing.
+        """
+        deleted = batch.column(DELETED) if DELETED in batch.schema.names else None
+        made, problems = self._made(f"the transform of {self._topic}", batch, deleted)
+        if problems:
+            reason = without_values(problems[min(problems)])
+            raise ValueDoesNotFitError(
+                f"{self._topic}: {reason}. After a transform a row has no record to quarantine, so the epoch fails"
+            )
+        columns = {name: made.column(name) for name in made.schema.names}
+        columns |= {name: batch.column(name) for name in self._schema.names if name in STAGED_LINEAGE}
+        return self._batch(columns)
+
+    def _made(self, what: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[pa.RecordBatch, dict[int, str]]:
+        require_columns(what, rows, self._kinds)
+        columns: dict[str, pa.Array] = {}
+        problems: dict[int, str] = {}
+        for name, kind in self._kinds.items():
+            cast = cast_column(name, rows.column(name), kind)
+            columns[name] = cast.array
+            for row, reason in cast.problems.items():
+                problems.setdefault(row, f"{self._topic}: {reason}")
+        if deleted is not None:
+            columns[DELETED] = pc.fill_null(deleted.cast(pa.bool_()), False)
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        made, found = self._encoder.encode(batch)
+        return made, found | problems
+
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [columns[name].cast(self._schema.field(name).type) for name in self._schema.names], schema=self._schema
+        )
+
+
+def taken_columns(outbox: OutboxSpec) -> list[str]:
+    """Columns that a topic takes from a transform's DataFrame."""
+    return [*outbox.topic.record, *(() if outbox.aggregated else STAGED_LINEAGE)]

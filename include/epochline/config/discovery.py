@@ -1,0 +1,102 @@
+"""Where declarations are found: the files of the DAGs folder, read with or without Airflow.
+
+A DAG file ends with ``dag = epoch_dag(pipeline)``. Read by Airflow that gives the DAG; read by `find`, for the command
+line, it gives nothing, and Airflow is never imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextvars import ContextVar
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import ConfigurationError, DeclarationError
+
+# While declarations are read, each pipeline that a file hands to `epoch_dag` is put into this list.
+_declared: ContextVar[list[Pipeline] | None] = ContextVar("declared", default=None)
+
+
+def collect(pipeline: Pipeline) -> bool:
+    """Note a pipeline that a DAG file declares.
+
+    Returns:
+        Whether this process reads declarations now: `find_all` does. Airflow does not, and needs a DAG.
+    """
+    declared = _declared.get()
+    if declared is not None:
+        declared.append(pipeline)
+    return declared is not None
+
+
+def project_folder() -> Path:
+    """The folder that holds ``dags/`` and ``spark_jobs/``: ``EPOCHLINE_PROJECT``, or this checkout."""
+    return Path(os.environ.get("EPOCHLINE_PROJECT") or Path(__file__).parents[3])
+
+
+def dags_folder(otherwise: Path | None = None) -> Path:
+    """``EPOCHLINE_DAGS``; where that is not set, the folder given, or ``dags/`` of the project."""
+    named = os.environ.get("EPOCHLINE_DAGS")
+    return Path(named) if named else otherwise or project_folder() / "dags"
+
+
+def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
+    """Every pipeline that a file of the folder declares, by name.
+
+    Raises:
+        DeclarationError: a file cannot be read, a declaration is wrong, or two have one name.
+        ConfigurationError: there is no such folder.
+    """
+    folder = folder or dags_folder()
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"there is no folder {folder}; set EPOCHLINE_DAGS to the one that holds your DAG files."
+        )
+    functions = str(project_folder() / "spark_jobs")
+    if functions not in sys.path:
+        # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
+        sys.path.append(functions)
+    found: dict[str, Pipeline] = {}
+    for path in sorted(folder.rglob("*.py")):
+        if b"epoch_dag" not in path.read_bytes():
+            continue
+        for pipeline in _declared_in(path):
+            if pipeline.name in found and found[pipeline.name] != pipeline:
+                raise DeclarationError(
+                    f"{path}: pipeline {pipeline.name!r} is declared a second time, and differently."
+                )
+            found[pipeline.name] = pipeline
+    return found
+
+
+def find(name: str, folder: Path | None = None) -> Pipeline:
+    """The pipeline with this name.
+
+    Raises:
+        DeclarationError: there is none; the message lists those that are.
+    """
+    found = find_all(folder)
+    if name not in found:
+        known = ", ".join(found) or "none"
+        raise DeclarationError(f"no file in {folder or dags_folder()} declares a pipeline {name!r}; declared: {known}.")
+    return found[name]
+
+
+def _declared_in(path: Path) -> list[Pipeline]:
+    declared: list[Pipeline] = []
+    reading = _declared.set(declared)
+    try:
+        # As a module and not as a script, of which Python keeps no bytecode.
+        module = ModuleType(path.stem)
+        module.__file__ = str(path)
+        SourceFileLoader(path.stem, str(path)).exec_module(module)
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {error}") from error
+    except Exception as error:
+        raise DeclarationError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+    finally:
+        _declared.reset(reading)
+    return declared

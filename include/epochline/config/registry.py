@@ -1,0 +1,246 @@
+"""Schema registries: how they are reached, and the Avro schemas that they hold. Each answer is kept per process."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from epochline.declare.specs import AvroSpec, OutboxSpec
+from epochline.errors import ConfigurationError, SinkError, SourceAuthenticationError, SourceUnavailableError
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+    from epochline.declare.pipeline import Pipeline
+
+_HEADER = struct.Struct(">bI")
+"""Before every value: a zero byte and the schema's id."""
+
+_TIMEOUT, _RETRIES = 30, 2
+_UNKNOWN_SCHEMA = 40403
+_OVERLOADED = (408, 429)
+
+
+class UndecodableError(ValueError):
+    """A record's bytes are not of a schema that the registry holds; the message says why, and shows no value."""
+
+
+def registry_settings(
+    where: str, *, host: str, port: int | None, scheme: str, login: str, password: str, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """How a registry is reached: ``url``, ``login`` and ``password``, from the fields of an http connection.
+
+    Args:
+        where: names the connection in errors.
+        host: a host's name, or a whole URL.
+        port: of the host.
+        scheme: ``http`` or ``https``.
+        login: for HTTP's basic authentication; may be empty.
+        password: of that login.
+        extra: may hold ``path``, where the registry's API begins below the host.
+
+    Raises:
+        ConfigurationError: no host is named, or something is given that would not be used.
+    """
+    strangers = sorted(set(extra) - {"path"})
+    if strangers:
+        raise ConfigurationError(f"{where}: {', '.join(strangers)} is not supported; supported: path.")
+    url = host if "://" in host else f"{scheme or 'http'}://{host}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise ConfigurationError(f"{where} names no registry: give the host, or http://host as the host.")
+    if port is not None and parts.port is None:
+        url = parts._replace(netloc=f"{parts.netloc}:{port}").geturl()
+    path = extra.get("path", "").strip("/")
+    return {"url": url.rstrip("/") + (f"/{path}" if path else ""), "login": login, "password": password}
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """How registries are reached, by connection id; pickled on its way to executors. Its text form shows nothing."""
+
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+    def install(self) -> None:
+        """Have `registry` know them in this process."""
+        for connection, settings in self.settings.items():
+            known = _known.get(connection)
+            if known is None or known.settings != settings:
+                _known[connection] = Registry(connection, settings)
+
+
+def registry(connection: str) -> Registry:
+    """The registry of a connection.
+
+    Raises:
+        ConfigurationError: this process was not told how to reach it.
+    """
+    if connection not in _known:
+        raise ConfigurationError(
+            f"schema registry {connection!r}: this process was not told how to reach it. Where Spark's driver reads"
+            f' its own credentials file, add {{"registries": {{"{connection}": {{"url": "http://host:8081"}}}}}} to it.'
+        )
+    return _known[connection]
+
+
+def registry_connections(pipeline: Pipeline) -> tuple[str, ...]:
+    """Ids of the connections of the registries that a pipeline's formats name."""
+    spec = pipeline.spec
+    formats = [spec.parse, *(sink.topic.value for sink in spec.sinks if isinstance(sink, OutboxSpec))]
+    return tuple(sorted({one.registry for one in formats if isinstance(one, AvroSpec)}))
+
+
+class Registry:
+    """One registry, with Confluent's API.
+
+    Args:
+        connection: id of the connection, for messages.
+        settings: ``url``, ``login``, ``password``.
+    """
+
+    def __init__(self, connection: str, settings: Mapping[str, str]) -> None:
+        self.settings = settings
+        self._name = f"schema registry {connection!r}"
+        self._client: SchemaRegistryClient | None = None
+        self._schemas: dict[int, Any] = {}
+        self._registered: dict[tuple[str, str], int] = {}
+
+    def schema(self, schema_id: int) -> Any:
+        """The parsed Avro schema of an id.
+
+        Raises:
+            UndecodableError: the registry has none under this id, or no Avro schema.
+            SourceUnavailableError: it does not answer; a repeat helps.
+            SourceAuthenticationError: it does not let us in.
+            ConfigurationError: what answers is no registry.
+        """
+        if schema_id not in self._schemas:
+            from confluent_kafka.schema_registry import SchemaRegistryError
+
+            with self._asking():
+                try:
+                    held = self._connected().get_schema(schema_id)
+                except SchemaRegistryError as error:
+                    if error.error_code != _UNKNOWN_SCHEMA:
+                        raise
+                    raise UndecodableError(f"the registry has no schema {schema_id}") from None
+                self._schemas[schema_id] = self._parsed(schema_id, held)
+        return self._schemas[schema_id]
+
+    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+        """The id of a schema under a subject; asked once, since a registry gives the same id for the same schema.
+
+        Raises:
+            SinkError: the registry refuses the schema.
+            SourceUnavailableError: it does not answer; a repeat helps.
+            SourceAuthenticationError: it does not let us in.
+            ConfigurationError: what answers is no registry.
+        """
+        text = json.dumps(schema)
+        if (subject, text) not in self._registered:
+            from confluent_kafka.schema_registry import Schema, SchemaRegistryError
+
+            with self._asking():
+                try:
+                    schema_id = self._connected().register_schema(subject, Schema(text, "AVRO"))
+                except SchemaRegistryError as error:
+                    if error.http_status_code not in (409, 422):
+                        raise
+                    raise SinkError(
+                        f"{self._name} refuses the schema of subject {subject!r} ({' '.join(str(error).split())})."
+                        " Nothing was sent; declare columns that are compatible, or another subject"
+                    ) from None
+            self._registered[subject, text] = schema_id
+        return self._registered[subject, text]
+
+    def _parsed(self, schema_id: int, held: Schema) -> Any:
+        from fastavro.schema import SchemaParseException, parse_schema
+
+        if (held.schema_type or "AVRO") != "AVRO":
+            raise UndecodableError(f"schema {schema_id} is {held.schema_type}, not Avro")
+        named: dict[str, Any] = {}
+        try:
+            self._add_references(held, named)
+            return parse_schema(json.loads(held.schema_str or ""), named_schemas=named)
+        except (SchemaParseException, ValueError) as error:
+            raise UndecodableError(f"schema {schema_id} cannot be read ({type(error).__name__})") from None
+
+    def _add_references(self, schema: Schema, named: dict[str, Any]) -> None:
+        """Parse what a schema refers to first, so that its names are known."""
+        from fastavro.schema import parse_schema
+
+        for one in schema.references or ():
+            if one.name is None or one.name in named:
+                continue
+            referred = self._connected().get_version(one.subject or "", one.version or "latest").schema
+            self._add_references(referred, named)
+            parse_schema(json.loads(referred.schema_str or ""), named_schemas=named)
+
+    def _connected(self) -> SchemaRegistryClient:
+        if self._client is None:
+            from confluent_kafka.schema_registry import SchemaRegistryClient
+
+            conf: dict[str, Any] = {"url": self.settings["url"], "timeout": _TIMEOUT, "max.retries": _RETRIES}
+            if self.settings.get("login"):
+                conf["basic.auth.user.info"] = f"{self.settings['login']}:{self.settings.get('password', '')}"
+            self._client = SchemaRegistryClient(conf)
+        return self._client
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Tell apart a registry that is down, one that does not let us in, and an address that is none."""
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        # The client takes one of two libraries of one shape; only this module says which.
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+        try:
+            yield
+        except UndecodableError:
+            raise
+        except (ValueError, TypeError, AttributeError):
+            raise ConfigurationError(f"{self._name}: what answers at its address is no registry") from None
+        except httpx.HTTPError as error:
+            raise SourceUnavailableError(f"{self._name} does not answer ({type(error).__name__})") from None
+        except SchemaRegistryError as error:
+            status = error.http_status_code
+            if status >= 500 or status in _OVERLOADED:
+                raise SourceUnavailableError(f"{self._name} is not able to answer (HTTP {status})") from None
+            if status in (401, 403):
+                raise SourceAuthenticationError(
+                    f"{self._name} does not let us in (HTTP {status}). Correct the connection's login and password"
+                ) from None
+            raise ConfigurationError(
+                f"{self._name} answers HTTP {status} where a registry would not. Is the path of its API right, in the"
+                " connection's extra?"
+            ) from None
+
+
+HEADER_BYTES = _HEADER.size
+
+
+def with_header(schema_id: int, body: bytes) -> bytes:
+    """A value as it is sent: a zero byte, the schema's id, the body."""
+    return _HEADER.pack(0, schema_id) + body
+
+
+def split_header(value: bytes) -> int:
+    """The schema's id of a value; its body follows after `HEADER_BYTES`.
+
+    Raises:
+        UndecodableError: it has no such header.
+    """
+    if len(value) < HEADER_BYTES:
+        raise UndecodableError("too short for Avro with a schema id")
+    magic, schema_id = _HEADER.unpack_from(value)
+    if magic != 0:
+        raise UndecodableError("not Avro with a schema id: the first byte is not 0")
+    return int(schema_id)
+
+
+_known: dict[str, Registry] = {}

@@ -1,0 +1,40 @@
+"""The one file of settings for all pipelines: below their declarations, above the defaults (C10)."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from epochline.config.discovery import project_folder
+from epochline.declare.settings import Settings
+from epochline.errors import ConfigurationError, DeclarationError
+
+
+def settings_file() -> Path:
+    """``EPOCHLINE_SETTINGS``, or ``include/epochline.toml`` of the project."""
+    named = os.environ.get("EPOCHLINE_SETTINGS")
+    return Path(named) if named else project_folder() / "include" / "epochline.toml"
+
+
+def file_settings() -> Settings:
+    """What the settings file says under ``[settings]``; nothing where there is no file that nobody named.
+
+    Raises:
+        ConfigurationError: the file that ``EPOCHLINE_SETTINGS`` names is missing, or the file is not to be read.
+    """
+    path = settings_file()
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        if "EPOCHLINE_SETTINGS" not in os.environ:
+            return Settings()
+        raise ConfigurationError(f"EPOCHLINE_SETTINGS names {path}, which does not exist.") from None
+    try:
+        tables = tomllib.loads(text)
+        strangers = sorted(set(tables) - {"settings"})
+        if strangers:
+            raise ConfigurationError(f"{path}: {', '.join(strangers)} is not known there; write [settings].")
+        return Settings(**tables.get("settings", {}))
+    except (tomllib.TOMLDecodeError, DeclarationError, TypeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error

@@ -1,0 +1,109 @@
+"""What a plan asks Kafka, in one place and never while a transaction is open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epochline.coordinator.checks import check_same_cluster, check_topics, is_read
+from epochline.coordinator.interval import observe_interval
+from epochline.coordinator.startup import observe_startup
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import TopicMissingError
+from epochline.ports import OffsetSource, PipelineRow
+from epochline.protocol.backfill import IntervalOffsets
+from epochline.protocol.data_loss import CutOff, check_same_log
+from epochline.protocol.epoch import Interval
+from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
+from epochline.protocol.planning import SourceView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceObservation:
+    """Kafka's answers.
+
+    ``startup`` is what `observe_startup` found, ``leader_epoch_ends`` where the log of a former leader ends, for heads
+    that were read under one; ``backfill`` is where the interval lies, if there is one; ``cut_off`` is what sinks show
+    and the log no longer holds.
+    """
+
+    view: SourceView
+    startup: Mapping[TopicPartition, int | None]
+    leader_epoch_ends: Mapping[TopicPartition, int | None]
+    backfill: IntervalOffsets | None
+    cut_off: Sequence[CutOff] = ()
+
+
+def observe_source(
+    source: OffsetSource,
+    pipeline: Pipeline,
+    row: PipelineRow,
+    heads: Sequence[Head],
+    interval: Interval | None = None,
+    shown: Sequence[tuple[str, Sequence[Head]]] = (),
+) -> SourceObservation:
+    """Ask Kafka all that a plan needs to know, given what the ledger knows.
+
+    Args:
+        source: of the pipeline.
+        pipeline: its declaration.
+        row: its row of the ledger.
+        heads: every partition's head.
+        interval: of a backfill run.
+        shown: sinks with the places beyond the heads up to which they show every record.
+
+    Raises:
+        SourceUnavailableError: Kafka does not answer, or a partition has no leader.
+        SourceError: a topic that the declaration names does not exist, and was never read.
+        DataLossError: another cluster answers, a topic that was read is gone, or was made again.
+    """
+    try:
+        view = source.look(pipeline.source)
+    except TopicMissingError as error:
+        check_same_cluster(pipeline, row, heads, error.cluster_id)
+        check_same_log(pipeline.name, [head for head in heads if head.tp.topic in error.topics], ())
+        raise
+    check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
+    check_topics(pipeline, heads, view)
+    read = [head for head in heads if is_read(pipeline, head, view)]
+    return SourceObservation(
+        view=view,
+        startup=observe_startup(source, pipeline, heads, view),
+        leader_epoch_ends=former_leaders_ends(source, read, view),
+        backfill=None if interval is None else observe_interval(source, view, interval),
+        cut_off=cut_off(source, shown, view),
+    )
+
+
+def cut_off(source: OffsetSource, shown: Sequence[tuple[str, Sequence[Head]]], view: SourceView) -> Sequence[CutOff]:
+    """What sinks show of the logs and the logs no longer hold, because they were truncated since (trap 11).
+
+    Of a topic that was made again nothing is asked: its offsets are other ones.
+    """
+    high_watermarks = {one.tp: one.high_watermark for one in view.partitions}
+    found = []
+    for shown_by, places in shown:
+        known = [place for place in places if place.tp in high_watermarks]
+        ends = former_leaders_ends(source, known, view)
+        for place in known:
+            end = ends.get(place.tp, high_watermarks[place.tp])
+            if end is None or end < place.next_offset:
+                # A log that knows no leader of that time holds nothing of what was shown.
+                found.append(CutOff(shown_by=shown_by, tp=place.tp, shown=place.next_offset, end=end or 0))
+    return found
+
+
+def former_leaders_ends(
+    source: OffsetSource, places: Sequence[Head | PlannedRange], view: SourceView
+) -> Mapping[TopicPartition, int | None]:
+    """Where the log of a former leader ends, for places that were read or planned under one (trap 11).
+
+    A log that was truncated and has grown past a place again shows it in its leader epochs alone.
+    """
+    now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
+    former = {
+        place.tp: place.leader_epoch
+        for place in places
+        if place.leader_epoch is not None and now.get(place.tp, place.leader_epoch) != place.leader_epoch
+    }
+    return source.leader_epoch_ends(former) if former else {}

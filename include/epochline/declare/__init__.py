@@ -1,0 +1,1 @@
+"""What a pipeline's author writes: sources, parsers, tables, topics, files, state, windows and settings."""

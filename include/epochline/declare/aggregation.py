@@ -1,0 +1,182 @@
+"""A windowed aggregation as a declaration says it: windows, keys, what is summed up, and where results go. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from epochline.declare.base import DeclarationModel, check_identifier
+from epochline.declare.columns import END, START, parse_type
+from epochline.declare.event_time import EventTime
+from epochline.declare.names import MAX_IDENTIFIER_BYTES
+from epochline.declare.restart import Pause
+from epochline.declare.state import StateTable
+from epochline.declare.table import PostgresTable
+from epochline.declare.topic import KafkaTopic
+from epochline.declare.windows import Windows
+
+_TIME = parse_type("timestamptz").name
+_AGGREGATE = re.compile(r"^\s*(?:count\(\s*\*\s*\)|(?P<of>sum|min|max|count)\(\s*(?P<column>[^()]+?)\s*\))\s*$")
+_TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
+
+
+Sink = PostgresTable | KafkaTopic
+"""What results can go to."""
+
+
+def sink_name(sink: Sink) -> str:
+    """How a declaration of windows names a sink: by its table, or as ``kafka:TOPIC``."""
+    return sink.name if isinstance(sink, KafkaTopic) else sink.table
+
+
+class Aggregate(DeclarationModel):
+    """What is summed up: ``count(*)``, or ``sum``, ``min``, ``max`` or ``count`` of a column. Each can be merged."""
+
+    function: str
+    column: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Aggregate:
+        """Read it as SQL writes it; ``ValueError`` where it is something else."""
+        found = _AGGREGATE.match(text)
+        if found is None:
+            raise ValueError(f"{text!r}: write count(*), or sum, min, max or count of a column, such as sum(money)")
+        return cls(function=found["of"] or "count", column=found["column"])
+
+    @property
+    def merges_by(self) -> str:
+        """How two partial results become one."""
+        return "sum" if self.function == "count" else self.function
+
+
+class Windowed(DeclarationModel):
+    """Aggregates per key and window of event time, in place of a transform (E5, E11).
+
+    The result table has the columns of the key, ``window_start``, ``window_end`` and one for each aggregate, and is
+    an upsert target by key and ``window_start``: a late record gives the corrected row in place of the first (X21).
+
+    Open windows are state (`epochline.declare.state`), in a table named after the result's with ``_open``.
+
+    Args:
+        time: where a record's time is found, and how far the watermark stays behind it.
+        window: `Tumbling`, `Sliding` or `Session`.
+        key: columns of the parsed record; none for one result per window.
+        aggregates: by column of the result, ``count(*)`` or ``sum``, ``min``, ``max``, ``count`` of a record's column.
+        into: the sink of the results.
+        lateness: how long after its end a window takes late records.
+        too_late: the sink of records that come later than that: every column of the record and its lineage. Without
+            one they are only counted.
+    """
+
+    time: EventTime
+    window: Windows
+    key: tuple[str, ...] = ()
+    aggregates: dict[str, str] = Field(min_length=1)
+    into: str
+    lateness: Pause = timedelta(0)
+    too_late: str | None = None
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _one_column_may_stand_alone(cls, key: object) -> object:
+        return (key,) if isinstance(key, str) else key
+
+    @field_validator("aggregates")
+    @classmethod
+    def _aggregates_can_be_read(cls, aggregates: dict[str, str]) -> dict[str, str]:
+        for name, text in aggregates.items():
+            check_identifier(name)
+            Aggregate.read(text)
+        return aggregates
+
+    @model_validator(mode="after")
+    def _columns_have_one_meaning(self) -> Self:
+        names = [*self.key, START, END, *self.aggregates]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} would be two columns of the result; rename one")
+        return self
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Columns of the record without which it belongs to no window: NULL there makes it a bad record."""
+        return tuple(dict.fromkeys((self.time.column, *self.key)))
+
+    def open_windows(self, sinks: Sequence[Sink | DeclarationModel]) -> StateTable:
+        """The table of the windows that are not forgotten yet.
+
+        Args:
+            sinks: the declared ones, checked by `check`.
+        """
+        into = next(sink for sink in sinks if isinstance(sink, Sink) and sink_name(sink) == self.into)
+        if isinstance(into, KafkaTopic):
+            # A topic may have a longer name than a table, and other characters.
+            table, columns = re.sub("[^A-Za-z0-9_]", "_", into.topic)[:_TOPIC_BYTES], into.record
+        else:
+            table, columns = into.table, into.columns or {}
+        return StateTable(table=f"{table}_open", key=(*self.key, START), columns=columns)
+
+    def check(self, record: Mapping[str, str], sinks: Sequence[Sink | DeclarationModel]) -> None:
+        """Hold it against the record's columns and the sinks; ``ValueError`` says what does not fit."""
+        external = [str(sink) for sink in sinks if not isinstance(sink, Sink)]
+        if external:
+            raise ValueError(f"windows: {', '.join(external)} cannot take results; a table or a topic can")
+        by_table = {sink_name(sink): sink for sink in sinks if isinstance(sink, Sink)}
+        columns = {"time.column": (self.time.column,), "key": self.key}
+        columns |= {f"aggregates.{name}": (one.column,) for name, one in self.read_aggregates.items() if one.column}
+        for field, names in columns.items():
+            missing = [name for name in names if name not in record]
+            if missing:
+                raise ValueError(f"windows.{field}: {', '.join(missing)} is not a column of the record")
+        if parse_type(record[self.time.column]).name != _TIME:
+            raise ValueError(
+                f"windows.time.column: {self.time.column} is {record[self.time.column]}; event time is timestamptz"
+            )
+        named = {"into": self.into} | ({} if self.too_late is None else {"too_late": self.too_late})
+        for field, table in named.items():
+            if table not in by_table:
+                raise ValueError(f"windows.{field}: {table} is not among the sinks")
+        strangers = sorted(set(by_table) - set(named.values()))
+        if strangers or self.into == self.too_late:
+            raise ValueError(f"windows: {', '.join(strangers) or self.into} must be either into or too_late")
+        self._check_into(by_table[self.into])
+        if self.too_late is not None:
+            self._check_too_late(by_table[self.too_late], record)
+
+    def _check_into(self, into: Sink) -> None:
+        where = f"windows.into: {into}"
+        if isinstance(into, KafkaTopic):
+            self._check_columns(where, into, into.record)
+            return
+        if into.mode != "upsert" or into.order_by or set(into.key) != {*self.key, START}:
+            raise ValueError(
+                f"{where} must be of mode 'upsert' by key {', '.join((*self.key, START))}, without order_by"
+            )
+        self._check_columns(where, into, into.columns or {})
+
+    def _check_columns(self, where: str, into: Sink, columns: Mapping[str, str]) -> None:
+        if not into.aggregated:
+            raise ValueError(f"{where} must be aggregated=True: a result belongs to no single record")
+        expected = {*self.key, START, END, *self.aggregates}
+        if set(columns) != expected:
+            raise ValueError(f"{where} needs columns, and exactly: {', '.join(sorted(expected))}")
+        for name in (START, END):
+            if parse_type(columns[name]).name != _TIME:
+                raise ValueError(f"{where}: {name} is {columns[name]}; it must be timestamptz")
+
+    def _check_too_late(self, sink: Sink, record: Mapping[str, str]) -> None:
+        if (isinstance(sink, PostgresTable) and sink.mode != "append") or sink.aggregated:
+            raise ValueError(f"windows.too_late: {sink} must be of mode 'append', and not aggregated")
+        columns = sink.record if isinstance(sink, KafkaTopic) else sink.columns or {}
+        missing = [name for name in columns if name not in record]
+        if missing:
+            raise ValueError(f"windows.too_late: {sink} has {', '.join(missing)}, which the record has not")
+
+    @property
+    def read_aggregates(self) -> dict[str, Aggregate]:
+        """By column of the result."""
+        return {name: Aggregate.read(text) for name, text in self.aggregates.items()}

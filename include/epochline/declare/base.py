@@ -1,0 +1,97 @@
+"""What every part of a declaration shares: errors that name the field and the fix, checks of names and functions."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from epochline.declare.columns import parse_type
+from epochline.declare.names import MAX_IDENTIFIER_BYTES
+from epochline.errors import DeclarationError
+
+# Set while a declaration is read back from the ledger: it was checked when it was declared, and the reader may be
+# a process that has no need of the functions it names. (pydantic's own context does not reach nested models here.)
+reading_back: ContextVar[bool] = ContextVar("reading_back", default=False)
+
+_REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+
+
+class DeclarationModel(BaseModel):
+    """Base of all that a pipeline's author writes: frozen, no unknown field, one kind of error."""
+
+    # A traceback shows pydantic's error too, and what was given may be what must not be shown.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise DeclarationError(_readable(type(self).__name__, fields, error)) from error
+
+
+def _readable(kind: str, fields: dict[str, Any], error: ValidationError) -> str:
+    name = fields.get("name") or fields.get("table") or ""
+    return f"{kind}{f' {name!r}' if name else ''} is declared wrongly. {problems(error)}"
+
+
+def problems(error: ValidationError) -> str:
+    """Field by field what is wrong, without the input that pydantic would show beside it."""
+    found = []
+    for one in error.errors(include_url=False):
+        where = ".".join(str(step) for step in one["loc"])
+        what = str(one["msg"]).removeprefix("Value error, ")
+        found.append(f"{where}: {what}" if where else what)
+    return "; ".join(found)
+
+
+def check_identifier(name: str) -> str:
+    """A name that PostgreSQL takes as it is; ``ValueError`` otherwise."""
+    if not name or "\0" in name:
+        raise ValueError("a name must not be empty or hold a NUL")
+    if len(name.encode()) > MAX_IDENTIFIER_BYTES:
+        raise ValueError(f"{name!r} is longer than PostgreSQL's {MAX_IDENTIFIER_BYTES} bytes; shorten it")
+    return name
+
+
+def in_order(columns: Any) -> Any:
+    """Columns as pairs, as the ledger keeps them where their order matters, back to what a user writes."""
+    return dict(columns) if isinstance(columns, list | tuple) else columns
+
+
+def check_columns(columns: dict[str, str]) -> dict[str, str]:
+    """Columns with their types in canonical spelling; ``ValueError`` for a name or type that cannot be used."""
+    checked = {}
+    for name, text in columns.items():
+        check_identifier(name)
+        if name.startswith("_"):
+            raise ValueError(f"{name!r} begins with an underscore, which is kept for epochline's own columns")
+        checked[name] = str(parse_type(text))
+    return checked
+
+
+def check_reference(reference: str) -> str:
+    """A function named ``module:function``; named, not imported, so that parsing a DAG imports nothing heavy."""
+    if not _REFERENCE.match(reference):
+        raise ValueError(f"write it as 'pipelines.my_pipeline:my_function', got {reference!r}")
+    if reading_back.get():
+        return reference
+    module, _, function = reference.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ModuleNotFoundError, ValueError):  # the latter for a module without a file, such as __main__ of a prompt
+        spec = None
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            f"there is no module {module!r}; put the function into"
+            f" spark_jobs/{module.replace('.', '/')}.py, and spark_jobs on PYTHONPATH"
+        )
+    tree = ast.parse(Path(spec.origin).read_bytes())
+    if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
+        raise ValueError(f"{spec.origin} defines no function {function!r}")
+    return reference

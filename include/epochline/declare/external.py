@@ -1,0 +1,177 @@
+"""Sinks beside the database whose rows Spark writes where they belong: files, and a third party's own."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from epochline.declare.base import DeclarationModel, check_columns, check_reference, in_order, reading_back
+from epochline.declare.columns import LINEAGE
+from epochline.declare.specs import CustomSinkSpec, ExternalSpec, FilesSpec
+from epochline.declare.table import PostgresTable
+
+
+class ExternalRows(PostgresTable):
+    """What a sink beside the database is given, as if it were an append target: nothing is staged for it."""
+
+
+class ExternalSink(DeclarationModel):
+    """Base of the sinks beside the database.
+
+    Args:
+        columns: names and PostgreSQL types of the rows.
+        select: ``module:function`` from parsed batch to this sink's batch; by default columns are taken by name.
+        aggregated: rows of a ``transform`` that belong to no single record: they carry no lineage.
+        max_unpublished_epochs: as long as so many epochs are not shown there, none is planned.
+    """
+
+    columns: dict[str, str] = Field(min_length=1)
+    select: str | None = None
+    aggregated: bool = False
+    max_unpublished_epochs: int = Field(default=100, ge=1)
+
+    _ordered = field_validator("columns", mode="before")(in_order)
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        return check_columns(columns)
+
+    @field_validator("select")
+    @classmethod
+    def _select_exists(cls, select: str | None) -> str | None:
+        return None if select is None else check_reference(select)
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        raise NotImplementedError
+
+    @property
+    def spec(self) -> ExternalSpec:
+        """What a worker is told of it."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> ExternalRows:
+        """Its rows, as an append target would have them."""
+        # Its name is no table's, so nothing of a table's name is checked.
+        return ExternalRows.model_construct(
+            table=self.name, columns=self.columns, select=self.select, aggregated=self.aggregated
+        )
+
+    @property
+    def written(self) -> dict[str, str]:
+        """Columns and types of the rows that a writer is given: the declared ones, then the record's position."""
+        lineage = {} if self.aggregated else {name: kind for name, kind in LINEAGE.items() if name != "_epoch"}
+        return {**self.columns, **lineage}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_PASSWORD = re.compile("://[^/]*:[^/]*@")
+
+_LOCAL = ("file", "local")
+"""Schemes of fsspec that name a path of this host."""
+
+_FILE_SERVERS = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "arrow_hdfs")
+"""Schemes of fsspec behind which there are folders as on a disk."""
+
+
+class Files(ExternalSink):
+    """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
+
+    Args:
+        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``), without a password.
+        format: ``parquet``, ``csv`` (with a header line) or ``json`` (one object per line).
+    """
+
+    path: str
+    format: Literal["parquet", "csv", "json"] = "parquet"
+
+    @field_validator("path")
+    @classmethod
+    def _path_is_one(cls, path: str) -> str:
+        # The ledger names the sink by what was stored, also where it was stored before there were these rules.
+        return path if reading_back.get() else _one_spelling(path)
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        return f"files:{self.path}"
+
+    @property
+    def spec(self) -> FilesSpec:
+        """What a worker is told of it."""
+        return FilesSpec(name=self.name, path=self.path, format=self.format, written=self.written)
+
+
+def _one_spelling(path: str) -> str:
+    """A folder's path as it is spelled however it was written: two sinks of one folder would lose rows."""
+    if _PASSWORD.search(path):
+        raise ValueError(
+            "a URL must not hold a password, because a declaration is kept and shown; the driver takes credentials"
+            " from its own environment variables or from fsspec's configuration (docs/files.md)"
+        )
+    scheme, separator, rest = path.partition("://")
+    if scheme in _LOCAL and separator:
+        scheme, separator, rest = "", "", rest
+    elif not separator:
+        scheme, rest = "", path
+    if scheme and scheme not in _FILE_SERVERS:
+        # The names of an object store are texts: what is between two slashes may be empty there.
+        return f"{scheme}{separator}{rest.rstrip('/')}"
+    host, slash, folders = rest.partition("/")
+    if not scheme and (host or not slash):
+        raise ValueError("write the whole path, because tasks run in folders of their own")
+    parts = [part for part in folders.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ValueError("write the path without '..', which may lead elsewhere on each host")
+    return f"{scheme}{separator}{host}" + (f"/{'/'.join(parts)}" if parts or not scheme else "")
+
+
+class CustomSink(ExternalSink):
+    """A sink that somebody else wrote: a class with the methods of `epochline.protocol.sink.Sink`.
+
+    Args:
+        sink: ``module:Class``; it is made with the keyword arguments of ``options``, on the driver and on executors.
+        options: JSON values, kept with the declaration: no secrets.
+        label: names the sink, in the ledger and in messages; the class by default.
+    """
+
+    sink: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    label: str | None = None
+
+    @field_validator("sink")
+    @classmethod
+    def _class_exists(cls, reference: str) -> str:
+        module, _, name = reference.partition(":")
+        if reading_back.get():
+            return reference
+        try:
+            spec = importlib.util.find_spec(module) if name else None
+        except (ModuleNotFoundError, ValueError):
+            spec = None
+        if spec is None or spec.origin is None:
+            raise ValueError(f"write it as 'module:Class' of a module on PYTHONPATH, got {reference!r}")
+        tree = ast.parse(Path(spec.origin).read_bytes())
+        if not any(isinstance(node, ast.ClassDef) and node.name == name for node in tree.body):
+            raise ValueError(f"{spec.origin} defines no class {name!r}")
+        return reference
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        return f"own:{self.label or self.sink}"
+
+    @property
+    def spec(self) -> CustomSinkSpec:
+        """What a worker is told of it."""
+        return CustomSinkSpec(name=self.name, sink=self.sink, options=self.options)

@@ -1,0 +1,341 @@
+"""The declaration of a pipeline, as a user writes it. Pure: validated where it is written, before any server is asked.
+
+A declaration can be written as JSON and read back (`Pipeline.stored`, `Pipeline.from_stored`): the ledger keeps it by
+its hash, and the Spark job reads it from there, so that an attempt runs what was planned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator, model_validator
+
+from epochline.declare.aggregation import Windowed
+from epochline.declare.base import DeclarationModel, check_columns, check_reference, reading_back
+from epochline.declare.external import CustomSink, ExternalSink, Files
+from epochline.declare.names import OUTBOX, consumer_group, split_table
+from epochline.declare.parsers import ReadyMadeParser
+from epochline.declare.profiles import profile as find_profile
+from epochline.declare.settings import Settings
+from epochline.declare.source import KafkaSource
+from epochline.declare.specs import PipelineSpec
+from epochline.declare.startup import FromGroup
+from epochline.declare.state import StateTable
+from epochline.declare.table import PostgresTable
+from epochline.declare.topic import KafkaTopic, Outbox
+
+# Declarations that are in a ledger already may have them; nothing in a job depends on them.
+_FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
+
+
+_KINDS = (("topic", KafkaTopic), ("path", Files), ("sink", CustomSink))
+
+
+def _kind(sink: Any) -> str:
+    """Which kind of sink was declared: by its class, or by the field that only that kind has."""
+    for field, kind in _KINDS:
+        if isinstance(sink, kind) or (isinstance(sink, dict) and field in sink):
+            return field
+    return "table"
+
+
+DeclaredSink = Annotated[
+    Annotated[PostgresTable, Tag("table")]
+    | Annotated[KafkaTopic, Tag("topic")]
+    | Annotated[Files, Tag("path")]
+    | Annotated[CustomSink, Tag("sink")],
+    Discriminator(_kind),
+]
+
+
+class Pipeline(DeclarationModel):
+    """A pipeline: one source, a parse, perhaps a transform, one or more sinks, and when it runs.
+
+    Args:
+        name: letters, digits, ``_``, ``-`` and ``.``; also the DAG's id.
+        source: where records come from.
+        parse: a ready-made parser (`Bytes`, `Text`, `Json`, `Regex`), or ``module:function`` from Arrow record batch
+            (``topic, partition, offset, timestamp, timestamp_type, key, value, headers``) to Arrow record batch,
+            one row per input row, in order.
+        record: columns and PostgreSQL types of what the function ``parse`` gives (not for a ready-made parser).
+        explode: name of a list column of ``parse`` whose elements become rows of their own, numbered ``_row``.
+        transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict by table.
+        sinks: target tables, and `KafkaTopic`, `Files` and `CustomSink`, which show an epoch after its commit.
+        state: tables of keyed state. The transform is called with a dict of DataFrames by table too, the state of the
+            keys that the epoch's records have, and gives a DataFrame of the rows to keep for each, or none; a row with
+            a true ``_deleted`` is forgotten.
+        windows: aggregates per window of event time, in place of a transform.
+        bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
+        schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron text, ``@continuous``, or None for
+            manual runs. Where it is left out, a profile or the settings file may give an interval.
+        postgres_connection, spark_connection: Airflow connection ids.
+        writer_connection: id of the connection that the Spark job is given, whose login is a member of
+            ``epochline_writer`` and can do nothing but stage; not set: the job gets ``postgres_connection``.
+        settings: time-outs, pauses, restarts and the rest of what holds for its epochs.
+        profile: name of a configuration of the documents, which stands in for what ``settings`` leave out.
+        commit_statement_timeout, lock_timeout: of the commit's transaction.
+        spark_conf: further Spark settings.
+        tags: tags of the DAG.
+    """
+
+    name: str
+    source: KafkaSource
+    parse: str | ReadyMadeParser
+    sinks: tuple[DeclaredSink, ...] = Field(min_length=1)
+    record: dict[str, str] = Field(default_factory=dict)
+    explode: str | None = None
+    transform: str | None = None
+    state: tuple[StateTable, ...] = ()
+    windows: Windowed | None = None
+    bad_records: Literal["fail", "quarantine"] = "fail"
+    schedule: timedelta | str | None = None
+    postgres_connection: str = "epochline_postgres"
+    spark_connection: str = "spark_default"
+    writer_connection: str | None = None
+    settings: Settings = Settings()
+    profile: str | None = None
+    commit_statement_timeout: timedelta = timedelta(minutes=15)
+    lock_timeout: timedelta = timedelta(seconds=30)
+    spark_conf: dict[str, str] = Field(default_factory=dict)
+    tags: tuple[str, ...] = ("epochline",)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_dag_id(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name):
+            raise ValueError(f"{name!r}: up to 100 letters, digits, _ . -, beginning with a letter or digit")
+        return name
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _duration_may_be_text(cls, schedule: Any) -> Any:
+        if isinstance(schedule, str) and re.match(r"^-?P[\dT]", schedule):
+            schedule = TypeAdapter(timedelta).validate_python(schedule)
+        if isinstance(schedule, timedelta) and schedule <= timedelta(0):
+            raise ValueError(f"an interval must be longer than nothing, got {schedule}")
+        return schedule
+
+    @field_validator("settings")
+    @classmethod
+    def _schedule_is_the_interval(cls, settings: Settings) -> Settings:
+        if settings.interval is not None:
+            raise ValueError("interval: a declaration says it as schedule=")
+        return settings
+
+    @field_validator("profile")
+    @classmethod
+    def _profile_exists(cls, name: str | None) -> str | None:
+        return None if name is None else find_profile(name).name
+
+    @field_validator("record")
+    @classmethod
+    def _record_is_known(cls, record: dict[str, str]) -> dict[str, str]:
+        return check_columns(record)
+
+    @field_validator("parse", "transform")
+    @classmethod
+    def _functions_exist(cls, value: Any) -> Any:
+        return check_reference(value) if isinstance(value, str) else value
+
+    @field_validator("sinks", "state", mode="before")
+    @classmethod
+    def _one_table_may_stand_alone(cls, tables: Any) -> Any:
+        return (tables,) if isinstance(tables, DeclarationModel) else tables
+
+    @model_validator(mode="after")
+    def _record_and_sinks_agree(self) -> Self:
+        if isinstance(self.parse, str) and not self.record:
+            raise ValueError("record: say which columns and types the function gives that parse names")
+        if not isinstance(self.parse, str) and self.record:
+            raise ValueError("record: a ready-made parser brings its own columns; take it out")
+        if not isinstance(self.parse, str):
+            try:
+                check_columns(self.parse.record)
+            except ValueError as error:
+                raise ValueError(f"parse: {error}") from error
+        if isinstance(self.source.startup, FromGroup) and self.source.startup.group == self.consumer_group:
+            raise ValueError(
+                f"source.startup: {self.consumer_group} is the group that epochline mirrors this pipeline's heads to;"
+                " name the group of the job that read the topic before"
+            )
+        if self.windows is not None:
+            if self.transform is not None:
+                raise ValueError("windows: stand in place of a transform; take one of them out")
+            self.windows.check(self.parsed_columns, self.sinks)
+        tables = [split_table(sink.table) for sink in self.tables]
+        if len(set(tables)) != len(tables):
+            raise ValueError("sinks: a table is named twice" + (", or is state too" if self.states else ""))
+        names = [sink.name for sink in self.post_commit_sinks]
+        if len(set(names)) != len(names):
+            raise ValueError("sinks: a topic, a path or an own sink is named twice")
+        self._check_state()
+        for sink in (*self.targets, *self.states):
+            if split_table(sink.table)[0] == OUTBOX:
+                raise ValueError(f"sinks.{sink}: the schema {OUTBOX} is not for targets")
+            self._check_sink(sink)
+        for late in self.post_commit_sinks:
+            self._check_post_commit_sink(late)
+        return self
+
+    def _check_post_commit_sink(self, sink: KafkaTopic | ExternalSink) -> None:
+        if self.is_transformed:
+            if sink.select is not None:
+                raise ValueError(f"sinks.{sink}.select: with a transform, give each sink its rows there")
+            return
+        if sink.aggregated:
+            raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
+        wanted = sink.record if isinstance(sink, KafkaTopic) else sink.columns
+        missing = [name for name in wanted if name not in self.parsed_columns]
+        if missing and sink.select is None:
+            raise ValueError(
+                f"sinks.{sink}.columns: the record has no {', '.join(missing)}; it has"
+                f" {', '.join(self.parsed_columns)}. Rename them in parse, or give the sink a select"
+            )
+
+    def _check_state(self) -> None:
+        if self.state and self.transform is None:
+            raise ValueError("state: only a transform reads and writes state; name one")
+        for state in self.state:
+            missing = [name for name in state.key if name not in self.parsed_columns]
+            if missing and state.keys is None:
+                raise ValueError(
+                    f"state.{state}.key: the record has no {', '.join(missing)}; name a function in keys that makes"
+                    " the keys of the records"
+                )
+
+    def _check_sink(self, sink: PostgresTable) -> None:
+        if self.is_transformed:
+            if sink.select is not None:
+                raise ValueError(f"sinks.{sink}.select: with a transform, give each table its rows there")
+            missing = [name for name in sink.order_by if name not in {**self.parsed_columns, **(sink.columns or {})}]
+            if missing:
+                raise ValueError(
+                    f"sinks.{sink}.order_by: {', '.join(missing)} is a column neither of the record nor of the table,"
+                    " so"
+                    " its type is not known; name it in columns"
+                )
+            return
+        if sink.aggregated:
+            raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
+        columns = self.parsed_columns
+        missing = [name for name in sink.order_by if name not in columns]
+        if missing:
+            raise ValueError(f"sinks.{sink}.order_by: {', '.join(missing)} is not a column of the record")
+        if sink.select is None and sink.columns is not None:
+            missing = [name for name in sink.columns if name not in columns]
+            if missing:
+                raise ValueError(
+                    f"sinks.{sink}.columns: the record has no {', '.join(missing)}; it has {', '.join(columns)}."
+                    " Rename them in parse, or give the sink a select"
+                )
+
+    @property
+    def parsed_columns(self) -> dict[str, str]:
+        """Columns and types of the parsed record."""
+        return self.record if isinstance(self.parse, str) else self.parse.record
+
+    @property
+    def targets(self) -> tuple[PostgresTable, ...]:
+        """The sinks that are tables."""
+        return tuple(sink for sink in self.sinks if isinstance(sink, PostgresTable))
+
+    @property
+    def topics(self) -> tuple[KafkaTopic, ...]:
+        """The sinks that are topics."""
+        return tuple(sink for sink in self.sinks if isinstance(sink, KafkaTopic))
+
+    @property
+    def outboxes(self) -> tuple[Outbox, ...]:
+        """The tables that hold what is still to be sent, one per topic."""
+        return tuple(topic.outbox(self.name) for topic in self.topics)
+
+    @property
+    def external(self) -> tuple[ExternalSink, ...]:
+        """The sinks that Spark writes beside the database."""
+        return tuple(sink for sink in self.sinks if isinstance(sink, ExternalSink))
+
+    @property
+    def post_commit_sinks(self) -> tuple[KafkaTopic | ExternalSink, ...]:
+        """The sinks that show an epoch after its commit, by roll-forward."""
+        return (*self.topics, *self.external)
+
+    @property
+    def tables(self) -> tuple[PostgresTable, ...]:
+        """Every table that an epoch writes: the targets, the outboxes, then the state."""
+        return (*self.targets, *self.outboxes, *self.states)
+
+    @property
+    def written(self) -> tuple[PostgresTable, ...]:
+        """Everything that an epoch's rows are made for: every table, then what lies beside the database."""
+        return (*self.tables, *(sink.rows for sink in self.external))
+
+    @property
+    def states(self) -> tuple[StateTable, ...]:
+        """Every table of keyed state: those that are declared, and that of the windows still open."""
+        if self.windows is None:
+            return self.state
+        return (
+            *self.state,
+            self.windows.open_windows(self.sinks),
+        )
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether rows are made from all of an epoch's records, and belong to no single one any more."""
+        return self.transform is not None or self.windows is not None
+
+    @property
+    def consumer_group(self) -> str:
+        """The consumer group that mirrors the heads for monitors (S11); it is never read as a start."""
+        return consumer_group(self.name)
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """What a worker is told of it."""
+        windows = self.windows
+        return PipelineSpec(
+            name=self.name,
+            parse=self.parse if isinstance(self.parse, str) else self.parse.spec,
+            parsed_columns=self.parsed_columns,
+            explode=self.explode,
+            bad_records=self.bad_records,
+            is_transformed=self.is_transformed,
+            sinks=tuple(sink.spec for sink in self.written),
+            external=tuple(sink.spec for sink in self.external),
+            event_time=None if windows is None else windows.time.column,
+            required=() if windows is None else windows.required,
+        )
+
+    def stored(self) -> str:
+        """The declaration as canonical JSON: what the ledger keeps and `declaration_hash` is made of."""
+        fields = self.model_dump(
+            mode="json", exclude={name for name in ("state", "windows") if not getattr(self, name)}
+        )
+        for table in (*fields["sinks"], *fields.get("state", ())):
+            # Left out where it says nothing, as in declarations that are in ledgers already.
+            if "before_images" in table and not table["before_images"]:
+                del table["before_images"]
+            # What a reader of files or of JSON text sees has the declared order, which objects lose in the ledger.
+            for held in (table, table.get("value", {})):
+                if "table" not in table and held.get("columns"):
+                    held["columns"] = list(held["columns"].items())
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_stored(cls, body: str) -> Pipeline:
+        """Read a declaration from the ledger; the functions it names are not looked up again."""
+        fields = {name: value for name, value in json.loads(body).items() if name not in _FORMER_FIELDS}
+        reading = reading_back.set(True)
+        try:
+            return cls.model_validate_json(json.dumps(fields))
+        finally:
+            reading_back.reset(reading)
+
+    @property
+    def declaration_hash(self) -> str:
+        """Sixteen hexadecimal digits that change with any field of the declaration."""
+        return hashlib.sha256(self.stored().encode()).hexdigest()[:16]

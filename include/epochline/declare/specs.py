@@ -1,0 +1,174 @@
+"""What a Spark worker is told of a declaration: plain values, which the declaration's own classes give as ``spec``.
+
+A declaration is checked on the driver. A worker reads no more than these values, so that it does not import the
+library that checked them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesSpec:
+    """See `epochline.declare.parsers.Bytes`."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSpec:
+    """See `epochline.declare.parsers.Text`."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonSpec:
+    """See `epochline.declare.parsers.Json`."""
+
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegexSpec:
+    """See `epochline.declare.parsers.Regex`. ``columns`` has every named group of the pattern."""
+
+    pattern: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroSpec:
+    """See `epochline.declare.parsers.Avro`."""
+
+    columns: Mapping[str, str]
+    subject: str | None
+    schema: Mapping[str, Any] | None
+    registry: str
+
+
+FormatSpec = BytesSpec | TextSpec | JsonSpec | AvroSpec
+"""How the values of a topic are made."""
+
+ParserSpec = FormatSpec | RegexSpec
+"""How records are parsed by a ready-made parser."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """See `epochline.declare.table.PostgresTable`. The rows of a sink beside the database have one too."""
+
+    table: str
+    mode: str
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+    measures: tuple[str, ...]
+    on_tombstone: str | None
+    select: str | None
+
+    def __str__(self) -> str:
+        return self.table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """See `epochline.declare.topic.KafkaTopic`."""
+
+    name: str
+    """How the ledger names the sink."""
+    topic: str
+    value: FormatSpec
+    record: Mapping[str, str]
+    """Columns and types that are taken from the rows."""
+    key: tuple[str, ...]
+    headers: Mapping[str, str]
+    partition: str | None
+    order_by: tuple[str, ...]
+    select: str | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxSpec:
+    """See `epochline.declare.topic.Outbox`."""
+
+    table: str
+    topic: TopicSpec
+    aggregated: bool
+
+    def __str__(self) -> str:
+        return self.table
+
+
+SinkSpec = TableSpec | OutboxSpec
+"""What an epoch's rows are made for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesSpec:
+    """See `epochline.declare.external.Files`."""
+
+    name: str
+    """How the ledger names the sink."""
+    path: str
+    format: str
+    written: Mapping[str, str]
+    """Columns and types of the rows that a writer is given."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSinkSpec:
+    """See `epochline.declare.external.CustomSink`."""
+
+    name: str
+    """How the ledger names the sink."""
+    sink: str
+    options: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ExternalSpec = FilesSpec | CustomSinkSpec
+"""A sink that Spark writes beside the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """See `epochline.declare.pipeline.Pipeline`.
+
+    Args:
+        name: its name.
+        parse: a ready-made parser, or ``module:function``.
+        parsed_columns: columns and types of the parsed record.
+        explode: the list column whose elements become rows.
+        bad_records: ``fail`` or ``quarantine``.
+        is_transformed: whether a transform or windows make the rows.
+        sinks: everything that an epoch's rows are made for.
+        beside: the sinks that Spark writes beside the database.
+        event_time: the column of a record's time, where there are windows.
+        required: the columns without which a record belongs to no window.
+    """
+
+    name: str
+    parse: str | ParserSpec
+    parsed_columns: Mapping[str, str]
+    explode: str | None
+    bad_records: str
+    is_transformed: bool
+    sinks: tuple[SinkSpec, ...]
+    external: tuple[ExternalSpec, ...]
+    event_time: str | None
+    required: tuple[str, ...]
+
+    def sink(self, table: str) -> SinkSpec:
+        """What the rows of a table, an outbox or a sink beside the database are made for."""
+        return next(sink for sink in self.sinks if sink.table == table)

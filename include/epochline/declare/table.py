@@ -1,0 +1,146 @@
+"""Target tables, as a declaration names them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from epochline.declare.base import DeclarationModel, check_columns, check_identifier, check_reference
+from epochline.declare.columns import INTEGERS, LINEAGE, ColumnType, parse_type
+from epochline.declare.names import order_column, split_table
+from epochline.declare.specs import SinkSpec, TableSpec
+
+Mode = Literal["append", "upsert", "add", "replace"]
+
+
+class PostgresTable(DeclarationModel):
+    """One target table and what writing to it means (protocol, "What a sink mode means").
+
+    Args:
+        table: ``table`` (in ``public``) or ``schema.table``.
+        mode: ``append``; ``upsert`` by ``key``, the highest ``order_by`` winning; ``add``, which sums ``measures`` per
+            ``key``; ``replace``, which puts the epoch's rows in place of all rows.
+        columns: names and PostgreSQL types; ``epochline migrate`` makes the table. None: the table exists, and its
+            columns are taken from the database at every plan.
+        key: columns of the key (``upsert``, ``add``).
+        order_by: columns whose highest value wins (``upsert``); by default the record's offset.
+        measures: columns that are summed (``add``): integer or numeric.
+        tombstone: what a record without a value does to an upsert target; ``delete`` unless said otherwise. A row that
+            a ``parse`` or ``transform`` gives with a true ``_deleted`` deletes its key in any case.
+        lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
+        aggregated: rows of a ``transform`` that belong to no single record: they carry ``_epoch`` alone.
+        before_images: for how many of the newest epochs the rows that they replaced are kept, so that ``epochline
+            restore`` can put them back (``upsert``, ``add``). Rows of mode ``append`` need no such thing.
+        select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
+            the columns are taken by name.
+    """
+
+    table: str
+    mode: Mode = "append"
+    columns: dict[str, str] | None = None
+    key: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+    tombstone: Literal["delete", "ignore", "quarantine"] | None = None
+    lineage: bool = True
+    aggregated: bool = False
+    before_images: int = Field(default=0, ge=0)
+    select: str | None = None
+
+    @field_validator("key", "order_by", "measures", mode="before")
+    @classmethod
+    def _one_name_may_stand_alone(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names
+
+    @field_validator("table")
+    @classmethod
+    def _table_is_a_name(cls, table: str) -> str:
+        for part in split_table(table):
+            check_identifier(part)
+        schema = split_table(table)[0]
+        # Names that begin with pg_ are PostgreSQL's own: its catalogue, and the temporary tables of other sessions.
+        if schema in ("epochline", "epochline_staging", "information_schema") or schema.startswith("pg_"):
+            raise ValueError(f"the schema of {table!r} is not for targets")
+        return table
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_are_known(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        if columns is not None and not columns:
+            raise ValueError("name at least one, or leave it out for a table that exists")
+        return None if columns is None else check_columns(columns)
+
+    @field_validator("select")
+    @classmethod
+    def _select_exists(cls, select: str | None) -> str | None:
+        return None if select is None else check_reference(select)
+
+    @model_validator(mode="after")
+    def _mode_has_what_it_needs(self) -> Self:
+        wanted = {"upsert": {"key"}, "add": {"key", "measures"}}.get(self.mode, set())
+        allowed = wanted | ({"order_by"} if self.mode == "upsert" else set())
+        for field in ("key", "measures", "order_by"):
+            given = getattr(self, field)
+            if field in wanted and not given:
+                raise ValueError(f"{field}: mode {self.mode!r} needs it")
+            if given and field not in allowed:
+                raise ValueError(f"{field}: mode {self.mode!r} has no use for it; take it out")
+        if self.tombstone is not None and self.mode != "upsert":
+            raise ValueError(f"tombstone: only mode 'upsert' knows tombstones, not {self.mode!r}")
+        if self.before_images and self.mode not in ("upsert", "add"):
+            raise ValueError(f"before_images: mode {self.mode!r} has no use for them; take it out")
+        if self.mode == "add" and self.aggregated:
+            raise ValueError("aggregated: rows of mode 'add' are sums already; take it out")
+        if self.columns is None:
+            return self
+        for field in ("key", "measures"):
+            strangers = [name for name in getattr(self, field) if name not in self.columns]
+            if strangers:
+                raise ValueError(f"{field}: {', '.join(strangers)} is not among the columns")
+        for name in self.measures:
+            if parse_type(self.columns[name]).name not in INTEGERS | {"numeric"}:
+                raise ValueError(
+                    f"measures: {name} is {self.columns[name]}; only integer and numeric columns add exactly"
+                )
+        if self.mode == "add":
+            neither = [c for c in self.columns if c not in (*self.key, *self.measures)]
+            if neither or set(self.key) & set(self.measures):
+                raise ValueError(
+                    f"columns: in mode 'add' each is of the key or a measure; check {', '.join(neither) or 'key'}"
+                )
+        return self
+
+    @property
+    def on_tombstone(self) -> Literal["delete", "ignore", "quarantine"] | None:
+        """What a record without a value does; None where the mode takes it as a row like any other."""
+        return (self.tombstone or "delete") if self.mode == "upsert" else None
+
+    @property
+    def carried_lineage(self) -> dict[str, str]:
+        """The ``_`` columns that this sink's staging and target carry beside the declared ones."""
+        if self.mode == "add" or not self.lineage:
+            return {}
+        return {"_epoch": LINEAGE["_epoch"]} if self.aggregated else dict(LINEAGE)
+
+    @property
+    def spec(self) -> SinkSpec:
+        """What a worker is told of it."""
+        return TableSpec(
+            table=self.table,
+            mode=self.mode,
+            key=self.key,
+            order_by=self.order_by,
+            measures=self.measures,
+            on_tombstone=self.on_tombstone,
+            select=self.select,
+        )
+
+    def __str__(self) -> str:
+        return self.table
+
+
+def order_columns(sink: PostgresTable, record: dict[str, str]) -> dict[str, ColumnType]:
+    """The ``_order_…`` columns of an upsert sink with a declared order, by name."""
+    kinds = {**(sink.columns or {}), **record}
+    return {order_column(name): parse_type(kinds[name]) for name in sink.order_by if name in kinds}

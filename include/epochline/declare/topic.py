@@ -1,0 +1,167 @@
+"""Kafka topics as sinks, as a declaration names them."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from epochline.declare.base import DeclarationModel, check_columns, check_reference, in_order
+from epochline.declare.columns import LINEAGE, STAGED_PLACE, parse_type
+from epochline.declare.names import OUTBOX, outbox_table
+from epochline.declare.parsers import ValueFormat
+from epochline.declare.restart import Duration
+from epochline.declare.specs import OutboxSpec, TopicSpec
+from epochline.declare.table import PostgresTable
+
+CONTROL_TOPIC = "epochline.markers"
+"""Compacted topic of one partition: the last marker of each pipeline and sink, written with what it marks."""
+
+
+class Outbox(PostgresTable):
+    """The table that holds what is still to be sent to a topic; rows come with the epoch's commit.
+
+    Columns: ``key bytea, value bytea, headers text`` (JSON: a list of [name, base64 of the value or null]),
+    ``partition integer`` (NULL: the partitioner chooses), ``order_1, …`` for each column of ``order_by``, the lineage,
+    and ``_part integer, _seq bigint`` (`epochline.declare.columns.STAGED_PLACE`).
+    """
+
+    topic: KafkaTopic
+
+    @property
+    def spec(self) -> OutboxSpec:
+        """What a worker is told of it."""
+        return OutboxSpec(table=self.table, topic=self.topic.spec, aggregated=self.aggregated)
+
+
+class KafkaTopic(DeclarationModel):
+    """A topic that an epoch's rows are published to, in one Kafka transaction per epoch (P9 to P13, K16 to K19).
+
+    Args:
+        topic: its name; it must exist.
+        value: `Bytes`, `Text`, `Json` or `Avro`: which columns make a record's value, and how.
+        key: columns of the key: one is sent as its text (``bytea`` as it is), several as a JSON object. None: no key.
+        headers: by header, the column that it takes its value from.
+        partition: column with the partition's number; by default the key decides, as with Kafka's own producer.
+        columns: names and types of columns that key, headers, partition or order need and the value has not.
+        order_by: columns by which an epoch's records are sent; by default in the order in which they were read.
+            Records of one key are sent in this order.
+        select: ``module:function`` from parsed batch to the batch with these columns; by default they are taken by
+            name.
+        aggregated: rows of a ``transform`` that belong to no single record.
+        semantics: ``at_least_once`` sends without a transaction and waives INV-5 for this topic: a crash repeats.
+        transaction_timeout: Kafka's ``transaction.timeout.ms`` (K17 to K19): at most what the broker allows, 15 min
+            by default. An epoch whose outbox would take more than half of it is refused at the seal.
+        max_unpublished_epochs: as long as so many epochs are not published, none is planned.
+        connection: id of the connection of the brokers.
+    """
+
+    topic: str
+    value: ValueFormat
+    key: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict)
+    partition: str | None = None
+    columns: dict[str, str] = Field(default_factory=dict)
+    order_by: tuple[str, ...] = ()
+    select: str | None = None
+    aggregated: bool = False
+    semantics: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    transaction_timeout: Duration = timedelta(minutes=15)
+    max_unpublished_epochs: int = Field(default=100, ge=1)
+    connection: str = "epochline_kafka"
+
+    @field_validator("topic")
+    @classmethod
+    def _topic_is_a_name(cls, topic: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in (".", ".."):
+            raise ValueError(f"Kafka allows no topic named {topic!r} (letters, digits, . _ -, up to 249)")
+        if topic == CONTROL_TOPIC:
+            raise ValueError(f"{topic} holds the markers of every pipeline; publish to another topic")
+        return topic
+
+    @field_validator("key", "order_by", mode="before")
+    @classmethod
+    def _one_name_may_stand_alone(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names
+
+    _ordered = field_validator("columns", mode="before")(in_order)
+
+    @field_validator("columns")
+    @classmethod
+    def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
+        return check_columns(columns)
+
+    @field_validator("select")
+    @classmethod
+    def _select_exists(cls, select: str | None) -> str | None:
+        return None if select is None else check_reference(select)
+
+    @model_validator(mode="after")
+    def _every_column_is_known(self) -> Self:
+        for field, names in {
+            "key": self.key,
+            "headers": tuple(self.headers.values()),
+            "partition": (self.partition,) if self.partition else (),
+            "order_by": self.order_by,
+        }.items():
+            missing = [name for name in names if name not in self.record]
+            if missing:
+                raise ValueError(f"{field}: {', '.join(missing)} is not among the columns; name it in columns")
+        if self.partition and parse_type(self.record[self.partition]).name not in ("smallint", "integer"):
+            raise ValueError(f"partition: {self.partition} is {self.record[self.partition]}; it must be an integer")
+        if self.transaction_timeout < timedelta(seconds=1):
+            raise ValueError("transaction_timeout: must be a second at least")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How the ledger names the sink."""
+        return f"kafka:{self.topic}"
+
+    @property
+    def record(self) -> dict[str, str]:
+        """Columns and types that are taken from the rows: those of the value, then the others."""
+        return {**self.value.record, **self.columns}
+
+    @property
+    def spec(self) -> TopicSpec:
+        """What a worker is told of it."""
+        return TopicSpec(
+            name=self.name,
+            topic=self.topic,
+            value=self.value.spec,
+            record=self.record,
+            key=self.key,
+            headers=self.headers,
+            partition=self.partition,
+            order_by=self.order_by,
+            select=self.select,
+        )
+
+    def transactional_id(self, pipeline: str) -> str:
+        """Kafka's ``transactional.id``, the same for every process: who begins with it fences who had it."""
+        # Names may hold dots, so that a dot between them would let two sinks fence each other.
+        return f"epochline.{pipeline}:{self.topic}"
+
+    def outbox(self, pipeline: str) -> Outbox:
+        """The table that holds what is still to be sent."""
+        columns = {"key": "bytea", "value": "bytea", "headers": "text", "partition": "integer"}
+        columns |= {f"order_{at}": self.record[name] for at, name in enumerate(self.order_by, 1)}
+        return Outbox(
+            table=f"{OUTBOX}.{outbox_table(pipeline, self.topic)}",
+            columns=columns,
+            aggregated=self.aggregated,
+            topic=self,
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def sending_order(outbox: Outbox) -> tuple[str, ...]:
+    """Columns of an outbox in whose order an epoch's records are sent: as declared, then read, then staged."""
+    declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
+    read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
+    return declared + read + tuple(STAGED_PLACE)

@@ -1,0 +1,174 @@
+"""Jars for Kafka and Spark: named by two Ivy files, locked by checksum, cached once per machine.
+
+The Ivy that ships inside pyspark fetches them, so that no Maven is needed. Each set is retrieved into a draft
+folder, checked against its lock file and then renamed: a folder of the final name is complete and genuine,
+and an interruption leaves nothing that a later call would trust.
+
+``python -m epochline.local.jars`` fills the cache, so that nothing is downloaded later.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from epochline.errors import StackError
+from epochline.local.java import find_java
+
+_IVY = Path(__file__).with_name("ivy")
+
+
+def cache_folder() -> Path:
+    """`$EPOCHLINE_CACHE`, or `epochline` under `$XDG_CACHE_HOME` or `~/.cache`: outside any checkout."""
+    chosen = os.environ.get("EPOCHLINE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "epochline"
+
+
+def kafka_jars(report: Callable[[str], None] | None = None) -> list[Path]:
+    """The class path of the broker; downloaded at the first call on this machine, instant afterwards."""
+    return JarSet("kafka").ensure(report)
+
+
+def spark_jars(report: Callable[[str], None] | None = None) -> list[Path]:
+    """The jars of Spark's Kafka source; downloaded at the first call on this machine, instant afterwards."""
+    return JarSet("spark").ensure(report)
+
+
+class JarSet:
+    """The jars that one lock file lists."""
+
+    def __init__(self, name: str, lock: str | None = None, cache: Path | None = None) -> None:
+        """Read the lock file of a set; the other arguments stand in for it and the cache in tests."""
+        self.name = name
+        text = (_IVY / f"{name}.sha256").read_text() if lock is None else lock
+        self.expected: Mapping[str, str] = {
+            file: digest for digest, file in (line.split() for line in text.splitlines() if line)
+        }
+        self._cache = cache or cache_folder()
+        # A changed lock is another folder: checkouts of two versions share a cache without harm.
+        self.folder = self._cache / "jars" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def ensure(self, report: Callable[[str], None] | None = None) -> list[Path]:
+        """The jars, verified.
+
+        Raises:
+            StackError: they cannot be fetched, or one differs from the lock (it is deleted, so that the next
+                call fetches it again).
+        """
+        if not self._complete():
+            try:
+                self._cache.mkdir(parents=True, exist_ok=True)
+                with _locked(self._cache / "lock"):
+                    if not self._complete():
+                        self._fetch(report)
+            except OSError as error:
+                raise StackError(
+                    f"the jar cache {self._cache} cannot be written: {error.strerror}; set EPOCHLINE_CACHE "
+                    "to a folder you own"
+                ) from error
+        return [self.folder / name for name in self.expected]
+
+    def verify(self, folder: Path) -> None:
+        """Check a folder against the lock; a jar that differs is deleted, in Ivy's cache as well."""
+        found = {path.name for path in folder.glob("*.jar")}
+        if found != set(self.expected):
+            missing, extra = sorted(set(self.expected) - found), sorted(found - set(self.expected))
+            raise StackError(
+                f"the {self.name} jars are not those of the lock file: missing {missing}, not listed {extra}"
+            )
+        wrong = [
+            name
+            for name, digest in self.expected.items()
+            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest
+        ]
+        if not wrong:
+            return
+        for name in wrong:
+            for copy in (folder / name, *(self._cache / "ivy").rglob(name)):
+                copy.unlink(missing_ok=True)
+        raise StackError(
+            f"these {self.name} jars differ from their recorded checksums and were deleted: "
+            f"{', '.join(sorted(wrong))}; run the command "
+            "again to fetch them anew, and if it happens again, do not trust your repository"
+        )
+
+    def _complete(self) -> bool:
+        return all((self.folder / name).is_file() for name in self.expected)
+
+    def _fetch(self, report: Callable[[str], None] | None) -> None:
+        java = find_java()
+        if report is not None:
+            report(f"fetching {len(self.expected)} {self.name} jars into {self._cache} (once per machine)")
+        self.folder.parent.mkdir(exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
+        try:
+            command = [
+                str(java.executable), "-jar", str(_ivy()), "-ivy", str(_IVY / f"{self.name}.xml"),
+                "-cache", str(self._cache / "ivy"), "-types", "jar", "bundle",
+                "-retrieve", f"{draft}/[artifact]-[revision].[ext]",
+            ]  # fmt: skip
+            settings = os.environ.get("EPOCHLINE_IVY_SETTINGS")
+            if settings:
+                command += ["-settings", settings]
+            answer = subprocess.run(command, capture_output=True, text=True, check=False)
+            if answer.returncode != 0:
+                raise StackError(
+                    f"the {self.name} jars could not be fetched: {_cause(answer.stdout + answer.stderr)}. "
+                    "Check the network; behind a mirror, name an Ivy settings file in EPOCHLINE_IVY_SETTINGS"
+                )
+            self.verify(draft)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            draft.chmod(0o755)
+            draft.rename(self.folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def installed_pyspark() -> Path:
+    """The folder of the installed package, found without importing it, which takes a second.
+
+    Raises:
+        StackError: it is not installed.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise StackError("pyspark is not installed in this Python; run `make setup`")
+    return Path(spec.origin).parent
+
+
+def _ivy() -> Path:
+    found = sorted(installed_pyspark().glob("jars/ivy-*.jar"))
+    if not found:
+        raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")
+    return found[-1]
+
+
+def _cause(output: str) -> str:
+    telling = [
+        line.strip()
+        for line in output.splitlines()
+        if any(word in line for word in ("Exception", "not found", "FAILED"))
+    ]
+    return "; ".join(dict.fromkeys(telling[:3])) or "Ivy gave no reason"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    spark_jars(print)
+    kafka_jars(print)

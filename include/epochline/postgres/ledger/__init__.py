@@ -1,0 +1,1 @@
+"""The ledger: one adapter for each side of `epochline.ports.Transaction`, and its migrations."""

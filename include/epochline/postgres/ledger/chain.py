@@ -1,0 +1,116 @@
+"""Committed ranges: the adapter behind `epochline.ports.Chain`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+
+
+class PostgresChain:
+    """The chain of each partition, kept whole by the constraints of its table (INV-1)."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
+        rows = execute(self._connection, "heads", pipeline=pipeline, generation=generation)
+        return [
+            Head(
+                tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
+                origin=row.origin,
+                next_offset=row.next_offset,
+                epoch_id=row.epoch_id,
+                leader_epoch=row.leader_epoch,
+            )
+            for row in rows
+        ]
+
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
+        rows = execute(self._connection, "reached", pipeline=pipeline, generation=generation, epoch_id=epoch_id)
+        return [
+            Head(
+                tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
+                origin=row.begins,
+                next_offset=row.ends,
+                leader_epoch=row.leader_epoch,
+            )
+            for row in rows
+        ]
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        execute(
+            self._connection, "write_origin",
+            pipeline=pipeline, generation=generation, topic=origin.tp.topic, topic_id=origin.tp.topic_id,
+            partition=origin.tp.partition, offset=origin.offset, chosen_by=origin.chosen_by,
+            leader_epoch=origin.leader_epoch,
+        )  # fmt: skip
+
+    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+        begun = Origin(tp=head.tp, offset=head.origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch)
+        self.write_origin(pipeline, generation, begun)
+        self.link(pipeline, generation, head)
+
+    def link(self, pipeline: str, generation: int, head: Head) -> None:
+        """Write what was committed between the head's origin and its next offset as one range of the generation."""
+        if head.next_offset > head.origin:
+            execute(
+                self._connection, "carry_over",
+                pipeline=pipeline, generation=generation, topic=head.tp.topic, topic_id=head.tp.topic_id,
+                partition=head.tp.partition, start_offset=head.origin, until_offset=head.next_offset,
+                leader_epoch=head.leader_epoch,
+            )  # fmt: skip
+
+    def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
+        rows = execute(
+            self._connection, "epochs_within",
+            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
+            start=offsets.start, until=offsets.until,
+        )  # fmt: skip
+        return [row.epoch_id for row in rows]
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        moved = execute(
+            self._connection, "advance_head",
+            pipeline=epoch.pipeline, generation=epoch.generation, topic=planned.tp.topic,
+            topic_id=planned.tp.topic_id, partition=planned.tp.partition, start_offset=planned.range.start,
+            until_offset=planned.range.until, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
+        )  # fmt: skip
+        return moved.rowcount == 1
+
+    def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
+        moved = execute(
+            self._connection, "declare_lost",
+            pipeline=pipeline, generation=generation, topic=lost.tp.topic, topic_id=lost.tp.topic_id,
+            partition=lost.tp.partition, start_offset=lost.range.start, until_offset=lost.range.until,
+            leader_epoch=lost.leader_epoch,
+        )  # fmt: skip
+        return moved.rowcount == 1
+
+    def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        where = {
+            "pipeline": epoch.pipeline, "generation": epoch.generation, "topic_id": planned.tp.topic_id,
+            "partition": planned.tp.partition, "start_offset": planned.range.start,
+            "until_offset": planned.range.until,
+        }  # fmt: skip
+        # Between the two statements the oldest range starts where none ends; the key is checked after both.
+        execute(self._connection, "defer_chain")
+        if execute(self._connection, "move_origin_back", **where).rowcount != 1:
+            return False
+        execute(
+            self._connection, "insert_before_origin", **where,
+            topic=planned.tp.topic, epoch_id=epoch.epoch_id, leader_epoch=planned.leader_epoch,
+        )  # fmt: skip
+        execute(self._connection, "check_chain")
+        return True
+
+    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+        found = execute(
+            self._connection, "superseded_until",
+            pipeline=pipeline, generation=generation, topic_id=tp.topic_id, partition=tp.partition,
+        )  # fmt: skip
+        return int(found.scalar_one())

@@ -1,0 +1,45 @@
+"""Settings of epochs, and what failed: the adapter behind `epochline.ports.History`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from epochline.ports import PAUSE_AFTER_FAILURES, Aborts
+from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.epoch import Epoch
+
+
+class PostgresHistory:
+    """Read from the rows of epochs, attempts and actions; nothing is counted twice or kept apart."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        execute(
+            self._connection, "keep_settings",
+            pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, settings=json.dumps(settings),
+        )  # fmt: skip
+
+    def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
+        found: Mapping[str, Mapping[str, Any]] = execute(
+            self._connection, "settings_of_epoch", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id
+        ).scalar_one()
+        return found
+
+    def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
+        left = execute(self._connection, "pause_left", pipeline=pipeline, pause=pause.total_seconds()).scalar_one()
+        return left or timedelta(0)
+
+    def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
+        seconds = interval.total_seconds()
+        return int(execute(self._connection, "failed_attempts", pipeline=pipeline, interval=seconds).scalar_one())
+
+    def aborts(self, pipeline: str) -> Aborts:
+        row = execute(self._connection, "aborts", pipeline=pipeline, pause=PAUSE_AFTER_FAILURES).one()
+        return Aborts(in_a_row=row.in_a_row, ever=row.ever)

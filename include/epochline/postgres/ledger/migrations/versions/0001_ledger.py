@@ -1,0 +1,17 @@
+"""The ledger's first version: pipelines, epochs, the chain, attempts, parts, quarantine, views.
+
+Revision ID: 0001
+"""
+
+from epochline.postgres.ledger.forward import downgrade, run_script
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+__all__ = ["downgrade", "upgrade"]
+
+
+def upgrade() -> None:
+    """Create everything in ``0001_ledger.sql``."""
+    run_script(__file__)

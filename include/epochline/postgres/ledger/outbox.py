@@ -1,0 +1,81 @@
+"""What a topic's publisher asks the ledger: the rows that are due, and which markers it knows."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.names import split_table
+from epochline.declare.topic import Outbox, sending_order
+from epochline.postgres.queries.statements import run as execute
+
+_AT_ONCE = 5_000
+_GIVING_UP = timedelta(minutes=5)
+
+OutboxRow = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int | None]
+"""Key, value, headers, partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The newest epoch that the ledger says a sink shows."""
+
+    epoch_id: int
+    token: str
+
+
+def last_shown(connection: Connection, pipeline: str, sink: str) -> Shown | None:
+    """The newest epoch that the ledger says a sink shows; None if it shows none."""
+    row = execute(connection, "last_shown", pipeline=pipeline, sink=sink).one_or_none()
+    return None if row is None else Shown(epoch_id=row.epoch_id, token=str(row.token))
+
+
+def committed_as(connection: Connection, pipeline: str, sink: str, epoch_id: int, token: str) -> bool:
+    """Whether this attempt of this epoch was committed for the sink, as far as the ledger knows."""
+    found = execute(connection, "committed_as", pipeline=pipeline, sink=sink, epoch_id=epoch_id, token=token)
+    return bool(found.scalar_one())
+
+
+def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None:
+    """Rows per second at which a sink showed its newest epochs; None where none was measured."""
+    rate = execute(connection, "shown_rate", pipeline=pipeline, sink=sink).scalar_one()
+    return None if rate is None else float(rate)
+
+
+def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[OutboxRow]:
+    """The rows of an epoch in the order in which they are sent, read in pieces."""
+    order = [sql.Identifier(name) for name in sending_order(outbox)]
+    statement = sql.SQL("SELECT key, value, headers, partition FROM {} WHERE _epoch = %s ORDER BY {}").format(
+        sql.Identifier(*split_table(outbox.table)), sql.SQL(", ").join(order)
+    )
+    raw = connection.connection.driver_connection
+    if raw is None:
+        raise RuntimeError("the connection is closed")
+    # Kafka takes its time between two reads, and from the last one to its commit; no row is locked meanwhile.
+    execute(connection, "may_stand_still", milliseconds=_most_milliseconds(outbox))
+    with raw.cursor(name="epochline_outbox") as cursor:
+        cursor.itersize = _AT_ONCE
+        cursor.execute(statement, (epoch_id,))
+        for key, value, headers, partition in cursor:
+            yield _bytes(key), _bytes(value), _headers(headers), partition
+
+
+def _most_milliseconds(outbox: Outbox) -> int:
+    """A transaction's time-out and what giving up may take; without one, librdkafka's five minutes for each record."""
+    return int((outbox.topic.transaction_timeout + _GIVING_UP).total_seconds() * 1000)
+
+
+def _bytes(value: memoryview | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _headers(text: str | None) -> tuple[tuple[str, bytes | None], ...]:
+    if not text:
+        return ()
+    return tuple((name, None if value is None else base64.b64decode(value)) for name, value in json.loads(text))

@@ -1,0 +1,70 @@
+"""Quarantined records and who reads them again: the adapter behind `epochline.ports.Quarantine`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.ports import Claims, Selection
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.staging import StagedTable
+
+# A record that the epoch could not write either is told by topic, partition and offset: a requeue epoch claims
+# records of one generation, in which a topic has one id.
+_FAILED_AGAIN = """
+UPDATE epochline.quarantined_record q SET reason = s.reason, quarantined_at = clock_timestamp()
+FROM epochline.requeue_claim c, {staging} s
+WHERE c.pipeline = %s AND c.epoch_id = %s AND q.requeued_by IS NULL
+  AND (q.pipeline, q.generation, q.topic_id, q.partition, q."offset")
+      = (c.pipeline, c.generation, c.topic_id, c.partition, c."offset")
+  AND (s.topic, s.partition, s."offset") = (q.topic, q.partition, q."offset")
+"""
+_REQUEUED = """
+UPDATE epochline.quarantined_record q SET requeued_by = c.epoch_id, requeued_at = clock_timestamp()
+FROM epochline.requeue_claim c
+WHERE c.pipeline = %s AND c.epoch_id = %s AND q.requeued_by IS NULL
+  AND (q.pipeline, q.generation, q.topic_id, q.partition, q."offset")
+      = (c.pipeline, c.generation, c.topic_id, c.partition, c."offset")
+  AND NOT EXISTS (SELECT FROM {staging} s WHERE (s.topic, s.partition, s."offset") = (q.topic, q.partition, q."offset"))
+"""
+
+
+class PostgresQuarantine:
+    """Claims beside the records they are on."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def selected(self, pipeline: str, selection: Selection) -> Claims:
+        rows = execute(self._connection, "quarantine_selected", pipeline=pipeline, **_values(selection))
+        return {(row.topic, row.partition): row.records for row in rows}
+
+    def claim_records(self, epoch: Epoch, selection: Selection) -> int:
+        return execute(
+            self._connection, "claim_quarantined",
+            pipeline=epoch.pipeline, claiming=epoch.epoch_id, **_values(selection),
+        ).rowcount  # fmt: skip
+
+    def claims(self, epoch: Epoch) -> Claims:
+        rows = execute(self._connection, "requeue_claims", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
+        return {(row.topic, row.partition): row.records for row in rows}
+
+    def claims_are_free(self, epoch: Epoch) -> bool:
+        rows = execute(self._connection, "requeue_claims", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
+        return not any(row.requeued for row in rows)
+
+    def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
+        staging = sql.Identifier("epochline_staging", staged.table)
+        values = (epoch.pipeline, epoch.epoch_id)
+        stay = execute_sql(self._connection, sql.SQL(_FAILED_AGAIN).format(staging=staging), values)[0]
+        done = execute_sql(self._connection, sql.SQL(_REQUEUED).format(staging=staging), values)[0]
+        return done, stay
+
+
+def _values(selection: Selection) -> dict[str, Any]:
+    return asdict(selection)

@@ -1,0 +1,169 @@
+"""A savepoint as a file: a zip archive with ``savepoint.json`` and the rows of each state table (C11).
+
+The rows are as PostgreSQL's COPY writes them as text, under settings that are the same everywhere, so that the digest
+of what is read back can be compared with what was saved.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from datetime import datetime
+from typing import IO, Any, cast
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.columns import parse_type
+from epochline.declare.event_time import PartitionTime
+from epochline.declare.state import StateDigest
+from epochline.errors import SavepointFileError
+from epochline.postgres.queries.composed import execute_sql
+from epochline.protocol.offsets import TopicPartition
+from epochline.protocol.savepoint import SavedHead, Savepoint
+
+_DESCRIBED = "savepoint.json"
+_FORMAT = 1
+_SETTINGS = (
+    "SET LOCAL \"TimeZone\" = 'UTC'; SET LOCAL \"DateStyle\" = 'ISO, YMD'; SET LOCAL \"IntervalStyle\" = 'postgres';"
+    " SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C'"
+)
+_HOW = sql.SQL("(FORMAT text, ENCODING 'UTF8')")
+
+
+def write_file(
+    connection: Connection,
+    savepoint: Savepoint,
+    declaration: str,
+    copies: Mapping[str, sql.Identifier],
+    into: IO[bytes],
+) -> None:
+    """Write a savepoint and its copies of state tables."""
+    execute_sql(connection, sql.SQL(_SETTINGS))
+    described = _described(savepoint) | {"declaration": json.loads(declaration), "states": []}
+    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, (state, table) in enumerate(sorted(copies.items())):
+            file = f"state-{number}.txt"
+            columns = _columns(connection, table)
+            # Counted here: the ledger's own digest is of the rows as they were written, before any ALTER TABLE.
+            keys, digest = _counted(connection, table)
+            described["states"].append(
+                {"state": state, "file": file, "columns": columns, "keys": keys, "digest": str(digest)}
+            )
+            with archive.open(file, "w", force_zip64=True) as rows:
+                _copy(connection, sql.SQL("COPY {} TO STDOUT {}").format(table, _HOW), rows)
+        archive.writestr(_DESCRIBED, json.dumps(described, indent=1, sort_keys=True))
+
+
+def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, Any]]]:
+    """What a file holds: the savepoint, the declaration, and what is said of each state's rows.
+
+    Raises:
+        SavepointFileError: it is no such file.
+    """
+    try:
+        with zipfile.ZipFile(source) as archive:
+            described = json.loads(archive.read(_DESCRIBED))
+        if described["format"] != _FORMAT:
+            raise SavepointFileError(
+                f"the file has format {described['format']}; this version reads format {_FORMAT}. Nothing was changed."
+            )
+        states = described["states"]
+        savepoint = Savepoint(
+            pipeline=described["pipeline"], name=described["name"], epoch_id=described["epoch_id"],
+            generation=described["generation"], cluster_id=described["cluster_id"],
+            watermark=_time(described["watermark"]), made_by=described["made_by"], reason=described["reason"],
+            made_at=_time(described["made_at"]),
+            heads=tuple(map(_head, described["heads"])),
+            states={one["state"]: StateDigest(keys=one["keys"], digest=int(one["digest"])) for one in states},
+        )  # fmt: skip
+        return savepoint, json.dumps(described["declaration"]), states
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+        raise SavepointFileError(
+            f"the file is no savepoint, or was damaged ({type(error).__name__}). Nothing was changed."
+        ) from error
+
+
+def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any], into: sql.Identifier) -> None:
+    """Make a table of a state's rows, and hold it against what was saved.
+
+    Raises:
+        SavepointFileError: the rows are not those that were saved.
+    """
+    execute_sql(connection, sql.SQL(_SETTINGS))
+    columns = sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(str(parse_type(kind))))
+        for name, kind in state["columns"].items()
+    )
+    execute_sql(connection, sql.SQL("CREATE TABLE {} ({})").format(into, columns))
+    with zipfile.ZipFile(source) as archive, archive.open(state["file"]) as rows:
+        _copy(connection, sql.SQL("COPY {} FROM STDIN {}").format(into, _HOW), rows)
+    keys, digest = _counted(connection, into)
+    if (keys, digest) != (state["keys"], int(state["digest"])):
+        raise SavepointFileError(
+            f"state {state['state']}: the file says {state['keys']} keys and holds {keys}, or other values than were"
+            " saved. It was damaged or changed; nothing was taken in."
+        )
+
+
+def _counted(connection: Connection, table: sql.Identifier) -> tuple[int, int]:
+    asked = sql.SQL("SELECT count(*), coalesce(sum(epochline.row_digest(r::text)), 0) FROM {} r").format(table)
+    _, [(keys, digest)] = execute_sql(connection, asked)
+    return keys, int(digest)
+
+
+def _described(savepoint: Savepoint) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "pipeline": savepoint.pipeline,
+        "name": savepoint.name,
+        "epoch_id": savepoint.epoch_id,
+        "generation": savepoint.generation,
+        "cluster_id": savepoint.cluster_id,
+        "watermark": _text(savepoint.watermark),
+        "made_by": savepoint.made_by,
+        "reason": savepoint.reason,
+        "made_at": _text(savepoint.made_at),
+        "heads": [
+            {
+                "topic": head.tp.topic, "topic_id": head.tp.topic_id, "partition": head.tp.partition,
+                "next_offset": head.next_offset, "leader_epoch": head.leader_epoch,
+                "newest_event_time": _text(head.time.newest), "read_at": _text(head.time.read_at),
+            }
+            for head in savepoint.heads
+        ],
+    }  # fmt: skip
+
+
+def _head(one: Mapping[str, Any]) -> SavedHead:
+    return SavedHead(
+        tp=TopicPartition(topic=one["topic"], partition=one["partition"], topic_id=one["topic_id"]),
+        next_offset=one["next_offset"],
+        leader_epoch=one["leader_epoch"],
+        time=PartitionTime(newest=_time(one["newest_event_time"]), read_at=_time(one["read_at"])),
+    )
+
+
+def _columns(connection: Connection, table: sql.Identifier) -> dict[str, str]:
+    asked = sql.SQL(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = to_regclass({})"
+        " AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+    )
+    return dict(execute_sql(connection, asked.format(sql.Literal(".".join(f'"{part}"' for part in table.strings))))[1])
+
+
+def _copy(connection: Connection, statement: sql.Composable, file: IO[bytes]) -> None:
+    driver = connection.connection.dbapi_connection
+    if driver is None:
+        raise RuntimeError("the connection is closed")
+    with cast("Any", driver).cursor() as cursor:
+        cursor.copy_expert(statement, file)
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,216 @@
+"""Savepoints, and what a restore undoes: the adapter behind `epochline.ports.Savepoints`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from psycopg2 import sql
+from sqlalchemy import Connection, Row
+
+from epochline.declare.event_time import PartitionTime
+from epochline.declare.names import savepoint_table, split_table
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateDigest, StateTable
+from epochline.errors import SavepointFileError, StateError
+from epochline.ports import PipelineRow
+from epochline.postgres.ledger.chain import PostgresChain
+from epochline.postgres.ledger.savepoint_file import read_description, read_rows, write_file
+from epochline.postgres.ledger.states import state_now
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.ownership import give_to_owner
+from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.savepoint import SavedHead, Savepoint
+
+
+class PostgresSavepoints:
+    """Rows of the ledger, and one table for each copy of a state table."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def standing(self, pipeline: Pipeline, name: str, by: str, reason: str) -> Savepoint | None:
+        last = execute(self._connection, "last_standing", pipeline=pipeline.name).one_or_none()
+        if last is None:
+            return None
+        rows = execute(self._connection, "heads_with_times", pipeline=pipeline.name)
+        return Savepoint(
+            pipeline=pipeline.name, name=name, epoch_id=last.epoch_id,
+            generation=last.generation, cluster_id=last.cluster_id, watermark=last.watermark,
+            heads=tuple(map(_head, rows)), states={}, made_by=by, reason=reason,
+        )  # fmt: skip
+
+    def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
+        self._write(savepoint, pipeline.stored())
+        for state in pipeline.states:
+            self._copy(savepoint, state)
+
+    def _write(self, savepoint: Savepoint, declaration: str) -> None:
+        execute(
+            self._connection, "keep_savepoint",
+            pipeline=savepoint.pipeline, savepoint=savepoint.name,
+            epoch_id=savepoint.epoch_id, generation=savepoint.generation, cluster_id=savepoint.cluster_id,
+            watermark=savepoint.watermark, declaration=declaration, made_by=savepoint.made_by,
+            reason=savepoint.reason,
+        )  # fmt: skip
+        for head in savepoint.heads:
+            execute(
+                self._connection, "keep_savepoint_head",
+                pipeline=savepoint.pipeline, savepoint=savepoint.name, topic=head.tp.topic, topic_id=head.tp.topic_id,
+                partition=head.tp.partition, next_offset=head.next_offset, leader_epoch=head.leader_epoch,
+                newest=head.time.newest, read_at=head.time.read_at,
+            )  # fmt: skip
+
+    def find(self, pipeline: str, name: str) -> Savepoint | None:
+        return next((one for one in self.of(pipeline) if one.name == name), None)
+
+    def of(self, pipeline: str) -> Sequence[Savepoint]:
+        return [self._read(row) for row in execute(self._connection, "savepoints", pipeline=pipeline)]
+
+    def delete(self, pipeline: str, name: str) -> None:
+        for row in execute(self._connection, "savepoint_states", pipeline=pipeline, savepoint=name).all():
+            execute_sql(self._connection, sql.SQL("DROP TABLE {}").format(_copy(row.table_name)))
+        execute(self._connection, "forget_savepoint", pipeline=pipeline, savepoint=name)
+
+    def put_back_state(
+        self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
+    ) -> None:
+        saved = execute(
+            self._connection, "savepoint_states", pipeline=savepoint.pipeline, savepoint=savepoint.name
+        ).all()
+        tables = {row.state: row for row in saved}
+        own = savepoint.imported_at is None and savepoint.pipeline == pipeline.name
+        for state in pipeline.states:
+            where = sql.Identifier(*split_table(state.table))
+            execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
+            row = tables[states[state.table]]
+            columns = sql.SQL(", ").join(map(sql.Identifier, state.columns or {}))
+            # Of another pipeline: its numbers of epochs mean nothing here.
+            epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
+            statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
+            execute_sql(self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch))
+            if own:
+                self._check(savepoint, state, StateDigest(keys=row.keys, digest=int(row.digest)))
+
+    def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
+        return list(execute(self._connection, "standing_epochs_after", pipeline=pipeline, epoch_id=epoch_id).scalars())
+
+    def declaration(self, savepoint: Savepoint) -> str:
+        named = {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
+        return json.dumps(execute(self._connection, "savepoint_declaration", **named).scalar_one())
+
+    def rows_sealed(self, pipeline: str, epochs: Sequence[int]) -> Mapping[str, int]:
+        found = execute(self._connection, "rows_sealed", pipeline=pipeline, epochs=list(epochs))
+        return {row.sink: row.rows for row in found}
+
+    def restore(
+        self,
+        savepoint: Savepoint,
+        pipeline: Pipeline,
+        row: PipelineRow,
+        run: Run,
+        undone: Sequence[int],
+        origins: Mapping[TopicPartition, int],
+    ) -> int:
+        epoch_id: int = execute(self._connection, "next_epoch_id", pipeline=pipeline.name).scalar_one()
+        execute(
+            self._connection, "keep_declaration",
+            hash=pipeline.declaration_hash, pipeline=pipeline.name, body=pipeline.stored(),
+        )  # fmt: skip
+        execute(
+            self._connection, "insert_restore",
+            pipeline=pipeline.name, epoch_id=epoch_id, generation=row.generation, dag_id=run.dag_id, run_id=run.run_id,
+            host=run.host, hash=pipeline.declaration_hash, note=str(savepoint), watermark=savepoint.watermark,
+        )  # fmt: skip
+        saved = {head.tp: head for head in savepoint.heads}
+        chain, chosen_by = PostgresChain(self._connection), f"savepoint {savepoint.name}"
+        for tp, origin in origins.items():
+            head = saved.get(tp) or SavedHead(tp=tp, next_offset=origin, leader_epoch=None, time=PartitionTime())
+            carried = Head(tp=tp, origin=origin, next_offset=head.next_offset, leader_epoch=head.leader_epoch)
+            execute(
+                self._connection, "write_restored_origin",
+                pipeline=pipeline.name, generation=row.generation, topic=tp.topic, topic_id=tp.topic_id,
+                partition=tp.partition, offset=origin, chosen_by=chosen_by, leader_epoch=head.leader_epoch,
+                newest=head.time.newest, read_at=head.time.read_at,
+            )  # fmt: skip
+            chain.link(pipeline.name, row.generation, carried)
+        if undone:
+            epochs = {"pipeline": pipeline.name, "epochs": list(undone)}
+            execute(self._connection, "mark_undone", **epochs, by=epoch_id)
+            execute(self._connection, "free_requeued", **epochs)
+            execute(self._connection, "forget_claims", **epochs)
+            execute(self._connection, "forget_quarantined", **epochs)
+        return epoch_id
+
+    def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
+        named = {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
+        copies = {one.state: _copy(one.table_name) for one in execute(self._connection, "savepoint_states", **named)}
+        write_file(self._connection, savepoint, self.declaration(savepoint), copies, into)
+
+    def import_savepoint(self, source: IO[bytes]) -> Savepoint:
+        savepoint, declaration, states = read_description(source)
+        if self.find(savepoint.pipeline, savepoint.name) is not None:
+            raise SavepointFileError(f"{savepoint} is here already; delete it first. Nothing was changed.")
+        self._write(savepoint, declaration)
+        for state in states:
+            name = savepoint_table(savepoint.pipeline, savepoint.name, state["state"])
+            read_rows(self._connection, source, state, _copy(name))
+            give_to_owner(self._connection, "epochline", name)
+            execute(
+                self._connection, "take_in_savepoint_state",
+                pipeline=savepoint.pipeline, savepoint=savepoint.name, state=state["state"], table_name=name,
+                keys=state["keys"], digest=int(state["digest"]),
+            )  # fmt: skip
+        execute(
+            self._connection, "mark_imported",
+            pipeline=savepoint.pipeline, savepoint=savepoint.name, made_at=savepoint.made_at,
+        )  # fmt: skip
+        return savepoint
+
+    def _copy(self, savepoint: Savepoint, state: StateTable) -> None:
+        name = savepoint_table(savepoint.pipeline, savepoint.name, state.table)
+        source = sql.Identifier(*split_table(state.table))
+        execute_sql(self._connection, sql.SQL("CREATE TABLE {} AS TABLE {}").format(_copy(name), source))
+        give_to_owner(self._connection, "epochline", name)
+        schema, table = split_table(state.table)
+        execute(
+            self._connection, "keep_savepoint_state",
+            pipeline=savepoint.pipeline, savepoint=savepoint.name, state=state.table, table_name=name,
+            schema=schema, table=table,
+        )  # fmt: skip
+
+    def _check(self, savepoint: Savepoint, state: StateTable, saved: StateDigest) -> None:
+        if state_now(self._connection, state.table) != saved:
+            raise StateError(
+                f"{savepoint}: the copy of {state} is not what was saved, or the table's columns changed since."
+                " Nothing was changed."
+            )
+
+    def _read(self, row: Row[tuple[object, ...]]) -> Savepoint:
+        named = {"pipeline": row.pipeline, "savepoint": row.name}
+        return Savepoint(
+            pipeline=row.pipeline, name=row.name, epoch_id=row.epoch_id,
+            generation=row.generation, cluster_id=row.cluster_id, watermark=row.watermark, made_by=row.made_by,
+            reason=row.reason, made_at=row.made_at, imported_at=row.imported_at,
+            heads=tuple(map(_head, execute(self._connection, "savepoint_heads", **named))),
+            states={
+                one.state: StateDigest(keys=one.keys, digest=int(one.digest))
+                for one in execute(self._connection, "savepoint_states", **named)
+            },
+        )  # fmt: skip
+
+
+def _head(row: Row[tuple[object, ...]]) -> SavedHead:
+    return SavedHead(
+        tp=TopicPartition(topic=row.topic, partition=row.partition, topic_id=row.topic_id),
+        next_offset=row.next_offset,
+        leader_epoch=row.leader_epoch,
+        time=PartitionTime(newest=row.newest_event_time, read_at=row.read_at),
+    )
+
+
+def _copy(table: str) -> sql.Identifier:
+    return sql.Identifier("epochline", table)

@@ -1,0 +1,156 @@
+"""The ledger on PostgreSQL: where its transactions come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psycopg2
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import ConfigurationError, EpochlineError
+from epochline.postgres.ledger.attempts import PostgresAttempts
+from epochline.postgres.ledger.chain import PostgresChain
+from epochline.postgres.ledger.epochs import PostgresEpochs
+from epochline.postgres.ledger.history import PostgresHistory
+from epochline.postgres.ledger.operator_actions import PostgresOperators
+from epochline.postgres.ledger.quarantine import PostgresQuarantine
+from epochline.postgres.ledger.receipts import PostgresReceipts
+from epochline.postgres.ledger.savepoints import PostgresSavepoints
+from epochline.postgres.ledger.states import PostgresStates
+from epochline.postgres.ledger.times import PostgresTimes
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.session_settings import set_local
+from epochline.postgres.targets.tables import PostgresTargets
+from epochline.protocol.sink import Sink
+
+LOCK_TIMEOUT_SECONDS = 30
+_IDLE_SECONDS = 10.0
+CLIENT_CHECK_SECONDS = 2
+"""How often the server looks whether the client of a running statement is still there."""
+
+STATEMENT_TIMEOUT_SECONDS = 900
+
+
+Outlets = Callable[["PostgresLedger", Pipeline, str], Sink]
+"""Makes the sinks of a declaration that show an epoch after its commit."""
+
+
+class PostgresTransaction:
+    """One transaction of the target database, seen from the sides of `epochline.ports.Transaction`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.epochs = PostgresEpochs(connection)
+        self.chain = PostgresChain(connection)
+        self.attempts = PostgresAttempts(connection)
+        self.targets = PostgresTargets(connection)
+        self.quarantine = PostgresQuarantine(connection)
+        self.operators = PostgresOperators(connection)
+        self.history = PostgresHistory(connection)
+        self.states = PostgresStates(connection)
+        self.times = PostgresTimes(connection)
+        self.savepoints = PostgresSavepoints(connection)
+        self.receipts = PostgresReceipts(connection)
+
+
+class PostgresLedger:
+    """Transactions on one PostgreSQL database, each on a connection of its own.
+
+    Args:
+        dsn: libpq URL or SQLAlchemy URL of the target database.
+        application_name: shown in ``pg_stat_activity``.
+        lock_timeout: seconds that a lock is waited for before `LockTimeoutError`.
+        outlets: makes the sinks that show an epoch after its commit; who has no such sinks needs none.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        application_name: str = "epochline",
+        lock_timeout: float = LOCK_TIMEOUT_SECONDS,
+        outlets: Outlets | None = None,
+    ) -> None:
+        self._outlets = outlets
+        url = make_url(dsn).set(drivername="postgresql+psycopg2")
+        self._engine = create_engine(
+            url,
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+            connect_args={
+                "application_name": application_name,
+                "connect_timeout": 10,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 3,
+            },
+        )
+        settings = set_local(
+            {
+                "lock_timeout": int(lock_timeout * 1000),
+                "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
+                "idle_in_transaction_session_timeout": int(self._idle_limit(lock_timeout) * 1000),
+                # What is answered as committed must survive a crash, whatever the role's default.
+                "synchronous_commit": "on",
+                # Times are shown, and text is read, the same on every machine.
+                "TimeZone": "UTC",
+                # The statement of a killed task ends within seconds (trap 26). By default a server lets it run on.
+                "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
+            }
+        )
+        event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql(settings))
+
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        """A sink of a declaration that shows an epoch after its commit."""
+        if self._outlets is None:
+            raise ConfigurationError(f"{pipeline.name}: {name} cannot be reached from here: nobody said how.")
+        return self._outlets(self, pipeline, name)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A transaction, for what is no use case: a topic's publisher reads its outbox by it.
+
+        Raises:
+            LedgerUnavailableError, LockTimeoutError, LedgerError: as `transaction` does.
+        """
+        with _explaining(), self._engine.begin() as connection:
+            yield connection
+
+    @staticmethod
+    def _idle_limit(lock_timeout: float) -> float:
+        """Seconds that a transaction may stand still: less than others wait for its locks, where that is long enough.
+
+        A process that was stopped inside a transaction then loses it before the next attempt gives up (F7, F15).
+        """
+        return max(_IDLE_SECONDS, lock_timeout / 2)
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresTransaction]:
+        """Commit where the block ends well, roll back where it raises.
+
+        Raises:
+            LedgerUnavailableError: the connection failed; a commit in flight may have happened or not.
+            LockTimeoutError: another transaction held a lock too long.
+            StatementTimeoutError: a statement took too long, or somebody cancelled it.
+            PlanChangedError: another run wrote an unfinished epoch at the same moment.
+            LedgerError: PostgreSQL refused a statement.
+        """
+        with self.connection() as connection:
+            yield PostgresTransaction(connection)
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except EpochlineError:
+        raise
+    except DBAPIError as error:
+        # Not chained: a driver's error shows the row in question, and a traceback shows the whole chain.
+        raise explained(error.orig) from None
+    except psycopg2.Error as error:
+        raise explained(error) from None

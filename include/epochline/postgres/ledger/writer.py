@@ -1,0 +1,73 @@
+"""Whether the login of a pipeline's Spark job can do its part, asked before Spark is started."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from epochline.declare.names import OWNER, WRITER
+from epochline.errors import ConfigurationError
+from epochline.postgres.queries.driver_errors import explained
+from epochline.postgres.queries.statements import run as execute
+from epochline.protocol.staging import StagingTicket
+
+
+def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> None:
+    """Refuse a writer's login that could not stage the attempt, or whose sessions a fence could not end (SEC-6, INV-4).
+
+    Args:
+        ledger_dsn: libpq URL of who begins, seals and commits.
+        writer_dsn: libpq URL that the Spark job is given.
+        ticket: of the attempt that has just begun.
+
+    Raises:
+        ConfigurationError: the two lead to different databases, or a grant is missing; the message names it.
+        LedgerUnavailableError: one of them cannot connect.
+    """
+    try:
+        staging = f'epochline_staging."{ticket.tables[0].table}"'
+        with _session(writer_dsn) as writer:
+            _refuse_a_stranger(writer, ticket)
+            told = execute(writer, "writer_standing", attempt_id=ticket.attempt_id, staging=staging).one()
+        with _session(ledger_dsn) as ledger:
+            asked = execute(ledger, "ledger_standing", attempt_id=ticket.attempt_id, login=told.login).one()
+    except DBAPIError as error:
+        raise explained(error.orig) from None
+    if told.token != asked.token:
+        raise ConfigurationError(_elsewhere(ticket))
+    if not told.may_stage:
+        raise ConfigurationError(
+            f"{ticket}: login {told.login} of the writer's connection may not fill its staging tables. Run `epochline"
+            f" migrate`; then: GRANT {WRITER} TO {told.login}; Nothing was written."
+        )
+    if not asked.may_end_sessions:
+        raise ConfigurationError(
+            f"{ticket}: the ledger's login may not end sessions of the writer's login {told.login}, so a zombie could"
+            f" not be fenced. A DBA has to run: GRANT {told.login} TO {OWNER}; Nothing was written."
+        )
+
+
+def _session(dsn: str) -> Connection:
+    url = make_url(dsn).set(drivername="postgresql+psycopg2")
+    options = {"application_name": "epochline", "connect_timeout": 10}
+    return create_engine(url, poolclass=NullPool, connect_args=options).connect()
+
+
+def _refuse_a_stranger(writer: Connection, ticket: StagingTicket) -> None:
+    known = execute(writer, "writer_is_known").one()
+    if not known.ledger:
+        raise ConfigurationError(_elsewhere(ticket))
+    if not known.may_read:
+        raise ConfigurationError(
+            f"{ticket}: login {known.login} of the writer's connection may not read the ledger. Run `epochline"
+            f" migrate`; then: GRANT {WRITER} TO {known.login}; Nothing was written."
+        )
+
+
+def _elsewhere(ticket: StagingTicket) -> str:
+    return (
+        f"{ticket}: the writer's connection leads to another database than the ledger's, where this attempt is not"
+        " known. Correct the connection. Nothing was written."
+    )

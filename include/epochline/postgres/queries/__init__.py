@@ -1,0 +1,1 @@
+"""SQL: the named statements, statements composed with identifiers, and what their errors mean."""

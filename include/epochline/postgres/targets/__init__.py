@@ -1,0 +1,1 @@
+"""Target tables: what each sink mode writes in the transaction of the commit."""

@@ -1,0 +1,95 @@
+"""One sink's staging about to be applied to its target: what is known of both, and how rows are ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg2 import sql
+
+from epochline.declare.columns import DELETED
+from epochline.declare.names import deleted_keys_table, order_column
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
+from epochline.postgres.targets.catalog import Target, order_of
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.staging import StagedTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """One sink's staging about to be applied to its target."""
+
+    pipeline: Pipeline
+    sink: PostgresTable
+    staged: StagedTable
+    target: Target
+    superseded: int = 0
+    """Highest epoch id of earlier generations: offsets of rows that these wrote are of another log; 0 if none."""
+    rows: sql.Identifier | None = None
+    """What holds the staged rows, where that is not all of the staging table."""
+
+    @property
+    def staging(self) -> sql.Identifier:
+        """What holds the staged rows, quoted by the driver."""
+        return self.rows or sql.Identifier("epochline_staging", self.staged.table)
+
+    @property
+    def deleted_keys(self) -> sql.Identifier:
+        """The table of deleted keys, quoted by the driver."""
+        return sql.Identifier("epochline", deleted_keys_table(self.pipeline.name, self.sink.table))
+
+    @property
+    def order(self) -> list[str]:
+        """Columns of staging that order the rows of a key."""
+        return order_of(self.sink)
+
+    @property
+    def kept_order(self) -> list[str]:
+        """The order as far as the target keeps it: all, what was declared, or nothing (a later epoch replaces).
+
+        After an adopted topic a position means something only where the row says which epoch wrote it.
+        """
+        return kept_order(self.sink, self.target, self.superseded)
+
+    @property
+    def carried(self) -> list[str]:
+        """Columns that go from staging to target under the same name."""
+        names = [name for name in self.staged.columns if name != DELETED]
+        return [name for name in names if not name.startswith("_") or name in self.target.columns]
+
+
+def kept_order(sink: PostgresTable, target: Target, superseded: int) -> list[str]:
+    """`Application.kept_order`, also for a sink that nothing is staged for."""
+    whole, declared = order_of(sink), [order_column(name) for name in sink.order_by]
+    positions_compare = not superseded or "_epoch" in sink.carried_lineage
+    for kept in (whole, declared) if positions_compare else (declared,):
+        if all(name in target.columns for name in kept):
+            return kept
+    return []
+
+
+def names(columns: Sequence[str], prefix: str | None = None) -> sql.Composed:
+    """A quoted, comma-separated list of columns, each behind ``prefix.`` where given."""
+    return sql.SQL(", ").join(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
+
+
+def same(columns: Sequence[str], left: str, right: str) -> sql.Composed:
+    """``left.a = right.a AND …``."""
+    return sql.SQL(" AND ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(left, c), sql.Identifier(right, c)) for c in columns
+    )
+
+
+def with_epoch(what: Application, epoch: Epoch, prefix: str) -> tuple[sql.Composed, sql.Composed]:
+    """The target's column list and the matching select list, ``_epoch`` included where the target has it."""
+    into, values = names(what.carried), names(what.carried, prefix)
+    if "_epoch" in what.sink.carried_lineage:
+        into += sql.SQL(", ") + sql.Identifier("_epoch")
+        values += sql.SQL(", ") + sql.Literal(epoch.epoch_id)
+    return into, values
+
+
+def of_generation(what: Application, row: str) -> sql.Composed:
+    """Whether the epoch's own generation wrote a row of the target."""
+    return sql.SQL("coalesce({}, 0) > {}").format(sql.Identifier(row, "_epoch"), sql.Literal(what.superseded))

@@ -1,0 +1,151 @@
+"""At the seal: index and analyze staging, and find what the commit could not apply. What is sealed can commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.columns import INTEGERS, parse_type
+from epochline.declare.names import order_column
+from epochline.errors import SealRefusedError
+from epochline.ports import Prepared
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.targets.application import Application, names, of_generation, same
+from epochline.postgres.targets.obstacles import (
+    LIMITS,
+    broken_checks,
+    has_long_values,
+    is_no_tombstone,
+    refuse_missing_rights,
+    refuse_what_fills_the_rest,
+)
+from epochline.postgres.targets.trial import rows_where
+from epochline.protocol.refused import RefusedRow
+
+
+def prepare(connection: Connection, what: Application) -> Prepared:
+    """Make the staging table ready for a short commit, and find the rows that the commit could not apply.
+
+    Raises:
+        SealRefusedError: a key is met in two partitions without a declared order; or a right, a sequence or a default
+            would stop the commit whatever the rows are.
+    """
+    if what.sink.key:
+        execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
+    execute_sql(connection, sql.SQL("ANALYZE {}").format(what.staging))
+    refuse_missing_rights(connection, what)
+    refuse_what_fills_the_rest(connection, what)
+    refused = _null_keys(connection, what) + _nulls(connection, what)
+    if what.sink.mode == "upsert" and not what.sink.order_by and not refused:
+        _refuse_unordered_keys(connection, what)
+    if what.sink.mode == "add":
+        for measure in what.sink.measures:
+            refused += _overflows(connection, what, measure)
+    broken, unknown = broken_checks(connection, what)
+    own_key = frozenset({frozenset(what.sink.key)})
+    return Prepared(
+        refused=refused + broken,
+        untried=what.target.has_other_rules
+        or bool(what.target.unique_keys - own_key)
+        or unknown
+        or has_long_values(connection, what),
+    )
+
+
+def _first(connection: Connection, statement: sql.Composable) -> tuple[object, ...] | None:
+    rows = execute_sql(connection, statement)[1]
+    return rows[0] if rows else None
+
+
+def _is_null(columns: Sequence[str]) -> sql.Composed:
+    return sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in columns)
+
+
+def _null_keys(connection: Connection, what: Application) -> list[RefusedRow]:
+    """A NULL equals nothing and comes neither before nor after anything: it can be no key and no order."""
+    orders = [order_column(name) for name in what.sink.order_by]
+    refused = []
+    for role, columns in (("key", what.sink.key), ("order_by", orders)):
+        if columns:
+            refused += rows_where(connection, what, _is_null(columns), f"a NULL in its {role} ({', '.join(columns)})")
+    return refused
+
+
+def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
+    """A NULL for another NOT NULL column; sums and tombstones bring none."""
+    if what.sink.mode == "add":
+        return []
+    others = [name for name in what.carried if name not in what.sink.key and name in what.target.columns]
+    columns = [name for name in others if what.target.columns[name].not_null]
+    if not columns:
+        return []
+    said = f"a NULL in one of {', '.join(columns)}, which the table declares NOT NULL"
+    condition = sql.SQL("{} AND ({})").format(is_no_tombstone(what), _is_null(columns))
+    return rows_where(connection, what, condition, said)
+
+
+def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
+    """Offsets order the records of one partition only: a key met in two needs a declared order."""
+    key = names(what.sink.key)
+    if what.sink.aggregated:
+        twice = sql.SQL("SELECT {key} FROM {staging} GROUP BY {key} HAVING count(*) > 1 LIMIT 1")
+    else:
+        twice = sql.SQL(
+            "SELECT {key} FROM {staging} GROUP BY {key} HAVING count(DISTINCT (_topic, _partition)) > 1 LIMIT 1"
+        )
+    found = _first(connection, twice.format(key=key, staging=what.staging))
+    if found is None and not what.sink.aggregated:
+        anything = sql.SQL("true")
+        # What an earlier generation wrote is older than any row of this one, whatever its partition.
+        ours = of_generation(what, "t") if what.superseded else anything
+        others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
+        for other, compared in others:
+            found = found or _first(
+                connection,
+                sql.SQL(
+                    "SELECT {key} FROM {staging} s JOIN {other} t ON {same}"
+                    " WHERE (s._topic, s._partition) <> (t._topic, t._partition) AND {compared} LIMIT 1"
+                ).format(
+                    compared=compared,
+                    key=names(what.sink.key, "s"),
+                    staging=what.staging,
+                    other=other,
+                    same=same(what.sink.key, "s", "t"),
+                ),
+            )
+    if found is not None:
+        raise SealRefusedError(
+            f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two"
+            " partitions,"
+            " or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
+        )
+
+
+def _overflows(connection: Connection, what: Application, measure: str) -> list[RefusedRow]:
+    kind = parse_type(what.staged.columns[measure])
+    if kind.name in INTEGERS:
+        low, high = LIMITS[kind.name]
+        limit = sql.SQL("NOT BETWEEN {} AND {}").format(sql.Literal(low), sql.Literal(high))
+    elif kind.precision is not None:
+        # The largest value has as many nines as the precision says.
+        most = sql.SQL("(10::numeric ^ {} - 1) / 10::numeric ^ {}").format(
+            sql.Literal(kind.precision), sql.Literal(kind.scale or 0)
+        )
+        limit = sql.SQL("NOT BETWEEN -({most}) AND {most}").format(most=most)
+    else:
+        return []
+    sums = sql.SQL("(SELECT {key}, sum({m}) AS _total FROM {staging} GROUP BY {key})").format(
+        key=names(what.sink.key), m=sql.Identifier(measure), staging=what.staging
+    )
+    condition = sql.SQL("coalesce((SELECT t.{m} FROM {target} t WHERE {same}), 0)::numeric + s._total {limit}").format(
+        m=sql.Identifier(measure), target=what.target.identifier, same=same(what.sink.key, "s", "t"), limit=limit
+    )
+    said = f"a sum of {measure} would not fit {kind}. Use a wider column"
+    return rows_where(connection, what, condition, said, sums)
+
+
+def epoch_of(what: Application) -> str:
+    """The pipeline and staging table, for messages."""
+    return f"{what.pipeline.name} ({what.staged.table})"

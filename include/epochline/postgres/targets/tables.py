@@ -1,0 +1,274 @@
+"""PostgreSQL tables as targets: the adapter behind `epochline.ports.Targets`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType
+
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.columns import END, QUARANTINE_COLUMNS
+from epochline.declare.external import Files
+from epochline.declare.names import OWNER, deleted_keys_table, split_table
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateTable
+from epochline.declare.table import PostgresTable
+from epochline.declare.topic import Outbox
+from epochline.errors import TargetError
+from epochline.ports import Applied, Prepared, TableDifference
+from epochline.postgres.queries.collations import collations_of
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
+from epochline.postgres.targets import differences, images
+from epochline.postgres.targets.application import Application, kept_order, names
+from epochline.postgres.targets.catalog import (
+    filled_columns,
+    find_target,
+    order_of,
+    remembers_deleted,
+    table_definition,
+)
+from epochline.postgres.targets.modes import apply
+from epochline.postgres.targets.prepare import prepare
+from epochline.postgres.targets.state_triggers import follow
+from epochline.postgres.targets.trial import try_out
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.staging import StagedTable
+from epochline.protocol.staging_tables import staged_columns
+
+
+class PostgresTargets:
+    """Target and staging tables of one database, in one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
+        return {sink.table: filled_columns(self._connection, pipeline, sink) for sink in pipeline.tables}
+
+    def claim(self, pipeline: Pipeline) -> None:
+        places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
+        # No schema is called like nothing, so that no folder is taken for a table.
+        places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
+        lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
+        for schema, table, sink in places:
+            new, _ = execute_sql(
+                self._connection,
+                sql.SQL(
+                    "INSERT INTO epochline.target (schema_name, table_name, pipeline, sink) VALUES (%s, %s, %s, %s)"
+                    " ON CONFLICT DO NOTHING"
+                ),
+                (schema, table, pipeline.name, sink),
+            )
+            _, [(owner,)] = execute_sql(
+                self._connection,
+                sql.SQL("SELECT pipeline FROM epochline.target WHERE schema_name = %s AND table_name = %s"),
+                (schema, table),
+            )
+            if owner != pipeline.name:
+                raise TargetError(
+                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. One {'table' if schema else 'folder'}"
+                    " has one writer, or no count would prove anything. Nothing was changed. Write to one of its own."
+                )
+            if new and lineage.get(sink):
+                self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
+
+    def _refuse_foreign_rows(self, pipeline: str, table: str, lineage: Sequence[str]) -> None:
+        """A table that this pipeline writes from now on must hold no rows with the positions of another one."""
+        where = sql.Identifier(*split_table(table))
+        if find_target(self._connection, table) is None:
+            return
+        found, _ = execute_sql(
+            self._connection, sql.SQL("SELECT 1 FROM {} WHERE _epoch IS NOT NULL LIMIT 1").format(where)
+        )
+        if found:
+            reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
+            raise TargetError(
+                f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
+                " rows would be held against positions of other records. Nothing was changed. Write to a table of its"
+                f" own; or let those rows count as older than every record: {reset} WHERE _epoch IS NOT NULL;"
+            )
+
+    def claimed(self, pipeline: str) -> Sequence[str]:
+        return [
+            f"{row.schema_name}.{row.table_name}" if row.schema_name else row.table_name
+            for row in run(self._connection, "claimed_targets", pipeline=pipeline)
+        ]
+
+    def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
+        superseded = 0
+        generation = run(self._connection, "pipeline", pipeline=pipeline.name).one_or_none()
+        if generation is not None:
+            superseded = run(
+                self._connection, "superseded_epochs", pipeline=pipeline.name, generation=generation.generation
+            ).scalar_one()
+        kept = {}
+        for sink in pipeline.tables:
+            target = find_target(self._connection, sink.table)
+            if sink.mode == "upsert" and target is not None:
+                kept[sink.table] = bool(kept_order(sink, target, superseded))
+        return kept
+
+    def restart_order(self, pipeline: Pipeline) -> None:
+        for sink in pipeline.tables:
+            name = deleted_keys_table(pipeline.name, sink.table)
+            if sink.mode != "upsert" or sink.aggregated or find_target(self._connection, f"epochline.{name}") is None:
+                continue
+            # Target rows tell their generation by their epoch; deleted keys have none, and give up their position.
+            if sink.order_by:
+                forgotten = "UPDATE {} SET _topic = '', _partition = -1, _offset = -1, _row = -1"
+            else:
+                forgotten = "DELETE FROM {}"
+            execute_sql(self._connection, sql.SQL(forgotten).format(sql.Identifier("epochline", name)))
+
+    def create(self, pipeline: Pipeline) -> Sequence[str]:
+        made = []
+        for sink in pipeline.tables:
+            schema, table = split_table(sink.table)
+            if sink.columns is not None and find_target(self._connection, sink.table) is None:
+                self._create_schema(schema)
+                self._create_table(sql.Identifier(schema, table), table_definition(pipeline, sink), sink.key)
+                if isinstance(sink, StateTable):
+                    follow(self._connection, sink.table)
+                if pipeline.windows is not None and sink in pipeline.states:
+                    # Windows that close are found by their end, however many are open.
+                    index = sql.SQL("CREATE INDEX ON {} ({})")
+                    execute_sql(self._connection, index.format(sql.Identifier(schema, table), sql.Identifier(END)))
+                if isinstance(sink, Outbox):
+                    # An epoch's rows are found, and deleted once they are sent, however many epochs wait.
+                    index = sql.SQL("CREATE INDEX ON {} (_epoch)")
+                    execute_sql(self._connection, index.format(sql.Identifier(schema, table)))
+                made.append(sink.table)
+            if remembers_deleted(sink) and find_target(self._connection, sink.table) is not None:
+                made += self._create_deleted_keys(pipeline, sink)
+        return made
+
+    def _create_deleted_keys(self, pipeline: Pipeline, sink: PostgresTable) -> list[str]:
+        name = deleted_keys_table(pipeline.name, sink.table)
+        if find_target(self._connection, f"epochline.{name}") is not None:
+            return []
+        target = find_target(self._connection, sink.table)
+        if target is None:
+            return []
+        missing = [key for key in sink.key if key not in target.columns]
+        if missing:
+            raise TargetError(
+                f"{pipeline.name}: target {sink.table} has no column {', '.join(missing)}, which the declaration names"
+                " as its key. Add the column, or correct the declaration."
+            )
+        kinds = {key: target.columns[key].kind for key in sink.key}
+        staged = staged_columns(pipeline, sink, kinds)
+        columns = {column: staged[column] for column in (*kinds, *order_of(sink))}
+        collations = collations_of(self._connection, sink.table)
+        self._create_table(sql.Identifier("epochline", name), columns, sink.key, collations)
+        return [f"epochline.{name}"]
+
+    def _create_schema(self, schema: str) -> None:
+        # Asked first: IF NOT EXISTS wants the right to make schemas also where there is nothing to make.
+        asked = sql.SQL("SELECT 1 FROM pg_namespace WHERE nspname = %s")
+        if not execute_sql(self._connection, asked, (schema,))[1]:
+            execute_sql(self._connection, sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+            if self._has_owner():
+                rights = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
+                execute_sql(self._connection, rights.format(sql.Identifier(schema), sql.Identifier(OWNER)))
+
+    def _create_table(
+        self,
+        table: sql.Identifier,
+        columns: Mapping[str, str],
+        key: Sequence[str],
+        collations: Mapping[str, sql.Composable] = MappingProxyType({}),
+    ) -> None:
+        parts = [
+            sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
+            for name, kind in columns.items()
+        ]
+        if key:
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(names(key)))
+        execute_sql(self._connection, sql.SQL("CREATE TABLE {} ({})").format(table, sql.SQL(", ").join(parts)))
+        if self._has_owner():
+            rights = sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON {} TO {}")
+            execute_sql(self._connection, rights.format(table, sql.Identifier(OWNER)))
+
+    def _has_owner(self) -> bool:
+        return execute_sql(self._connection, sql.SQL("SELECT to_regrole(%s)"), (OWNER,))[1] != [(None,)]
+
+    def free_connections(self) -> int:
+        _, [(free,)] = execute_sql(
+            self._connection,
+            sql.SQL(
+                "SELECT current_setting('max_connections')::int -"
+                " current_setting('superuser_reserved_connections')::int"
+                " - current_setting('reserved_connections')::int - count(*)"
+                " FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            ),
+        )
+        return int(free)
+
+    def count(self, staged: StagedTable) -> int | None:
+        if find_target(self._connection, f"epochline_staging.{staged.table}") is None:
+            return None
+        _, [(rows,)] = execute_sql(
+            self._connection,
+            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier("epochline_staging", staged.table)),
+        )
+        return int(rows)
+
+    def _application(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Application:
+        target = find_target(self._connection, sink.table)
+        if target is None:
+            raise TargetError(f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.")
+        superseded = run(
+            self._connection, "superseded_epochs", pipeline=epoch.pipeline, generation=epoch.generation
+        ).scalar_one()
+        return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, superseded=int(superseded))
+
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
+        return prepare(self._connection, self._application(pipeline, sink, staged, epoch))
+
+    def try_out(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Sequence[RefusedRow]:
+        tried = [self._application(pipeline, sink, staged, epoch) for sink, staged in tables]
+        return try_out(self._connection, tried, epoch)
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
+        what = self._application(pipeline, sink, staged, epoch)
+        if sink.before_images:
+            images.keep_image(self._connection, what, epoch)
+        return apply(self._connection, what, epoch)
+
+    def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
+        return images.cannot_undo(self._connection, pipeline, sink, epochs)
+
+    def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        return differences.difference(self._connection, sink, staged, epoch_id, samples)
+
+    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
+        return images.undo(self._connection, pipeline, sink, epochs)
+
+    def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
+        columns = [name for name in QUARANTINE_COLUMNS if name not in ("topic", "headers")]
+        statement = sql.SQL(
+            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, headers,"
+            " {columns})"
+            " SELECT %s, %s, %s, q.topic, r.topic_id, q.headers::jsonb, {values} FROM {staging} q"
+            " JOIN epochline.planned_range r ON r.pipeline = %s AND r.epoch_id = %s AND r.topic = q.topic"
+            " AND r.partition = q.partition"
+        ).format(
+            columns=names(columns),
+            values=names(columns, "q"),
+            staging=sql.Identifier("epochline_staging", staged.table),
+        )
+        values = (epoch.pipeline, epoch.generation, epoch.epoch_id, epoch.pipeline, epoch.epoch_id)
+        return execute_sql(self._connection, statement, values)[0]
+
+    def limit_time(self, statement: timedelta, lock: timedelta) -> None:
+        execute_sql(
+            self._connection,
+            sql.SQL("SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)"),
+            (str(int(statement.total_seconds() * 1000)), str(int(lock.total_seconds() * 1000))),
+        )

@@ -1,0 +1,192 @@
+"""At the seal: try what only applying shows, and find the rows that a target refuses. What is sealed can commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import psycopg2
+from psycopg2 import sql
+from sqlalchemy import Connection
+
+from epochline.declare.columns import STAGED_LINEAGE
+from epochline.errors import SealRefusedError, TargetError
+from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.targets.application import Application, names
+from epochline.postgres.targets.modes import apply
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.refused import RefusedRow
+
+MOST = 1000
+"""Records that one attempt finds: each costs a few trials of some rows. The next attempt finds what is left."""
+
+_PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
+"""Classes of SQLSTATE that say nothing of a row: sessions, locks, resources, cancelled statements."""
+
+_ROWS, _CHUNK = sql.Identifier("pg_temp", "epochline_trial"), sql.Identifier("pg_temp", "epochline_trial_chunk")
+
+
+def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
+    """Apply staging to some targets, deferred constraints included, and take it back.
+
+    All of them together, because a row of one may need a row of another. Where that fails, rows are applied in the
+    order of their records, and one that does not fit those before it is left out: the rows that were left out are
+    returned, `MOST` at most, and of rows that belong to no record the first one.
+
+    Raises:
+        SealRefusedError: no row alone is to blame.
+    """
+    execute_sql(connection, sql.SQL("SAVEPOINT trial"))
+    error = _fails(connection, tables, epoch)
+    found: list[RefusedRow] = []
+    if error is not None:
+        for what in tables:
+            found += _left_out(connection, what, epoch, MOST - len(found))
+        if not found:
+            said, _ = error_in_words(error)
+            raise SealRefusedError(
+                f"{epoch}: the rows for {', '.join(str(what.sink) for what in tables)} are refused: {said}. No row"
+                " alone is to blame. Nothing was sealed."
+            )
+    execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
+    return found
+
+
+def is_rule(error: psycopg2.Error) -> bool:
+    """Whether an error says something of the rows, the table or what is defined on it, and would come again."""
+    return error.pgcode is not None and not error.pgcode.startswith(_PASSES)
+
+
+def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
+    """What an error says for logs, and for the ledger: details, and what is said of a value, would show a row."""
+    primary = error.diag.message_primary or type(error).__name__
+    rule = f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""
+    shown = type(error).__name__ if isinstance(error, psycopg2.DataError) else primary
+    return shown + rule, primary + rule
+
+
+def has_record(what: Application) -> bool:
+    """Whether a staged row belongs to one record: a transform may have made it of several, a sum always is."""
+    return not what.pipeline.is_transformed and STAGED_LINEAGE.keys() <= what.staged.columns.keys()
+
+
+def rows_where(
+    connection: Connection,
+    what: Application,
+    condition: sql.Composable,
+    said: str,
+    source: sql.Composable | None = None,
+) -> list[RefusedRow]:
+    """The staged rows ``s`` for which a condition holds, as refused rows; the first alone where none has a record."""
+    place: sql.Composable = sql.SQL("NULL, NULL, NULL")
+    row: sql.Composable = sql.SQL("(to_jsonb(s) - '_number')::text")
+    if has_record(what):
+        place, row = names(("_topic", "_partition", "_offset"), "s"), sql.SQL("NULL")
+    statement = sql.SQL("SELECT {place}, {row} FROM {rows} s WHERE {condition} LIMIT {most}").format(
+        place=place, row=row, rows=source or what.staging, condition=condition,
+        most=sql.Literal(MOST if has_record(what) else 1),
+    )  # fmt: skip
+    return [
+        RefusedRow(
+            sink=what.sink.table,
+            said=said,
+            reason=f"{what.sink}: {said}",
+            place=None if topic is None else (str(topic), int(partition), int(offset)),
+            row=None if staged is None else str(staged),
+        )
+        for topic, partition, offset, staged in execute_sql(connection, statement)[1]
+    ]
+
+
+def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> psycopg2.Error | None:
+    try:
+        for what in tables:
+            rows = apply(connection, what, epoch).rows
+            if what.sink.mode not in ("append", "replace"):
+                continue
+            _, [(staged,)] = execute_sql(connection, sql.SQL("SELECT count(*) FROM {}").format(what.staging))
+            if staged != rows:
+                raise SealRefusedError(
+                    f"{epoch}: of the rows for {what.sink} only {rows} arrived in a trial: a trigger or rule of the"
+                    " table swallows rows. Take it off. Nothing was sealed."
+                )
+        execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+    except psycopg2.Error as error:
+        if not is_rule(error):
+            raise
+        execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT trial"))
+        return error
+    except TargetError as error:
+        raise SealRefusedError(f"{epoch}: a trial shows that the epoch could not commit: {error}") from error
+    return None
+
+
+def _left_out(connection: Connection, what: Application, epoch: Epoch, most: int) -> list[RefusedRow]:
+    """The rows of one target that do not fit those before them; the others stay applied."""
+    rows = _numbered(connection, what)
+    chunk = replace(what, rows=_CHUNK)
+    if what.sink.mode == "replace":
+        # Once: what one chunk adds the next one must not take away.
+        _take_all_away(connection, what, epoch)
+        chunk = replace(chunk, sink=what.sink.model_copy(update={"mode": "append"}))
+    found: list[RefusedRow] = []
+    left = [(0, rows)] if rows else []
+    while left and len(found) < (most if has_record(what) else 1):
+        first, last = left.pop()
+        error = _refuses(connection, chunk, epoch, first, last)
+        if error is None:
+            continue
+        if last - first > 1:
+            middle = (first + last) // 2
+            left += [(middle, last), (first, middle)]
+            continue
+        said, reason = error_in_words(error)
+        [row] = rows_where(connection, what, sql.SQL("_number = {}").format(sql.Literal(last)), said, _ROWS)
+        found.append(replace(row, reason=f"{what.sink}: {reason}"))
+    return found
+
+
+def _take_all_away(connection: Connection, what: Application, epoch: Epoch) -> None:
+    try:
+        execute_sql(connection, sql.SQL("DELETE FROM {}").format(what.target.identifier))
+        execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+    except psycopg2.Error as error:
+        if not is_rule(error):
+            raise
+        raise SealRefusedError(
+            f"{epoch}: {what.sink} refuses that its rows are replaced: {error_in_words(error)[0]}. Nothing was sealed."
+        ) from None
+
+
+def _numbered(connection: Connection, what: Application) -> int:
+    """Put the staged rows into a table of the session, numbered from 1 in the order of their records."""
+    order = [name for name in STAGED_LINEAGE if name in what.staged.columns] or list(what.sink.key)
+    for statement in (
+        sql.SQL("DROP VIEW IF EXISTS {}").format(_CHUNK),
+        sql.SQL("DROP TABLE IF EXISTS {}").format(_ROWS),
+        sql.SQL("CREATE TABLE {} AS SELECT s.*, row_number() OVER ({}) AS _number FROM {} s").format(
+            _ROWS, sql.SQL("ORDER BY {}").format(names(order)) if order else sql.SQL(""), what.staging
+        ),
+        sql.SQL("CREATE UNIQUE INDEX ON {} (_number)").format(_ROWS),
+    ):
+        execute_sql(connection, statement)
+    return int(execute_sql(connection, sql.SQL("SELECT count(*) FROM {}").format(_ROWS))[1][0][0])
+
+
+def _refuses(connection: Connection, chunk: Application, epoch: Epoch, first: int, last: int) -> psycopg2.Error | None:
+    """Why the rows numbered ``(first, last]`` cannot be added to what is applied; None where they were."""
+    view = sql.SQL("CREATE OR REPLACE VIEW {} AS SELECT {} FROM {} WHERE _number > {} AND _number <= {}").format(
+        _CHUNK, names(list(chunk.staged.columns)), _ROWS, sql.Literal(first), sql.Literal(last)
+    )
+    execute_sql(connection, view)
+    execute_sql(connection, sql.SQL("SAVEPOINT chunk"))
+    try:
+        apply(connection, chunk, epoch)
+        execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
+    except psycopg2.Error as error:
+        if not is_rule(error):
+            raise
+        execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT chunk"))
+        return error
+    execute_sql(connection, sql.SQL("RELEASE SAVEPOINT chunk"))
+    return None

@@ -1,0 +1,75 @@
+"""Where a backfill run's interval lies in each partition, and what of it is committed already. Pure arithmetic.
+
+``o(t)`` is the first offset whose timestamp is at or after ``t``, at most the last stable offset. A run for the
+interval ``[t0, t1)`` commits ``[head, o(t1))``: the head is where a chain goes on, so a run may have to begin before
+``o(t0)``, and what lies before the origin is beyond its reach (design: protocol, "Triggers").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from epochline.protocol.epoch import Interval
+from epochline.protocol.offsets import Head, OffsetRange, TopicPartition
+from epochline.protocol.planning import PartitionView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalOffsets:
+    """What Kafka said of an interval: per partition ``o(t0)`` and ``o(t1)``, None where no record is that late."""
+
+    interval: Interval
+    starts: Mapping[TopicPartition, int | None]
+    untils: Mapping[TopicPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOfInterval:
+    """One partition of an interval. The three ranges do not overlap; each is None where it is empty.
+
+    ``start`` and ``until`` are ``o(t0)`` and ``o(t1)``; equal where the interval holds no record of the partition.
+    """
+
+    tp: TopicPartition
+    start: int
+    until: int
+    before_origin: OffsetRange | None
+    """Of the interval, but before the origin: no run commits it."""
+    committed: OffsetRange | None
+    """Of the interval, and behind the head."""
+    early: OffsetRange | None
+    """Not of the interval, but between the head and it: has to be committed first."""
+
+
+def parts_of(
+    heads: Sequence[Head], partitions: Sequence[PartitionView], offsets: IntervalOffsets
+) -> list[PartOfInterval]:
+    """The interval in every partition that has a head and that Kafka shows; sorted."""
+    views = {view.tp: view for view in partitions}
+    parts = []
+    for head in sorted(heads, key=lambda one: one.tp):
+        view = views.get(head.tp)
+        if view is None:
+            continue
+        until = _at_most(offsets.untils.get(head.tp), view.last_stable)
+        start = min(_at_most(offsets.starts.get(head.tp), view.last_stable), until)
+        parts.append(
+            PartOfInterval(
+                tp=head.tp,
+                start=start,
+                until=until,
+                before_origin=_range(start, min(until, head.origin)),
+                committed=_range(max(start, head.origin), min(until, head.next_offset)),
+                early=_range(head.next_offset, start),
+            )
+        )
+    return parts
+
+
+def _at_most(offset: int | None, last_stable: int) -> int:
+    return last_stable if offset is None else min(offset, last_stable)
+
+
+def _range(start: int, until: int) -> OffsetRange | None:
+    return OffsetRange(start=start, until=until) if start < until else None

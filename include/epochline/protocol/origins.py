@@ -1,0 +1,119 @@
+"""Where a pipeline begins in a partition that it has never seen. Pure: given what Kafka said, it never asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from epochline.declare.startup import FromGroup, FromOffsets, FromTimestamp, Startup
+from epochline.errors import SourceError
+from epochline.protocol.offsets import Head, Origin, TopicPartition
+from epochline.protocol.planning import PartitionView
+
+_NOWHERE: Mapping[TopicPartition, int | None] = {}
+
+
+def missing_origins(
+    heads: Sequence[Head],
+    partitions: Sequence[PartitionView],
+    *,
+    startup: Startup,
+    by_pattern: bool,
+    found: Mapping[TopicPartition, int | None] = _NOWHERE,
+) -> list[Origin]:
+    """The origins to write for partitions that the pipeline has never seen.
+
+    A startup mode is resolved once; a partition that has a head keeps it, whatever the mode says (S9, X32).
+
+    Args:
+        heads: every head of the pipeline's generation.
+        partitions: what Kafka has now.
+        startup: how a topic begins that the ledger does not know.
+        by_pattern: whether the source is declared by a pattern.
+        found: for `FromGroup` and `FromTimestamp`, what Kafka said of the partitions that `begun_by_startup` names:
+            the offset, or None (or nothing) where it has none.
+
+    Raises:
+        SourceError: the mode gives a partition no offset, or one outside its log.
+    """
+    ruled = {view.tp for view in begun_by_startup(heads, partitions, by_pattern=by_pattern)}
+    known = {head.tp for head in heads}
+    known_topics = {head.tp.topic for head in heads}
+    origins = []
+    for view in partitions:
+        if view.tp in known:
+            continue
+        if view.tp in ruled:
+            offset, chosen_by = _resolve(startup, view, found.get(view.tp))
+        else:
+            # Its records were all produced after the pipeline's start (S2, FLIP-288).
+            offset = 0
+            chosen_by = "new partition" if view.tp.topic in known_topics else "new topic of the pattern"
+        origins.append(Origin(tp=view.tp, offset=offset, chosen_by=chosen_by, leader_epoch=view.leader_epoch))
+    return origins
+
+
+def begun_by_startup(
+    heads: Sequence[Head], partitions: Sequence[PartitionView], *, by_pattern: bool
+) -> list[PartitionView]:
+    """The partitions that begin by the startup mode: those of a topic that is new in the declaration.
+
+    A partition that appears later in a known topic, and a topic that newly matches a pattern, begin at offset 0.
+    """
+    if by_pattern and heads:
+        return []
+    known_topics = {head.tp.topic for head in heads}
+    return [view for view in partitions if view.tp.topic not in known_topics]
+
+
+def _resolve(startup: Startup, view: PartitionView, found: int | None) -> tuple[int, str]:
+    match startup:
+        case FromGroup():
+            return _group_offset(startup, view, found)
+        case FromTimestamp():
+            if found is None:
+                return view.last_stable, f"startup {startup}: no record that late"
+            return found, f"startup {startup}"
+        case FromOffsets():
+            return _given_offset(startup, view), "startup offset"
+        case "latest":
+            return view.last_stable, "startup latest"
+        case _:
+            return view.log_start, "startup earliest"
+
+
+def _group_offset(startup: FromGroup, view: PartitionView, held: int | None) -> tuple[int, str]:
+    if held is not None and _inside(view, held):
+        return held, f"startup {startup} offset {held}"
+    why = "no offset" if held is None else f"offset {held}, outside the log"
+    if startup.reset == "fail":
+        raise SourceError(
+            f"consumer group {startup.group} holds {why}, for {view.tp}, whose log is {_log(view)}. Nothing was"
+            " planned. Correct the group's id, or declare reset='earliest' or reset='latest' with it."
+        )
+    return (
+        view.log_start if startup.reset == "earliest" else view.last_stable,
+        f"startup {startup} reset {startup.reset}: {why}",
+    )
+
+
+def _given_offset(startup: FromOffsets, view: PartitionView) -> int:
+    offset = startup.offsets.get(view.tp.topic, {}).get(view.tp.partition)
+    if offset is None:
+        raise SourceError(
+            f"startup=FromOffsets(…) names no offset for {view.tp}, whose log is {_log(view)}. Nothing was planned."
+            " Name one for each partition."
+        )
+    if not _inside(view, offset):
+        raise SourceError(
+            f"startup=FromOffsets(…) names offset {offset} for {view.tp}, whose log is {_log(view)}. Nothing was"
+            " planned. Name one inside it; the end means the next record."
+        )
+    return offset
+
+
+def _inside(view: PartitionView, offset: int) -> bool:
+    return view.log_start <= offset <= view.high_watermark
+
+
+def _log(view: PartitionView) -> str:
+    return f"[{view.log_start}, {view.high_watermark}]"

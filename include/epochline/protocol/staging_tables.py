@@ -1,0 +1,67 @@
+"""The staging tables that a declaration needs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from epochline.declare.columns import DELETED, QUARANTINE_COLUMNS, STAGED_LINEAGE, STAGED_PLACE
+from epochline.declare.names import QUARANTINE, staging_table
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable, order_columns
+from epochline.declare.topic import Outbox
+from epochline.protocol.staging import StagedTable
+
+
+def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str, str]) -> dict[str, str]:
+    """Columns of a sink's staging table.
+
+    Args:
+        pipeline: the declaration.
+        sink: one of its sinks.
+        target: the target's own columns that this sink fills, without any ``_`` column.
+    """
+    columns = dict(target)
+    if sink.mode == "add":
+        return columns
+    if not sink.aggregated:
+        columns |= STAGED_LINEAGE
+    if sink.mode == "upsert":
+        columns |= {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
+        columns[DELETED] = "boolean"
+    if isinstance(sink, Outbox):
+        columns |= STAGED_PLACE
+    return columns
+
+
+def staged_tables(
+    pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]], epoch_id: int, attempt: int
+) -> tuple[StagedTable, ...]:
+    """The staging tables of an attempt: one per sink and the quarantine.
+
+    Args:
+        pipeline: the declaration.
+        targets: per sink, the target's columns as the plan recorded them.
+        epoch_id: of the epoch.
+        attempt: number of the attempt.
+    """
+    tables = [
+        StagedTable(
+            sink=sink.table,
+            table=staging_table(pipeline.name, sink.table, epoch_id, attempt),
+            columns=staged_columns(pipeline, sink, targets[sink.table]),
+        )
+        for sink in pipeline.tables
+    ]
+    tables.append(
+        StagedTable(
+            sink=QUARANTINE,
+            table=staging_table(pipeline.name, QUARANTINE, epoch_id, attempt),
+            columns=QUARANTINE_COLUMNS,
+        )
+    )
+    return tuple(tables)
+
+
+def staged_external(pipeline: Pipeline) -> tuple[StagedTable, ...]:
+    """The columns of what is written beside the database; there are no such tables."""
+    return tuple(StagedTable(sink=sink.name, table="", columns=sink.written) for sink in pipeline.external)

@@ -1,0 +1,232 @@
+"""A folder of files as a sink: by an atomic rename on a disk, and by a manifest everywhere (P5, Q5).
+
+Below the sink's folder::
+
+    _epochline/staging/e7_a1_4f1c09be/part-00003-….parquet          what an attempt writes
+    _epochline/staging/e7_a1_4f1c09be/sealed/part-00003-….parquet   (on a disk) what its seal found complete
+    epoch=0000000007/part-00003-….parquet                           (on a disk) the same folder after the commit
+    _epochline/manifest/0000000007.json                             the epoch is shown: which files, how many rows
+
+The entry in the manifest is the commit; everything before it can be done again, by anybody.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from epochline.declare.specs import FilesSpec
+from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.failpoints import failpoint
+from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt, WrittenPart
+from epochline.sinks.file_manifest import Manifest, ManifestEntry, ShownFile
+from epochline.sinks.storage import STAGING, reaching, storage_at
+
+if TYPE_CHECKING:
+    from epochline.sinks.file_part import FilePart
+
+
+class FileSink:
+    """Implements `epochline.protocol.sink.Sink` for files.
+
+    Args:
+        files: the declaration.
+
+    Raises:
+        SinkError: of a URL that fsspec cannot open here.
+    """
+
+    def __init__(self, files: FilesSpec) -> None:
+        self._files = files
+        self._storage = storage_at(files.path, files.name)
+        self._manifest = Manifest(files.path)
+
+    def begin(self, attempt: SinkAttempt) -> None:
+        """Make the attempt's folder.
+
+        Raises:
+            SinkAheadError: the manifest shows this epoch or a later one.
+            SinkError: another pipeline writes here, or nobody may.
+            SinkUnavailableError: the storage does not answer.
+        """
+        failpoint("files.begin")
+        self._refuse_out_of_turn(attempt)
+        self._storage.make_folder(_folder(attempt))
+
+    def write(self, attempt: SinkAttempt, part: int) -> FilePart:
+        """One file for one Spark partition, under a name that no other try of it has."""
+        # Imported here: only what writes rows needs Arrow, and a commit or a publish writes none.
+        from epochline.sinks.file_part import FilePart
+
+        name = f"part-{part:05d}-{uuid.uuid4().hex}.{self._files.format}"
+        return FilePart(self._files, self._storage, _folder(attempt), name)
+
+    def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
+        """Take the files that the parts name, and see that each is there as it was written.
+
+        Raises:
+            SealRefusedError: one is missing or of another size.
+            SinkUnavailableError: the storage does not answer.
+        """
+        for part in parts:
+            if part.message.get("rows", 0) != part.rows:
+                raise SealRefusedError(
+                    f"{attempt} in {self._files}: part {part.number} has {part.rows} rows, its file"
+                    f" {part.message.get('rows', 0)}. Nothing was sealed."
+                )
+        written = [dict(part.message) for part in parts if part.rows]
+        failpoint("files.seal")
+        folder = self._storage.gather(_folder(attempt), [file["file"] for file in written])
+        sizes = self._storage.sizes(folder)
+        for file in written:
+            size = sizes.get(file["file"])
+            if size != file["bytes"]:
+                found = "is missing" if size is None else f"has {size} bytes of {file['bytes']}"
+                raise SealRefusedError(
+                    f"{attempt} in {self._files}: {folder}/{file['file']} {found}. Nothing was sealed; do executors and"
+                    " driver see one folder?"
+                )
+        return {"folder": folder, "files": written}
+
+    def commit(self, committable: Committable) -> None:
+        """Show the files: rename their folder on a disk, then enter the epoch in the manifest. Twice is once.
+
+        Raises:
+            SinkAheadError: the manifest shows another attempt of this epoch, or a later epoch.
+            SinkError: the files are lost, or another pipeline writes here.
+            SinkUnavailableError: the storage does not answer.
+        """
+        self._show(committable)
+
+    def recover_and_commit(self, committable: Committable) -> None:
+        """The same as `commit`, wherever an earlier one ended."""
+        self._show(committable)
+
+    def abort(self, attempt: SinkAttempt) -> None:
+        """Remove the attempt's folder and nothing else. Twice is once; a shown attempt stays as it is.
+
+        Raises:
+            SinkUnavailableError: the storage does not answer.
+        """
+        self._discard(attempt)
+
+    def recover_and_abort(self, attempt: SinkAttempt) -> None:
+        """The same as `abort`, wherever an earlier one ended."""
+        self._discard(attempt)
+
+    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
+        """The last epoch of the manifest.
+
+        Raises:
+            SinkError: another pipeline writes here, or the manifest's entry is damaged.
+            SinkUnavailableError: the storage does not answer.
+        """
+        newest = self._newest()
+        if newest is None:
+            return None
+        self._refuse_another(newest, pipeline)
+        return ShownEpoch(
+            generation=newest.generation, epoch_id=newest.epoch, token=newest.token, reached=newest.reached
+        )
+
+    def notify_complete(self, committable: Committable) -> None:
+        """Nothing is left to do: the manifest's entry was the last step, and it names no other sink."""
+
+    def _show(self, committable: Committable) -> None:
+        attempt, body = committable.attempt, committable.body
+        target = self._storage.target(body["folder"], attempt.epoch_id)
+        if not self._is_shown(attempt):
+            self._refuse_out_of_turn(attempt)
+            if body["files"]:
+                self._move(committable, target)
+            failpoint("files.manifest")
+            try:
+                entry = _entry(committable, target)
+                self._storage.put(entry.path, entry.to_json(), scratch=_folder(attempt))
+            except SinkUnavailableError:
+                # The answer was lost, or another process was faster and has cleaned up since.
+                if not self._is_shown(attempt):
+                    raise
+            failpoint("files.shown")
+        shown = frozenset(file["file"] for file in body["files"]) if target == body["folder"] else frozenset()
+        self._storage.remove(_folder(attempt), keep=shown)
+
+    def _move(self, committable: Committable, target: str) -> None:
+        attempt, sealed = committable.attempt, committable.body["folder"]
+        if self._is_complete(committable, sealed):
+            failpoint("files.rename")
+            if not self._storage.move(sealed, target):
+                raise SinkAheadError(
+                    f"{attempt} in {self._files}: {target} holds other files, of which the ledger knows nothing: it"
+                    f" went back in time, as from a backup. Nothing was shown. See whose files they are; move {target}"
+                    " away if they are to count no more."
+                )
+        elif not self._is_complete(committable, target):
+            raise SinkError(
+                f"{attempt} in {self._files}: the files of the committed epoch {attempt.epoch_id} are lost; neither"
+                f" {sealed} nor {target} has all of them. Nothing was shown. Put them back from a backup."
+            )
+        self._storage.settle(target)
+        failpoint("files.renamed")
+
+    def _is_complete(self, committable: Committable, folder: str) -> bool:
+        sizes = self._storage.sizes(folder)
+        return all(sizes.get(file["file"]) == file["bytes"] for file in committable.body["files"])
+
+    def _discard(self, attempt: SinkAttempt) -> None:
+        failpoint("files.abort")
+        if not self._is_shown(attempt):
+            self._storage.remove(_folder(attempt))
+
+    def _is_shown(self, attempt: SinkAttempt) -> bool:
+        with reaching(self._files.name):
+            entry = self._manifest.entry(attempt.epoch_id)
+        return entry is not None and entry.token == attempt.token
+
+    def _refuse_out_of_turn(self, attempt: SinkAttempt) -> None:
+        """See that the newest epoch of the manifest is the pipeline's own, and an earlier one."""
+        newest = self._newest()
+        if newest is None:
+            return
+        self._refuse_another(newest, attempt.pipeline)
+        if newest.epoch >= attempt.epoch_id:
+            raise SinkAheadError(
+                f"{attempt}: {self._files} already shows epoch {newest.epoch}, by attempt {newest.attempt}, of which"
+                " the ledger knows nothing: it went back in time, as from a backup. Nothing was written. Bring the"
+                f" newer ledger back; if it is lost, `epochline accept-ledger {attempt.pipeline}` takes over what the"
+                " folder shows and goes on."
+            )
+
+    def _newest(self) -> ManifestEntry | None:
+        with reaching(self._files.name):
+            epochs = self._manifest.epochs()
+            return self._manifest.entry(epochs[-1]) if epochs else None
+
+    def _refuse_another(self, newest: ManifestEntry, pipeline: str) -> None:
+        if newest.pipeline != pipeline:
+            raise SinkError(
+                f"{self._files} is written by the pipeline {newest.pipeline}; {pipeline} wrote nothing there. Give each"
+                " pipeline a folder of its own."
+            )
+
+
+def _folder(attempt: SinkAttempt) -> str:
+    return f"{STAGING}/e{attempt.epoch_id}_a{attempt.attempt}_{attempt.token[:8]}"
+
+
+def _entry(committable: Committable, folder: str) -> ManifestEntry:
+    attempt = committable.attempt
+    return ManifestEntry(
+        pipeline=attempt.pipeline,
+        generation=attempt.generation,
+        epoch=attempt.epoch_id,
+        attempt=attempt.attempt,
+        token=attempt.token,
+        rows=committable.rows,
+        reached=committable.reached,
+        files=tuple(
+            ShownFile(path=f"{folder}/{file['file']}", rows=file["rows"], bytes=file["bytes"])
+            for file in committable.body["files"]
+        ),
+    )

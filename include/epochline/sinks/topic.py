@@ -1,0 +1,259 @@
+"""A Kafka topic as a sink: an epoch's outbox goes out in one Kafka transaction, with a marker that says so (P9 to P13).
+
+Nothing is guessed. The stable transactional id fences whoever published before, which also ends that one's open
+transaction; then the last marker, read committed, says which epochs are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from epochline.declare.topic import Outbox
+from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.kafka.markers import Marker, last_marker
+from epochline.kafka.preflight import check_fits, check_topic
+from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
+from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
+from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, SinkAttempt, WrittenPart
+
+log = logging.getLogger(__name__)
+
+ASSUMED_RATE = 10_000.0
+"""Rows per second that a topic is expected to take before an epoch of it was measured."""
+
+
+class LedgerConnections(Protocol):
+    """Where a topic's publisher reads the ledger."""
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """A transaction of its own."""
+
+
+class TopicSink:
+    """Publishes a pipeline's outbox to its topic. A `Sink`, also ``Preflighted`` and ``Measured``.
+
+    Rows are staged, sealed and committed as those of any table: as rows of the outbox. What is done here is what
+    follows the commit.
+
+    Args:
+        pipeline: name of the pipeline.
+        outbox: of the topic.
+        settings: looks up those of the brokers, as `epochline.config.kafka.broker_settings` gives them.
+        ledger: where outbox and receipts are.
+    """
+
+    def __init__(
+        self, pipeline: str, outbox: Outbox, settings: Callable[[], Mapping[str, str]], ledger: LedgerConnections
+    ) -> None:
+        self._pipeline = pipeline
+        self._outbox = outbox
+        self._topic = outbox.topic
+        self._settings = settings
+        self._ledger = ledger
+        self._sending_seconds: float | None = None
+
+    def sending_seconds(self) -> float | None:
+        """From the first record to the answer of Kafka's commit: what the time-out of a transaction is for."""
+        return self._sending_seconds
+
+    def preflight(self, pipeline: str) -> None:
+        """Refuse a topic that could not be published to.
+
+        Raises:
+            SinkUnavailableError: the brokers do not answer.
+            SinkError: topic, control topic or the time-out do not fit.
+        """
+        check_topic(self._settings(), self._topic)
+
+    def newest_shown(self, pipeline: str) -> ShownEpoch | None:
+        """The epoch of the last marker; None of a topic without markers.
+
+        Raises:
+            SinkUnavailableError: the brokers do not answer.
+            SinkError: the topic has lost markers that the ledger knows.
+        """
+        if self._topic.semantics == "at_least_once":
+            return None
+        marker = self._marker(f"{self._topic.name} of {self._pipeline}")
+        if marker is None:
+            return None
+        return ShownEpoch(
+            generation=marker.generation, epoch_id=marker.epoch_id, token=marker.token, reached=marker.reached
+        )
+
+    def begin(self, attempt: SinkAttempt) -> None:
+        """Nothing: the outbox is staged with the tables."""
+
+    def write(self, attempt: SinkAttempt, part: int) -> PartWriter:
+        """Never called: rows reach the outbox as those of any table."""
+        raise NotImplementedError(f"{self._topic.name}: rows are staged for its outbox")
+
+    def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
+        """Refuse what the topic would not take, and more rows than half the transaction's time-out is enough for.
+
+        Raises:
+            OutboxTooLargeError: with the numbers at the rate that was measured, and the limit to lower.
+            SinkError: a record is for a partition that the topic lacks, or larger than it takes.
+        """
+        rows = sum(part.rows for part in parts)
+        self._check_fits(parts)
+        if self._topic.semantics == "at_least_once":
+            return {}
+        with self._ledger.connection() as connection:
+            measured = shown_rate(connection, self._pipeline, self._topic.name)
+        rate = measured or ASSUMED_RATE
+        half = self._topic.transaction_timeout.total_seconds() / 2
+        if rows > rate * half:
+            raise OutboxTooLargeError(
+                f"{attempt}: has {rows} rows for {self._topic.name}, which take {rows / rate:.0f} s at"
+                f" {rate:.0f} rows/s ({'as measured' if measured else 'assumed, none was measured yet'}); at most half"
+                f" of transaction_timeout ({self._topic.transaction_timeout.total_seconds():.0f} s) may be needed."
+                " Nothing was sealed. Lower records_per_epoch of the source (or the run's record limit), or raise"
+                " transaction_timeout as far as the broker allows."
+            )
+        return {}
+
+    def _check_fits(self, parts: Sequence[WrittenPart]) -> None:
+        partitions = [part.message["partition"] for part in parts if "partition" in part.message]
+        largest = max((part.message.get("bytes", 0) for part in parts), default=0)
+        if not partitions and not largest:
+            return
+        try:
+            check_fits(self._settings(), self._topic, max(partitions, default=None), largest)
+        except SinkUnavailableError as error:
+            # A topic that is down holds no epoch back; its publisher finds out.
+            log.warning("topic.unchecked sink=%s reason=%s", self._topic, error)
+
+    def commit(self, committable: Committable) -> None:
+        """Send the epoch in one Kafka transaction, unless its marker is there.
+
+        Raises:
+            SinkUnavailableError: the brokers do not answer, somebody else publishes, or the outcome is not known;
+                trying again asks the marker.
+            SinkAheadError: the topic holds an epoch that the ledger does not know.
+            SinkError: Kafka refuses, or the outbox does not hold what was sealed.
+        """
+        self._publish(committable)
+
+    def abort(self, attempt: SinkAttempt) -> None:
+        """Nothing: the outbox's staging goes with the tables'."""
+
+    def recover_and_commit(self, committable: Committable) -> None:
+        """Commit: fence and marker settle what an earlier process left."""
+        self._publish(committable)
+
+    def recover_and_abort(self, attempt: SinkAttempt) -> None:
+        """Nothing, as for `abort`."""
+
+    def notify_complete(self, committable: Committable) -> None:
+        """Nothing: the outbox's rows go with the receipt."""
+
+    def _publish(self, committable: Committable) -> None:
+        attempt = committable.attempt
+        if self._topic.semantics == "at_least_once":
+            with self._ledger.connection() as connection, self._measuring():
+                send_plainly(self._settings(), self._topic.topic, self._records(connection, committable))
+            return
+        with TransactionalSender(
+            self._settings(), self._topic.transactional_id(self._pipeline), self._topic.transaction_timeout
+        ) as sender:
+            sender.fence()
+            if self._is_there(committable):
+                log.info("topic.there pipeline=%s epoch=%d sink=%s", self._pipeline, attempt.epoch_id, self._topic.name)
+                return
+            marker = Marker(
+                generation=attempt.generation, epoch_id=attempt.epoch_id, token=attempt.token,
+                reached=committable.reached,
+            )  # fmt: skip
+            with self._ledger.connection() as connection, self._measuring():
+                records = self._records(connection, committable)
+                key = Marker.key(self._pipeline, self._topic.name)
+                sender.send(self._topic.topic, records, key, marker.body())
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self._sending_seconds = time.monotonic() - begun
+
+    def _records(self, connection: Connection, committable: Committable) -> Iterator[Outgoing]:
+        """The epoch's records; raises before the last one is out where they are not those that were sealed."""
+        sent = 0
+        for key, value, headers, partition in rows_of(connection, self._outbox, committable.attempt.epoch_id):
+            sent += 1
+            yield Outgoing(key=key, value=value, headers=headers, partition=partition)
+        if sent != committable.rows:
+            self._refuse_published(connection, committable)
+            raise SinkError(
+                f"{self._topic.name}: the outbox {self._outbox.table} holds {sent} rows of epoch"
+                f" {committable.attempt.epoch_id} of {self._pipeline}, {committable.rows} were committed. Nothing was"
+                " sent. Somebody changed the outbox; bring its rows back from a backup."
+            )
+
+    def _refuse_published(self, connection: Connection, committable: Committable) -> None:
+        """An outbox is empty, too, once another process has published it after our look at the marker (P13)."""
+        attempt = committable.attempt
+        shown = last_shown(connection, self._pipeline, self._topic.name)
+        if shown is not None and shown.epoch_id >= attempt.epoch_id:
+            raise SinkUnavailableError(
+                f"{self._topic.name}: another process published epoch {attempt.epoch_id} of {self._pipeline} meanwhile."
+                " Nothing was sent here; another try finds it done."
+            )
+
+    def _is_there(self, committable: Committable) -> bool:
+        attempt = committable.attempt
+        what = f"{self._topic.name}: epoch {attempt.epoch_id} of {self._pipeline}"
+        marker = self._known_marker(what, attempt.token)
+        # Epochs are sent in their order: a later one there means that somebody sent this one before it.
+        return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
+
+    def _marker(self, what: str) -> Marker | None:
+        """The last marker. The ledger is asked first: what it says is shown must be there.
+
+        Raises:
+            SinkError: the topic has lost markers that the ledger knows.
+        """
+        with self._ledger.connection() as connection:
+            shown = last_shown(connection, self._pipeline, self._topic.name)
+        marker = last_marker(self._settings(), self._pipeline, self._topic.name)
+        _refuse_lost(what, marker, shown)
+        return marker
+
+    def _known_marker(self, what: str, due: str) -> Marker | None:
+        """The last marker, which the ledger knows.
+
+        Raises:
+            SinkAheadError: the ledger does not know the marker.
+            SinkError: the topic has lost markers that the ledger knows.
+        """
+        marker = self._marker(what)
+        if marker is not None and marker.token != due:
+            with self._ledger.connection() as connection:
+                known = committed_as(
+                    connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token
+                )  # fmt: skip
+            if not known:
+                raise SinkAheadError(
+                    f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
+                    f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
+                    " Nothing was sent. Bring the newer ledger back; if it is lost, `epochline accept-ledger"
+                    f" {self._pipeline}` takes over what the topic shows and goes on."
+                )
+        return marker
+
+
+def _refuse_lost(what: str, marker: Marker | None, shown: Shown | None) -> None:
+    if shown is None or (marker is not None and marker.epoch_id >= shown.epoch_id):
+        return
+    there = "no marker" if marker is None else f"the marker of epoch {marker.epoch_id}"
+    raise SinkError(
+        f"{what}: the ledger says that epoch {shown.epoch_id} is in the topic, but the control topic holds {there}: it"
+        " was deleted, or the connection leads to another cluster. Nothing was sent, because nobody knows what is"
+        " there. Bring the control topic back, or publish to a new topic."
+    )

@@ -1,0 +1,152 @@
+"""What an attempt is to do, read from the ledger: ranges, declaration, staging tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg2
+from psycopg2.extensions import cursor as Cursor  # noqa: N812
+
+from epochline.config.resolve import recorded_value
+from epochline.declare.event_time import PartitionTime, TimeStanding
+from epochline.declare.pipeline import Pipeline
+from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
+from epochline.failpoints import failpoint
+from epochline.postgres.targets.rules import refused_records, with_rules
+from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
+from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
+from epochline.protocol.refused import Refused
+from epochline.protocol.staging import StagingTicket
+from epochline.protocol.staging_tables import staged_external, staged_tables
+from epochline.spark.connection import transaction
+
+_READER = "epochline:plan"
+
+_ATTEMPT = """
+SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
+       a.job_ended_at IS NOT NULL,
+       e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at
+FROM epochline.attempt a
+JOIN epochline.epoch e USING (pipeline, epoch_id)
+JOIN epochline.declaration d ON d.hash = e.declaration_hash
+WHERE a.pipeline = %s AND a.epoch_id = %s AND a.attempt = %s
+"""
+
+_RANGES = """
+SELECT topic, topic_id, partition, start_offset, until_offset, leader_epoch
+FROM epochline.planned_range WHERE pipeline = %s AND epoch_id = %s ORDER BY topic, partition
+"""
+
+_WATERMARK = """
+SELECT watermark FROM epochline.epoch
+WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id < %s ORDER BY epoch_id DESC LIMIT 1
+"""
+
+_EVENT_TIMES = "SELECT topic, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = %s"
+
+_TARGETS = "SELECT sink, columns FROM epochline.planned_target WHERE pipeline = %s AND epoch_id = %s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlan:
+    """One attempt's work. Every attempt of an epoch has the same ranges (INV-3)."""
+
+    pipeline: Pipeline
+    ticket: StagingTicket
+    ranges: tuple[PlannedRange, ...]
+    kind: EpochKind
+    parallelism: int | None = None
+    """Spark tasks that read and stage at once, where the settings in force say how many (K22)."""
+    times: TimeStanding | None = None
+    """What the epochs before left of event time, where the pipeline has windows."""
+
+
+def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPlan:
+    """Read what a live attempt is to do. The job serves the one attempt it was started for.
+
+    Raises:
+        EpochNotFoundError: the ledger has no such attempt.
+        EpochFencedError: the attempt is fenced, sealed or has ended, or another one is the epoch's newest.
+        LedgerUnavailableError: PostgreSQL is gone.
+    """
+    try:
+        with transaction(dsn, _READER) as session, session.cursor() as cursor:
+            # One snapshot for all of it, and a transaction that cannot write by mistake.
+            failpoint("job.snapshot")
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return _read(cursor, pipeline, epoch_id, attempt)
+    except psycopg2.OperationalError as error:
+        raise LedgerUnavailableError(f"the plan cannot be read: {' '.join(str(error).split())}") from error
+    except psycopg2.ProgrammingError as error:
+        raise LedgerError(f"the plan cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptPlan:
+    failpoint("job.attempt")
+    cursor.execute(_ATTEMPT, (pipeline, epoch_id, number))
+    row = cursor.fetchone()
+    if row is None:
+        raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: the ledger has none")
+    generation, attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at = row
+    attempt = Attempt(
+        attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
+        state=AttemptState.FENCED if fenced else AttemptState.SEALED if sealed else AttemptState.RUNNING,
+        sealed=sealed, fenced=fenced, ended=ended,
+    )  # fmt: skip
+    _check_live(attempt, state, newest)
+    declaration = Pipeline.from_stored(body)
+    failpoint("job.targets")
+    cursor.execute(_TARGETS, (pipeline, epoch_id))
+    tables = with_rules(cursor, staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number))
+    failpoint("job.ranges")
+    cursor.execute(_RANGES, (pipeline, epoch_id))
+    ranges = tuple(
+        PlannedRange(
+            tp=TopicPartition(topic=topic, partition=partition, topic_id=topic_id),
+            range=OffsetRange(start=start, until=until),
+            leader_epoch=leader_epoch,
+        )
+        for topic, topic_id, partition, start, until, leader_epoch in cursor.fetchall()
+    )
+    refused: Refused = {}
+    if declaration.bad_records == "quarantine":
+        failpoint("job.refused")
+        refused = refused_records(cursor, pipeline, epoch_id, generation)
+    ticket = StagingTicket(
+        pipeline=pipeline, epoch_id=epoch_id, attempt=number, attempt_id=attempt_id,
+        application_name=attempt.application_name, tables=tables, generation=generation, token=token,
+        external=staged_external(declaration), refused=refused,
+    )  # fmt: skip
+    return AttemptPlan(
+        pipeline=declaration, ticket=ticket, ranges=ranges, kind=EpochKind(kind),
+        parallelism=recorded_value(settings, "parallelism"),
+        times=None if declaration.windows is None else _event_times(cursor, declaration, epoch_id, planned_at),
+    )  # fmt: skip
+
+
+def _event_times(cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime) -> TimeStanding:
+    failpoint("job.watermark")
+    cursor.execute(_WATERMARK, (declared.name, epoch_id))
+    left = cursor.fetchone()
+    failpoint("job.event_times")
+    cursor.execute(_EVENT_TIMES, (declared.name,))
+    return TimeStanding(
+        watermark=None if left is None else left[0],
+        partitions={
+            (topic, partition): PartitionTime(newest=newest, read_at=read_at)
+            for topic, partition, newest, read_at in cursor.fetchall()
+            if declared.source.reads(topic)
+        },
+        now=planned_at,
+    )
+
+
+def _check_live(attempt: Attempt, state: str, newest: int) -> None:
+    if attempt.state is not AttemptState.RUNNING or newest != attempt.number:
+        what = attempt.state.lower() if newest == attempt.number else f"followed by attempt {newest}"
+        raise EpochFencedError(f"{attempt}: is {what}; nothing was read or written")
+    if attempt.ended:
+        raise EpochFencedError(f"{attempt}: its job has ended before; nothing was read or written")
+    if state != EpochState.PLANNED:
+        raise EpochFencedError(f"{attempt}: its epoch is {state}; nothing was read or written")

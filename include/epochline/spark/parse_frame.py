@@ -1,0 +1,181 @@
+"""With a transform: records are parsed once into a persisted frame, which also holds what was refused and counted.
+
+The frame has three kinds of rows. *Parsed* rows carry the record's columns and its lineage; *refused* rows a record
+for the quarantine, with its bytes; one *counts* row per parse task what the task received per Kafka partition.
+
+A parse task may run again: a block of the frame was lost, or Spark speculates. So every task, at its end and before
+Spark stores its block, inserts its counts and source digest as a part named ``PARSE``; the key
+(attempt, parse id, Spark partition) lets the first in. A later one must have counted and digested the same, otherwise
+it fails and its block is not used. No accumulators (trap 23): the first write takes the counts from the rows that
+it goes through itself.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from epochline.arrow.cast.types import record_schema
+from epochline.arrow.stage.flow import BatchFlow
+from epochline.arrow.stage.rows import TOMBSTONE
+from epochline.config.registry import Registries
+from epochline.declare.columns import QUARANTINE_COLUMNS, STAGED_LINEAGE, parse_type
+from epochline.declare.names import QUARANTINE
+from epochline.declare.specs import PipelineSpec
+from epochline.errors import DeclarationError
+from epochline.postgres.ledger.parts import PARSE, Part, counts_of, message_of
+from epochline.protocol.offsets import PartitionCounts, add_up
+from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.spark.functions import ShippedFunctions
+from epochline.spark.transaction import PartTransaction
+from epochline.spark.whole_input import require_whole_input
+
+KIND, REFUSED, COUNTS = "_kind", "_refused", "_counts"
+IS_PARSED, IS_REFUSED, IS_COUNTS = 0, 1, 2
+
+_WIDEST_DECIMAL = 38
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParseTask:
+    """Parses the records of one Spark partition; runs on executors, once or again."""
+
+    pipeline: PipelineSpec
+    ticket: StagingTicket
+    functions: ShippedFunctions
+    dsn: str = field(repr=False)
+    registries: Registries = field(default=Registries(), repr=False)
+    parse_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give the rows of the frame for one Spark partition, and leave what was counted in the ledger.
+
+        Raises:
+            NonDeterministicPartError: the same task ran before and received other records.
+            EpochFencedError: the attempt was fenced or sealed, or its job has ended.
+            InputCutError: the executor broke off before the last record; nothing was left in the ledger.
+        """
+        self.functions.install()
+        self.registries.install()
+        flow = BatchFlow(self.pipeline, self.ticket.tables, self.ticket.refused)
+        schema = frame_schema(self.pipeline)
+        counts: dict[tuple[str, int], PartitionCounts] = {}
+        for batch in batches:
+            parsed, refused, seen = flow.parse_only(batch)
+            counts = add_up((counts, seen))
+            yield _widened(
+                schema, parsed.num_rows, IS_PARSED, dict(zip(parsed.schema.names, parsed.columns, strict=True))
+            )
+            if refused.num_rows:
+                yield _widened(schema, refused.num_rows, IS_REFUSED, {REFUSED: _as_struct(schema, refused)})
+        require_whole_input(self.ticket)
+        self._leave(counts)
+        yield _widened(schema, 1, IS_COUNTS, {COUNTS: pa.array([json.dumps(message_of(counts))], pa.string())})
+
+    def _leave(self, counts: Mapping[tuple[str, int], PartitionCounts]) -> None:
+        task = TaskContext.get()
+        part = PartTransaction(self.ticket, self.dsn, self.parse_id, task.partitionId() if task else 0)
+        try:
+            part.finish([Part(sink=PARSE, rows=0, message=message_of(counts))])
+        finally:
+            part.close()
+
+
+def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
+    """The Arrow schema of the frame.
+
+    Raises:
+        DeclarationError: the record has a type that Spark does not know.
+    """
+    for name, text in pipeline.parsed_columns.items():
+        precision = parse_type(text).precision
+        if precision is not None and precision > _WIDEST_DECIMAL:
+            raise DeclarationError(
+                f"{pipeline.name}: record.{name} is {text}; with a transform, {_WIDEST_DECIMAL} digits are the most"
+            )
+    record = record_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
+    refused = pa.struct(list(record_schema(QUARANTINE_COLUMNS)))
+    return pa.schema([*record, (KIND, pa.int16()), (REFUSED, refused), (COUNTS, pa.string())])
+
+
+def parse(records: DataFrame, task: ParseTask) -> DataFrame:
+    """The frame with everything that the records became; the caller persists it."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task.run(batches)
+
+    return records.mapInArrow(run, from_arrow_schema(frame_schema(task.pipeline)))
+
+
+def parsed_rows(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:
+    """What the transform gets: the record's columns, its lineage and whether it is a tombstone."""
+    names = [*pipeline.parsed_columns, *STAGED_LINEAGE, TOMBSTONE]
+    return frame.where(F.col(KIND) == IS_PARSED).select(*(F.col(quoted(name)) for name in names))
+
+
+def refused_and_counted(frame: DataFrame) -> DataFrame:
+    """What the first write goes through."""
+    return frame.where(F.col(KIND) != IS_PARSED).select(KIND, REFUSED, COUNTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineFactory:
+    """Makes the flow of refused records into the quarantine, which carries the source counts."""
+
+    tables: tuple[StagedTable, ...]
+
+    def make(self) -> FirstWriteFlow:
+        """A flow for one Spark partition."""
+        return FirstWriteFlow()
+
+
+class FirstWriteFlow:
+    """Refused records of one Spark partition, and the counts that its parse task left among the rows."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], PartitionCounts] = {}
+
+    def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
+        """Sort one batch."""
+        kinds = batch.column(KIND)
+        for message in batch.filter(pc.equal(kinds, IS_COUNTS)).column(COUNTS).to_pylist():
+            self._counts = add_up((self._counts, counts_of(json.loads(message))))
+        refused = batch.filter(pc.equal(kinds, IS_REFUSED)).column(REFUSED)
+        schema = record_schema(QUARANTINE_COLUMNS)
+        columns = [refused.field(name).cast(schema.field(name).type) for name in schema.names]
+        return {QUARANTINE: pa.RecordBatch.from_arrays(columns, schema=schema)}
+
+    def finish(self) -> Mapping[str, pa.RecordBatch]:
+        """Nothing is held back."""
+        return {}
+
+    def message(self, sink: str) -> Mapping[str, Any]:
+        """What was received per Kafka partition."""
+        return message_of(self._counts)
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark SQL takes it, whatever it holds."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _widened(schema: pa.Schema, rows: int, kind: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    columns = {KIND: pa.repeat(pa.scalar(kind, pa.int16()), rows)} | dict(given)
+    arrays = [columns[one.name].cast(one.type) if one.name in columns else pa.nulls(rows, one.type) for one in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as_struct(schema: pa.Schema, refused: pa.RecordBatch) -> pa.StructArray:
+    fields = list(schema.field(REFUSED).type)
+    arrays = [refused.column(one.name).cast(one.type) for one in fields]
+    return pa.StructArray.from_arrays(arrays, fields=fields)

@@ -1,0 +1,155 @@
+"""Staging of a pipeline whose rows are made from all of an epoch's records: by its transform, or by its windows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+
+from epochline.config.registry import Registries
+from epochline.declare.aggregation import Windowed
+from epochline.declare.event_time import TimeStanding
+from epochline.declare.functions import load_function
+from epochline.declare.names import QUARANTINE
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.state import StateTable
+from epochline.postgres.ledger.parts import counts_of
+from epochline.protocol.offsets import add_up
+from epochline.spark.attempt_plan import AttemptPlan
+from epochline.spark.functions import pickle_by_value, ship_functions
+from epochline.spark.in_common import in_common
+from epochline.spark.open_windows import WindowReader, read_windows
+from epochline.spark.parse_frame import (
+    COUNTS,
+    IS_COUNTS,
+    KIND,
+    ParseTask,
+    QuarantineFactory,
+    parse,
+    parsed_rows,
+    refused_and_counted,
+)
+from epochline.spark.sink_frames import SinkFlowFactory, by_table, staged_frame
+from epochline.spark.staging import WriteOrder, stage
+from epochline.spark.state import StateReader, read_state
+from epochline.spark.windowing import placed_in_windows, windowed
+
+_Keep = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a job notes with its end mark.
+
+    Args:
+        watermark: what it closed windows by; None where there are no windows, or no watermark yet.
+        too_late: how many records came too late for any window; None where there are no windows.
+    """
+
+    watermark: datetime | None = None
+    too_late: int | None = None
+
+
+def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
+    """Parse the records once, make the rows of every table from them, and stage those.
+
+    Raises:
+        DeclarationError: the transform gave something else than declared.
+        EpochlineError: as the writers and readers of the attempt do.
+    """
+    pipeline, ticket = plan.pipeline, plan.ticket
+    named = [pipeline.transform, *(state.keys for state in pipeline.state)]
+    for reference in filter(None, named):
+        load_function(reference)
+        pickle_by_value(reference.partition(":")[0])
+    spec = pipeline.spec
+    functions = ship_functions(spec)
+    task = ParseTask(pipeline=spec, ticket=ticket, functions=functions, dsn=dsn, registries=registries)
+    with _kept() as keep:
+        frame = keep(parse(records, task))
+        first = QuarantineFactory(tables=(ticket.table(QUARANTINE),))
+        stage(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))
+        if pipeline.windows is not None and plan.times is not None:
+            frames, made = _by_windows(frame, plan, pipeline.windows, plan.times, dsn, keep)
+        else:
+            frames, made = _by_transform(frame, plan, dsn, keep), Made()
+        for sink in spec.sinks:
+            staged = ticket.table(sink.table)
+            flow = SinkFlowFactory(
+                pipeline=spec, sink=sink, tables=(staged,), functions=functions, registries=registries
+            )
+            rows = staged_frame(sink, staged, frames[sink.table])
+            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, external=spec.external))
+    return made
+
+
+def _by_transform(frame: DataFrame, plan: AttemptPlan, dsn: str, keep: _Keep) -> Mapping[str, DataFrame]:
+    pipeline = plan.pipeline
+    rows = parsed_rows(frame, pipeline.spec)
+    transform: Callable[..., object] = load_function(pipeline.transform or "")
+    states = {state.table: keep(read_state(rows, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state}
+    made = transform(rows, states) if states else transform(rows)
+    frames = by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
+    for common in in_common(frame.sparkSession, frames.values(), [rows, *states.values()]):
+        keep(common)
+    return frames
+
+
+def _by_windows(
+    frame: DataFrame, plan: AttemptPlan, windows: Windowed, times: TimeStanding, dsn: str, keep: _Keep
+) -> tuple[Mapping[str, DataFrame], Made]:
+    rows = parsed_rows(frame, plan.pipeline.spec)
+    counted = frame.where(F.col(KIND) == IS_COUNTS).select(COUNTS).collect()
+    seen = add_up(counts_of(json.loads(one[COUNTS])) for one in counted)
+    before = times.watermark
+    after = times.after(windows.time, {place: counts.newest for place, counts in seen.items()})
+    state = windows.open_windows(plan.pipeline.sinks)
+    reader = WindowReader(rows=_reader_of(state, plan, dsn), key=windows.key, lateness=windows.lateness)
+    known = keep(read_windows(placed_in_windows(rows, windows), reader, before, after))
+    out = windowed(rows, known, windows, before=_moment(before), after=_moment(after))
+    too_late = keep(out.too_late)
+    rows_of = _declared_rows(plan.pipeline)
+    frames = {rows_of[windows.into]: out.results, state.table: out.state}
+    # A sum of fractions depends on the order in which they are met.
+    for common in in_common(frame.sparkSession, frames.values(), [rows, known]):
+        keep(common)
+    if windows.too_late is not None:
+        frames[rows_of[windows.too_late]] = too_late
+    return frames, Made(watermark=after, too_late=too_late.count())
+
+
+def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
+    return StateReader(ticket=plan.ticket, table=state.table, key=state.key, columns=state.columns or {}, dsn=dsn)
+
+
+def _declared_rows(pipeline: Pipeline) -> dict[str, str]:
+    """By the name under which a transform gives a sink its rows, what they are staged as."""
+    rows = {sink.table: sink.table for sink in pipeline.targets}
+    rows |= {box.topic.name: box.table for box in pipeline.outboxes}
+    return rows | {sink.name: sink.name for sink in pipeline.external}
+
+
+def _moment(watermark: datetime | None) -> Column:
+    return F.lit(watermark).cast("timestamp")
+
+
+@contextmanager
+def _kept() -> Iterator[_Keep]:
+    """Frames that are gone through more than once, until the end of the block."""
+    frames: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        frames.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frames[-1]
+
+    try:
+        yield keep
+    finally:
+        for one in frames:
+            one.unpersist()

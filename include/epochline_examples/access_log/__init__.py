@@ -1,0 +1,1 @@
+"""Make an access log, and check its epochs with code that knows nothing of Epochline."""

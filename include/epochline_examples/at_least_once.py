@@ -1,0 +1,20 @@
+"""At least once: rows are written before the offset is noted. NOT a mode of the product: a crash repeats them (G2)."""
+
+from __future__ import annotations
+
+from epochline_examples.two_transactions import Step, run
+
+
+def program(step: Step) -> None:
+    """Two transactions: first the rows, then the offset."""
+    step.maybe_crash("begin")
+    step.write_rows()
+    step.commit()
+    step.maybe_crash("middle")  # The rows are there, the offset has not moved: they will be read and written again.
+    step.note_offset()
+    step.commit()
+    step.maybe_crash("end")
+
+
+if __name__ == "__main__":
+    run(program, __doc__)

@@ -1,0 +1,20 @@
+"""At most once: the offset is noted before rows are written. NOT a mode of the product: a crash between loses (G1)."""
+
+from __future__ import annotations
+
+from epochline_examples.two_transactions import Step, run
+
+
+def program(step: Step) -> None:
+    """Two transactions: first the offset, then the rows."""
+    step.maybe_crash("begin")
+    step.note_offset()
+    step.commit()
+    step.maybe_crash("middle")  # The offset has moved, the rows are nowhere: nobody will read them again.
+    step.write_rows()
+    step.commit()
+    step.maybe_crash("end")
+
+
+if __name__ == "__main__":
+    run(program, __doc__)

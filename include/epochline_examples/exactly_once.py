@@ -1,0 +1,19 @@
+"""Exactly once: rows and offset are one transaction. The principle of the product, and no more than that (G3)."""
+
+from __future__ import annotations
+
+from epochline_examples.two_transactions import Step, run
+
+
+def program(step: Step) -> None:
+    """One transaction."""
+    step.maybe_crash("begin")
+    step.write_rows()
+    step.maybe_crash("middle")  # Nothing is there yet, and the offset has not moved.
+    step.note_offset()
+    step.commit()
+    step.maybe_crash("end")
+
+
+if __name__ == "__main__":
+    run(program, __doc__)

@@ -1,0 +1,169 @@
+"""A write-ahead log, then its replay into a table: NOT a mode of the product. A crash in mid-replay repeats rows (P3).
+
+The log is durable before a row is written (X27): a read is one entry, and the last entry says where the next read
+begins. So far nothing is lost and nothing is twice. What decides is the replay:
+
+- into ``append``, a sink without transactions: each row is there at once, and how far the replay got is noted beside
+  the log after an entry's last row. Killed between the two, it writes the entry's first rows again.
+- into ``transaction``: an entry's rows and how far the replay got are one transaction. Killed anywhere, it repeats
+  none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from psycopg2.extensions import connection as Connection  # noqa: N812
+
+from epochline_examples.two_transactions import read
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one read gave, and the offset where the next begins."""
+
+    values: list[str]
+    until: int
+
+
+class Log:
+    """A file of entries, each a line of JSON, safe on the disk when `append` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._replayed = path.with_name(f"{path.name}.replayed")
+        whole = path.read_bytes() if path.exists() else b""
+        # A line without its end is of a process that died before its entry was safe: it is read from Kafka again.
+        _write_safely(path, whole[: whole.rfind(b"\n") + 1])
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Everything that was read so far."""
+        return [Entry(**json.loads(line)) for line in self._path.read_bytes().splitlines()]
+
+    def append(self, entry: Entry) -> None:
+        """Keep an entry."""
+        with self._path.open("ab") as file:
+            file.write(json.dumps({"values": entry.values, "until": entry.until}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    @property
+    def replayed(self) -> int:
+        """How many entries were replayed, as far as the file beside the log knows."""
+        return int(self._replayed.read_text()) if self._replayed.exists() else 0
+
+    def note_replayed(self, entries: int) -> None:
+        """Note that so many entries were replayed."""
+        _write_safely(self._replayed, str(entries).encode())
+
+
+def _write_safely(path: Path, content: bytes) -> None:
+    draft = path.with_name(f".{path.name}")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+class Replay:
+    """Writes the log's entries into a table of one column.
+
+    Args:
+        log: what is replayed.
+        connection: where the table is.
+        kill_after: rows that this process writes before it kills itself; None: it lives.
+    """
+
+    def __init__(self, log: Log, connection: Connection, kill_after: int | None) -> None:
+        self._log, self._connection = log, connection
+        self._left = kill_after
+
+    def into_append(self) -> None:
+        """Row by row, each there at once; then note it beside the log."""
+        self._connection.autocommit = True
+        for number, entry in enumerate(self._log.entries):
+            if number >= self._log.replayed:
+                self._write("example_append", entry)
+                self._log.note_replayed(number + 1)
+
+    def into_transaction(self) -> None:
+        """An entry's rows and how far the replay got, in one transaction."""
+        for number, entry in enumerate(self._log.entries):
+            with self._connection, self._connection.cursor() as cursor:
+                cursor.execute("SELECT coalesce(max(entries), 0) FROM example_replayed")
+                [(replayed,)] = cursor.fetchall()
+                if number >= replayed:
+                    self._write("example_transaction", entry)
+                    cursor.execute("INSERT INTO example_replayed (entries) VALUES (%s)", (number + 1,))
+
+    def _write(self, table: str, entry: Entry) -> None:
+        with self._connection.cursor() as cursor:
+            for value in entry.values:
+                cursor.execute(f"INSERT INTO {table} (value) VALUES (%s)", (value,))  # noqa: S608 - one of two names
+                self._maybe_die()
+
+    def _maybe_die(self) -> None:
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line, log what is new, replay the log, and report. The database is that of PGHOST and so on."""
+    import psycopg2
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
+    parser.add_argument("--topic", required=True, help="a topic with one partition")
+    parser.add_argument("--log", required=True, type=Path, help="the log's file; one for each of the two")
+    parser.add_argument("--into", required=True, choices=("append", "transaction"), help="where it is replayed")
+    parser.add_argument("--kill-after", type=int, help="rows that are written before this process kills itself (-9)")
+    given = parser.parse_args(arguments)
+
+    log = Log(given.log)
+    start = log.entries[-1].until if log.entries else 0
+    values, until = read(given.bootstrap_servers, given.topic, start)
+    if until > start:
+        log.append(Entry(values, until))
+    with closing(psycopg2.connect("")) as connection:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(
+                "CREATE TABLE IF NOT EXISTS example_append (value text NOT NULL);"
+                "CREATE TABLE IF NOT EXISTS example_transaction (value text NOT NULL);"
+                "CREATE TABLE IF NOT EXISTS example_replayed (entries integer PRIMARY KEY)"
+            )
+        replay = Replay(log, connection, given.kill_after)
+        if given.into == "append":
+            replay.into_append()
+        else:
+            replay.into_transaction()
+        print(_report(given.into, log, connection))
+
+
+def _report(into: str, log: Log, connection: Connection) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT value FROM example_{into}")  # noqa: S608 - one of two names
+        rows = Counter(value for (value,) in cursor.fetchall())
+    records = Counter(_values(log))
+    repeated, missing = (rows - records).total(), (records - rows).total()
+    return f"{into}: {records.total()} records, {rows.total()} rows, {repeated} repeated, {missing} missing"
+
+
+def _values(log: Log) -> Iterator[str]:
+    for entry in log.entries:
+        yield from entry.values
+
+
+if __name__ == "__main__":
+    main()

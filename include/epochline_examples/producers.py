@@ -1,0 +1,77 @@
+"""The documents' producers: lines without end on standard output, for `epochline feed -`.
+
+``PYTHONPATH=include python -m epochline_examples.producers orders | epochline feed - --topic order_windows``
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+_FIRST_VISIT = datetime(2019, 9, 15, 10, tzinfo=UTC)
+
+
+def words() -> Iterator[str]:
+    """One sentence, again and again (E3, E7)."""
+    return itertools.repeat("hello world")
+
+
+def checkpoints() -> Iterator[str]:
+    """One sentence, again and again (C11)."""
+    return itertools.repeat("hello flink")
+
+
+def numbers() -> Iterator[str]:
+    """1, 2, 3 and so on (E8)."""
+    return map(str, itertools.count(1))
+
+
+def visits() -> Iterator[str]:
+    """Four addresses, each once a second (E5b)."""
+    for second in itertools.count():
+        for last in range(1, 5):
+            yield f"{_FIRST_VISIT + timedelta(seconds=second):%Y-%m-%d_%H:%M:%S} 192.168.1.{last}"
+
+
+def orders() -> Iterator[str]:
+    """Orders of three users, of now (E11)."""
+    while True:
+        yield json.dumps(
+            {
+                "orderId": str(uuid.uuid4()),
+                "userId": random.randrange(3),  # noqa: S311 - nobody's secret
+                "money": random.randint(0, 100),  # noqa: S311
+                "createTime": round(time.time() * 1000),
+            }
+        )
+
+
+PRODUCERS: dict[str, Callable[[], Iterator[str]]] = {
+    one.__name__: one for one in (words, checkpoints, numbers, visits, orders)
+}
+
+
+def main() -> None:
+    """Write lines until there are enough, or nobody reads them any more."""
+    parser = argparse.ArgumentParser(prog="python -m epochline_examples.producers", description=__doc__)
+    parser.add_argument("name", choices=PRODUCERS, help="what to produce")
+    parser.add_argument("--count", type=int, default=1000, help="how many lines (X16: 1000)")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two lines; the documents wait 1")
+    told = parser.parse_args()
+    for line in itertools.islice(PRODUCERS[told.name](), told.count):
+        print(line, flush=bool(told.pause))
+        time.sleep(told.pause)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        sys.stderr.close()
