@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from epochline.arrow.cast.contract import ERROR, marks, require_columns
-from epochline.lookup.round import Answer, Outcome
 from epochline.lookup.lookup import Lookup
+from epochline.lookup.round import Answer, Outcome
 
 V = TypeVar("V")
 
