@@ -52,8 +52,8 @@ def detect_refusals(servers: str, *, logging_in: bool = False) -> Iterator[None]
         for reason in reasons:
             if reason is not None:
                 raise SourceAuthenticationError(
-                    f"Kafka at {servers}: {reason}. Nothing was changed, and a retry does not help. Correct the"
-                    " connection."
+                    f"Kafka at {servers}: {reason}. Nothing was changed, and a retry does not help."
+                    " Correct the connection."
                 ) from error
         raise
     finally:

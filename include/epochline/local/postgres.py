@@ -115,7 +115,7 @@ class Postgres:
         Args:
             database: its name.
             with_password: whether the URL contains the password.
-            login: who connects. The default is the owner of the stack's own databases, and `epochline` for others.
+            login: the role. The default is the owner for the stack's own databases, and `epochline` for others.
         """
         role = login or (database if database in (*DATABASES, SUPERUSER) else "epochline")
         login = f"{role}:{self._password(role)}" if with_password else role

@@ -63,8 +63,8 @@ class Daemon:
         """Name the server.
 
         Args:
-            home: whose server it is.
-            name: of the pid file and the log.
+            home: of the stack.
+            name: of the server, its pid file and its log.
             stop_signals: the signals that end the server, and how many seconds to wait after each.
             owns: recognises a process of this server that left its session and overwrote its environment.
         """

@@ -129,8 +129,8 @@ class Pool(Generic[C]):
     def _stale(self) -> list[C]:
         with self._changed:
             oldest = self._now() - self._limits.evict_after.total_seconds()
-            stale = [one.connection for one in self._idle if one.since < oldest]
-            self._idle = [one for one in self._idle if one.since >= oldest]
+            stale = [idle.connection for idle in self._idle if idle.since < oldest]
+            self._idle = [idle for idle in self._idle if idle.since >= oldest]
             return stale
 
     def _open(self) -> C:

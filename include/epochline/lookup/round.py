@@ -206,7 +206,7 @@ class Round(Generic[K, V, C]):
                     return in_time
             else:
                 return self._settle_answered(request, connection, value)
-            # An idle connection may have broken, or the store refuses the key. A new connection tells them apart.
+            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
             try:
                 connection, used = self._pool.replace(connection), False
             except Exception as error:
