@@ -209,7 +209,7 @@ def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, sec
         SinkUnavailableError: no answer in time.
         SinkError: Kafka refuses.
     """
-    doing = f"asking for topic {topic}"
+    doing = f"looking up topic {topic}"
     listed = call_in_turns(lambda turn: client.list_topics(topic, timeout=turn), client, reports, doing, seconds)
     found = listed.topics[topic]
     if found.error is not None and found.error.code() not in _MISSING:

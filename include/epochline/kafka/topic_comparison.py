@@ -239,7 +239,7 @@ class _Level:
             lambda turn: self._consumer.get_watermark_offsets(at, timeout=turn),
             self._consumer,
             self._reports,
-            f"asking for the ends of {self._topic}",
+            f"reading the end offsets of {self._topic}",
             _PATIENCE_SECONDS,
         )
 
