@@ -216,7 +216,9 @@ def test_a_block_that_ends_the_transaction_is_refused(world: World, session: Any
     next(epochs)
     getattr(session, ends)()
 
-    with pytest.raises(DownstreamError, match=r"took epoch 1 was ended .* take commit\(\) and rollback\(\) out"):
+    with pytest.raises(
+        DownstreamError, match=r"ended the transaction that took epoch 1\..* remove commit\(\) and rollback\(\)"
+    ):
         next(epochs)
 
 

@@ -240,7 +240,7 @@ def test_all_questions_of_a_block_are_asked_with_one_client(source, topic, kafka
             super().__init__(**settings)
             clients.append(self)
 
-    monkeypatch.setattr("epochline.kafka.source.EpochlineAdmin", Counted)
+    monkeypatch.setattr("epochline.kafka.admin.EpochlineAdmin", Counted)
     produce(kafka_bootstrap, topic, 0, 3)
 
     with source.one_client():

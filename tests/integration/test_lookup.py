@@ -533,7 +533,7 @@ def test_a_batch_keeps_its_rows_and_their_order_and_says_what_became_of_each(sto
     assert found.column("city").to_pylist() == ["beijing", None, None, None, None, None, None, None, "chongqing"]
     assert found.column("_error").to_pylist() == [
         None, "the look-up of city timed out after 2 s", "the look-up of city failed (ResponseError)", None,
-        "is no id", None, None, "the look-up of city found a int, which is no string", None,
+        "is no id", None, None, "the look-up of city found a value of type int, not string", None,
     ]  # fmt: skip
     assert found.column("id").equals(given.column("id"))
     assert found.column("_skip").equals(given.column("_skip"))

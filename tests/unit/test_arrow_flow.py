@@ -229,7 +229,7 @@ def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_sa
     functions(parse=parse)
     made = flow(SMALL, parse="user_code:parse", record={"id": "bigint"})
 
-    counts = made.setting_aside({("t", 0): {100: "refused", 101: "refused"}}).process(records(b"", b"")).counts["t", 0]
+    counts = made.with_refused({("t", 0): {100: "refused", 101: "refused"}}).process(records(b"", b"")).counts["t", 0]
 
     assert (counts.skipped, counts.quarantined, counts.passed) == (1, 1, 0)
 
@@ -294,7 +294,7 @@ def test_a_row_that_the_parse_calls_deleted_is_sent_without_a_value(functions: C
 def test_what_no_boolean_calls_deleted_breaks_the_contract_of_a_topic_too(functions: Callable[..., None]) -> None:
     functions(parse=deleting("no"))
 
-    with pytest.raises(BatchContractError, match="the parse gave _deleted of type string; it must be boolean"):
+    with pytest.raises(BatchContractError, match="the parse returned _deleted with type string; it must be boolean"):
         sent(b"")
 
 
@@ -344,7 +344,7 @@ def test_a_list_of_scalars_becomes_the_column_itself(functions: Callable[..., No
         (lambda batch: batch.slice(1).select(["value"]), BatchContractError, "1 rows for 2"),
         (lambda batch: batch.to_pylist(), BatchContractError, "list"),
         (lambda batch: batch.select(["key"]), ColumnMismatchError, "no column id"),
-        (lambda batch: pa.record_batch({"id": pa.array([[1], [2]])}), ColumnMismatchError, "cannot become bigint"),
+        (lambda batch: pa.record_batch({"id": pa.array([[1], [2]])}), ColumnMismatchError, "cannot be cast to bigint"),
         (lambda batch: pa.record_batch({"id": ONE_TWO, "_skip": ONE_TWO}), BatchContractError, "_skip"),
         (lambda batch: pa.record_batch({"id": ONE_TWO, "_error": ONE_TWO}), BatchContractError, "_error"),
     ],

@@ -201,7 +201,7 @@ def test_a_partition_is_taken_from_its_column_and_a_negative_one_is_refused() ->
     batch, problems = encoded(declared, {"value": "a", "p": 3}, {"value": "b"}, {"value": "c", "p": -1})
 
     assert batch.column("partition").to_pylist() == [3, None, None]
-    assert problems == {2: "kafka:out: p is negative, which no partition is"}
+    assert problems == {2: "kafka:out: p is negative; partitions count from 0"}
 
 
 def test_no_rows_give_no_rows() -> None:

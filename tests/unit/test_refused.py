@@ -13,7 +13,7 @@ VALUES = [b'{"id": 1}', b'{"id": 2}', b"{poison", b'{"id": 4}']
 
 def test_a_refused_record_is_in_the_quarantine_with_its_first_reason_and_in_no_sink() -> None:
     """INV-9: also where other records of the batch are bad for reasons of their own."""
-    done = flow(PEOPLE).setting_aside(REFUSED).process(records(*VALUES))
+    done = flow(PEOPLE).with_refused(REFUSED).process(records(*VALUES))
 
     assert done.rows["people"].column("id").to_pylist() == [1, 4]
     found = dict(zip(done.quarantine["offset"].to_pylist(), done.quarantine["reason"].to_pylist(), strict=True))
@@ -26,7 +26,7 @@ def test_a_refused_record_is_in_the_quarantine_with_its_first_reason_and_in_no_s
 def test_a_flow_for_one_epochs_refused_records_leaves_the_flow_it_came_from_alone() -> None:
     plain = flow(PEOPLE)
 
-    plain.setting_aside(REFUSED)
+    plain.with_refused(REFUSED)
 
     assert plain.process(records(*VALUES)).counts["t", 0].quarantined == 1
 

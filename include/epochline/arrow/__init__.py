@@ -1,1 +1,1 @@
-"""Record batches without a server: parse, cast, and turn them into staged rows."""
+"""Parse Arrow record batches, cast them, and make staging rows of them."""

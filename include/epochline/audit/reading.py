@@ -96,7 +96,7 @@ class RangeReader:
         if self._flow is None or epoch_id in self.broken:
             return None
         try:
-            flow = self._flow.setting_aside(self._refused[epoch_id])
+            flow = self._flow.with_refused(self._refused[epoch_id])
             if flow.transformed:
                 rows: Mapping[str, pa.RecordBatch] = {}
                 _, quarantine, counts = flow.parse_only(batch)

@@ -11,7 +11,7 @@ import typer
 from epochline.cli.connections import KAFKA
 
 if TYPE_CHECKING:
-    from epochline.kafka.topic_comparison import TopicReader, TopicTally
+    from epochline.kafka.topic_comparison import TopicComparison, TopicReader
 
 _PAUSE_SECONDS = 0.5
 
@@ -93,11 +93,11 @@ def _follow(reader: TopicReader, seconds: float | None) -> None:
         pass  # The way to end it.
 
 
-def _counts(tally: TopicTally) -> str:
+def _counts(tally: TopicComparison) -> str:
     return ", ".join(f"{isolation}: {seen.total} records" for isolation, seen in tally.seen.items())
 
 
-def _show(tally: TopicTally) -> None:
+def _show(tally: TopicComparison) -> None:
     from epochline.cli import printing
 
     levels = list(tally.seen.values())
@@ -120,7 +120,7 @@ def _show(tally: TopicTally) -> None:
         )
 
 
-def _plain(tally: TopicTally) -> dict[str, Any]:
+def _plain(tally: TopicComparison) -> dict[str, Any]:
     hidden = tally.hidden
     return {
         "topic": tally.topic,
@@ -148,7 +148,7 @@ def _plain(tally: TopicTally) -> dict[str, Any]:
     }
 
 
-def _judge_keys(tally: TopicTally) -> None:
+def _judge_keys(tally: TopicComparison) -> None:
     from epochline.cli import printing
     from epochline.kafka.topic_comparison import Isolation
 

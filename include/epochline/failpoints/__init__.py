@@ -1,6 +1,7 @@
-"""Failpoints: places between two I/O calls at which a test kills, stops, delays or breaks this very process (F1).
+"""Failpoints: places between two I/O calls at which a test kills, stops, delays or breaks its own process (F1).
 
-Off unless ``EPOCHLINE_FAILPOINT`` names one; an install that sets ``EPOCHLINE_FAILPOINTS=forbidden`` never has one.
+They are off unless ``EPOCHLINE_FAILPOINT`` names one. An installation with ``EPOCHLINE_FAILPOINTS=forbidden`` refuses
+to run with a named one.
 """
 
 from epochline.failpoints.named import FailpointError, arm, failpoint

@@ -1,15 +1,15 @@
-"""What a failpoint does, and which one the environment names.
+"""Failpoints that the environment names, and their actions.
 
-``EPOCHLINE_FAILPOINT`` holds one or several, separated by commas, each ``NAME[@N]:ACTION[:once]``. ``@N`` acts only
-the Nth time that this process passes the name. ``once`` acts in the first process that gets there and in no later
-one, as the record shows; a task that is tried again then gets through. Actions:
+``EPOCHLINE_FAILPOINT`` holds one or more, separated by commas, each as ``NAME[@N]:ACTION[:once]``. With ``@N`` the
+action runs only the Nth time that this process passes the name. With ``once`` it runs in the first process that passes
+the name, and in no later one; so the retry of a task succeeds. Actions:
 
-- ``exit``: end at once with code 137, as by SIGKILL; nothing is cleaned up;
-- ``stop``: SIGSTOP to itself; SIGCONT lets it go on;
-- ``raise``: an error that nobody foresaw;
+- ``exit``: end at once with code 137, as by SIGKILL, without cleaning up;
+- ``stop``: send SIGSTOP to itself; SIGCONT resumes it;
+- ``raise``: raise an unexpected error;
 - ``sleep:SECONDS``.
 
-Whatever acts is first written down, a line ``NAME`` per act, in the file that ``EPOCHLINE_FAILPOINT_RECORD`` names.
+Before each action, its ``NAME`` is written as a line into the file that ``EPOCHLINE_FAILPOINT_RECORD`` names.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ RECORD = "EPOCHLINE_FAILPOINT_RECORD"
 SWITCH = "EPOCHLINE_FAILPOINTS"
 
 KILLED = 137
-"""Exit code of ``exit``: what a shell shows after SIGKILL."""
+"""Exit code of ``exit``, as a shell shows it after SIGKILL."""
 
-_ORDER = re.compile(
+_SYNTAX = re.compile(
     r"(?P<name>[\w.]+)(?:@(?P<nth>[1-9]\d*))?:(?P<action>exit|stop|raise|sleep:(?P<seconds>\d+(?:\.\d+)?))(?P<once>:once)?"
 )
 
 
 class FailpointError(Exception):
-    """What ``raise`` raises: none of our own errors, because it stands for one that nobody foresaw."""
+    """Raised by the action ``raise``. It is not an `EpochlineError`, because it stands for an unexpected error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Order:
+class _Fault:
     name: str
     nth: int | None
     action: str
@@ -54,63 +54,63 @@ class _Order:
 
 
 class _Armed:
-    """The failpoints that an environment names. Read when first passed, so that a mistake is said where it is seen."""
+    """The faults that an environment names. They are parsed at first use, so that the caller sees a mistake."""
 
     def __init__(self, text: str, record: Path | None, *, forbidden: bool) -> None:
         self._text = text
         self._record = record
         self._forbidden = forbidden
-        self._orders: Sequence[_Order] | None = None
+        self._faults: Sequence[_Fault] | None = None
         self._passed: Counter[str] = Counter()
 
-    def check(self) -> Sequence[_Order]:
-        """The orders.
+    def check(self) -> Sequence[_Fault]:
+        """The faults.
 
         Raises:
-            ConfigurationError: this install forbids failpoints, or the text names none that exists.
+            ConfigurationError: this installation forbids failpoints, or the text cannot be parsed.
         """
-        if self._orders is None:
+        if self._faults is None:
             if self._forbidden:
                 raise ConfigurationError(
                     f"{SWITCH} forbids failpoints here, but {NAMED} is set ({self._text!r}). Nothing was done. Unset"
                     f" {NAMED}."
                 )
-            self._orders = [_order(one.strip()) for one in self._text.split(",")]
-            if self._record is None and any(order.once for order in self._orders):
-                raise ConfigurationError(f"{NAMED}: `once` needs {RECORD}, a file that tells whether it was before.")
-        return self._orders
+            self._faults = [_parse(text.strip()) for text in self._text.split(",")]
+            if self._record is None and any(fault.once for fault in self._faults):
+                raise ConfigurationError(f"{NAMED}: `once` needs {RECORD}, a file that records past actions.")
+        return self._faults
 
     def passing(self, name: str) -> None:
         self._passed[name] += 1
-        for order in self.check():
-            if order.name == name and order.nth in (None, self._passed[name]) and self._write_down(order):
-                _act(order)
+        for fault in self.check():
+            if fault.name == name and fault.nth in (None, self._passed[name]) and self._write_record(fault):
+                _act(fault)
 
-    def _write_down(self, order: _Order) -> bool:
-        """Record the act; False where it must not happen again."""
+    def _write_record(self, fault: _Fault) -> bool:
+        """Record the action. Returns False if it ran before and must not run again."""
         if self._record is None:
             return True
         with self._record.open("a+") as record:
             fcntl.flock(record, fcntl.LOCK_EX)
             record.seek(0)
-            if order.once and order.name in record.read().split():
+            if fault.once and fault.name in record.read().split():
                 return False
-            record.write(f"{order.name}\n")
+            record.write(f"{fault.name}\n")
         return True
 
 
-def _order(text: str) -> _Order:
-    found = _ORDER.fullmatch(text)
+def _parse(text: str) -> _Fault:
+    found = _SYNTAX.fullmatch(text)
     if found is None:
         raise ConfigurationError(
-            f"{NAMED}: {text!r} cannot be understood; write NAME[@N]:ACTION[:once], where ACTION is exit, stop,"
-            " raise or sleep:SECONDS."
+            f"{NAMED}: {text!r} cannot be parsed; write NAME[@N]:ACTION[:once], where ACTION is exit, stop, raise or"
+            " sleep:SECONDS."
         )
     name, known = found["name"], known_failpoints()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=5, cutoff=0.4)
         raise ConfigurationError(f"{NAMED}: there is no failpoint {name!r}; near it: {', '.join(near) or 'none'}.")
-    return _Order(
+    return _Fault(
         name=name,
         nth=int(found["nth"]) if found["nth"] else None,
         action=found["action"].partition(":")[0],
@@ -119,16 +119,16 @@ def _order(text: str) -> _Order:
     )
 
 
-def _act(order: _Order) -> None:
-    match order.action:
+def _act(fault: _Fault) -> None:
+    match fault.action:
         case "exit":
             os._exit(KILLED)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "sleep":
-            time.sleep(order.seconds)
+            time.sleep(fault.seconds)
         case _:
-            raise FailpointError(f"failpoint {order.name}")
+            raise FailpointError(f"failpoint {fault.name}")
 
 
 def _named_in(environment: Mapping[str, str]) -> _Armed | None:
@@ -136,7 +136,7 @@ def _named_in(environment: Mapping[str, str]) -> _Armed | None:
     if not text:
         return None
     record = environment.get(RECORD)
-    # Whatever the switch is set to forbids: a slip of the pen must not let failpoints in.
+    # Any value of the switch forbids failpoints, so that a typo does not allow them.
     return _Armed(text, Path(record) if record else None, forbidden=bool(environment.get(SWITCH)))
 
 
@@ -144,25 +144,25 @@ _armed = _named_in(os.environ)
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Name failpoints for this process anew; it is done by itself from the process's environment at import."""
+    """Replace the failpoints of this process by those of an environment. The import arms those of `os.environ`."""
     global _armed
     _armed = _named_in(environment)
 
 
 def armed() -> bool:
-    """Whether a failpoint is named.
+    """Whether the environment names a failpoint.
 
     Raises:
-        ConfigurationError: one is named where they are forbidden, or one that does not exist.
+        ConfigurationError: failpoints are forbidden here, or the failpoint does not exist.
     """
     return _armed is not None and bool(_armed.check())
 
 
 def failpoint(name: str) -> None:
-    """A place at which this process may be made to fail; nothing but a look at one variable where none is named.
+    """Run the action that the environment names for this failpoint. Without one, this only reads a variable.
 
     Raises:
-        FailpointError: the environment says so.
+        FailpointError: the action is ``raise``.
         ConfigurationError: as for `armed`.
     """
     if _armed is not None:

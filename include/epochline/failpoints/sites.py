@@ -1,9 +1,9 @@
-"""Where the failpoints are, read from the sources: every call of a use case on a port, and those named by hand.
+"""Find the failpoints in the source code: every call of a use case on a port, and those named by hand.
 
 A use case is a module of `epochline.coordinator`. Its calls on a port are named ``MODULE.SIDE.METHOD``
-(``commit.chain.advance``), a transaction's ends ``MODULE.transaction`` (before it is opened), ``MODULE.commit``
-(before its COMMIT) and ``MODULE.committed`` (after it). A second call of the same name in a module, in the order of the
-text, ends in ``.2``, and so on: each place has a name of its own.
+(``commit.chain.advance``). A transaction has ``MODULE.transaction`` (before it is opened), ``MODULE.commit`` (before
+its COMMIT) and ``MODULE.committed`` (after it). The second call of the same name in a module, in the order of the
+text, ends in ``.2``, and so on, so that each name is unique.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ SINK = (
     "sending_seconds",
     "newest_shown",
 )
-"""The methods of a sink that use cases call, on what they name ``sink``; see `epochline.protocol.sink`."""
+"""The methods of a sink that use cases call on a variable ``sink``; see `epochline.protocol.sink`."""
 
 TRANSACTION = "transaction"
 
 Position = tuple[int, int]
-"""Line and column at which a call's text ends: the one thing that the text and a running frame both know."""
+"""Line and column at which a call's text ends. Both the syntax tree and a running frame have it."""
 
 _PACKAGE = Path(__file__).parents[1]
 USE_CASES = _PACKAGE / "coordinator"
@@ -60,12 +60,12 @@ BY_HAND = (
     _PACKAGE / "kafka" / "sending.py",
     _PACKAGE / "sinks",
 )
-"""Code of the job, its writers, the sender and the sinks, which calls servers itself and names its failpoints."""
+"""Code that calls servers directly and names its failpoints: the job, its writers, the sender and the sinks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One call on a port: its name, and for a transaction the names around its COMMIT."""
+    """The failpoints of one call on a port: its name, and for a transaction the names around its COMMIT."""
 
     name: str
     commit: str = ""
@@ -78,7 +78,7 @@ class Site:
 
 
 def port_method(call: ast.Call) -> str | None:
-    """What of a port a call calls: ``chain.advance``, ``source.look``, ``transaction``; None where it is none."""
+    """The port's method that a call calls, such as ``chain.advance``, ``source.look`` or ``transaction``, or None."""
     match call.func:
         case ast.Attribute(attr=method, value=ast.Attribute(attr=side)) if side in SIDES:
             return f"{side}.{method}"
@@ -93,7 +93,7 @@ def port_method(call: ast.Call) -> str | None:
 
 @cache
 def sites_of(module: Path) -> Mapping[Position, Site]:
-    """The calls on ports in one use case, by where they end."""
+    """The calls on ports in one use case, by the position of their end."""
     calls = sorted(
         (node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)),
         key=lambda call: (call.lineno, call.col_offset),
@@ -120,7 +120,7 @@ def use_cases() -> list[Path]:
 
 
 def named_by_hand() -> Iterator[str]:
-    """The names in every ``failpoint("…")`` of the job and its writers."""
+    """The names in every ``failpoint("…")`` of `BY_HAND`."""
     for path in BY_HAND:
         for module in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             for node in ast.walk(ast.parse(module.read_text())):
@@ -131,6 +131,6 @@ def named_by_hand() -> Iterator[str]:
 
 @cache
 def known_failpoints() -> frozenset[str]:
-    """Every failpoint that there is."""
+    """The names of all failpoints."""
     by_port = {name for module in use_cases() for site in sites_of(module).values() for name in site.names}
     return frozenset(by_port | set(named_by_hand()))

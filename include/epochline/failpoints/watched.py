@@ -1,4 +1,4 @@
-"""Ports with a failpoint before every call: put in by the composition roots, and only where one is named."""
+"""Wrap ports with a failpoint before every call. Composition roots use it; it does nothing if none is named."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from epochline.failpoints.named import armed, failpoint
 from epochline.failpoints.sites import USE_CASES, Site, sites_of
 
 if TYPE_CHECKING:
-    # Every worker of Spark imports this package: here it must not load the declarations.
+    # Every Spark worker imports this package, which must not load the declarations there.
     from epochline.declare.pipeline import Pipeline
     from epochline.ports import Ledger, OffsetSource, Transaction
     from epochline.protocol.sink import Sink
 
 
 def watched(ledger: Ledger) -> Ledger:
-    """The ledger itself, or one with failpoints where the environment names one.
+    """Returns the ledger, wrapped with failpoints if the environment names one.
 
     Raises:
-        ConfigurationError: one is named where they are forbidden, or one that does not exist.
+        ConfigurationError: failpoints are forbidden here, or the failpoint does not exist.
     """
     return _WatchedLedger(ledger) if armed() else ledger
 
 
 def watched_source(source: OffsetSource) -> OffsetSource:
-    """The source itself, or one with failpoints where the environment names one.
+    """Returns the source, wrapped with failpoints if the environment names one.
 
     Raises:
         ConfigurationError: as for `watched`.
@@ -39,7 +39,7 @@ def watched_source(source: OffsetSource) -> OffsetSource:
 
 
 class _WatchedPort:
-    """A port whose methods pass the failpoint of the place that calls them."""
+    """A port whose methods first pass the failpoint of their caller."""
 
     def __init__(self, port: object) -> None:
         self._port = port
@@ -57,7 +57,7 @@ class _WatchedPort:
 
 
 class _WatchedTransaction:
-    """A transaction whose sides are watched."""
+    """A transaction whose sides have failpoints."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -67,7 +67,7 @@ class _WatchedTransaction:
 
 
 class _WatchedLedger:
-    """A ledger that passes a failpoint before a transaction, before its COMMIT and after it."""
+    """A ledger with failpoints before a transaction, before its COMMIT and after it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -89,7 +89,7 @@ class _WatchedLedger:
 
 
 def _site(caller: FrameType) -> Site | None:
-    """The place of a use case that a frame is at; None where the caller is no use case."""
+    """The call that a use case's frame executes, or None if the caller is not a use case."""
     module = Path(caller.f_code.co_filename)
     if module.parent != USE_CASES:
         return None

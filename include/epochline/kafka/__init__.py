@@ -1,1 +1,1 @@
-"""Kafka, as planning needs it, and a feeder. The data itself is read by Spark."""
+"""Kafka as source and sink, outside of Spark: planning, publishing to topics, audits and a feeder."""

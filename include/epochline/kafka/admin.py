@@ -1,4 +1,4 @@
-"""kafka-python's admin client, with the one request that it does not offer: where the log of a leader epoch ends."""
+"""kafka-python's admin client, with a request that it does not offer: where the log of a leader epoch ends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import NoError, for_code
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
+from epochline.kafka.refusals import detect_refusals
+
 _ANY_LEADER = -1
 _CONSUMER = -1
 _UNKNOWN = -1
 
 
 class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has no types
-    """The admin client. What it adds goes through the same internals as its own requests; see `leader_epoch_ends`."""
+    """The admin client. `leader_epoch_ends` uses the same internals as kafka-python's own requests."""
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Per partition the end of the log of a leader epoch (KIP-320), None where the log knows none so late.
+        """Per partition the end offset of a leader epoch (KIP-320), None if the log has no epoch that late.
 
         Raises:
             KafkaError: a broker refused, or did not answer.
@@ -31,23 +33,41 @@ class EpochlineAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python has
         for leader, keys in (await self._async_get_leader_for_partitions(set(epochs))).items():
             response = await self._manager.send(_request({key: epochs[key] for key in keys}), node_id=leader)
             for topic in response.topics:
-                for one in topic.partitions:
-                    error = for_code(one.error_code)
+                for partition in topic.partitions:
+                    error = for_code(partition.error_code)
                     if error is not NoError:
-                        raise error(f"the end of a leader epoch of {topic.topic}-{one.partition}")
-                    known = one.end_offset != _UNKNOWN
-                    found[TopicPartition(topic.topic, one.partition)] = one.end_offset if known else None
+                        raise error(f"the end of a leader epoch of {topic.topic}-{partition.partition}")
+                    known = partition.end_offset != _UNKNOWN
+                    key = TopicPartition(topic.topic, partition.partition)
+                    found[key] = partition.end_offset if known else None
         return found
+
+
+def new_admin(settings: Mapping[str, Any], patience_ms: int) -> EpochlineAdmin:
+    """Connect an admin client; the caller closes it.
+
+    Args:
+        settings: what `epochline.config.kafka.python_settings` gave.
+        patience_ms: how long to try to reach a broker.
+
+    Raises:
+        SourceAuthenticationError: the brokers refuse the login or a certificate.
+        KafkaError, OSError: no broker could be reached.
+    """
+    with detect_refusals(settings["bootstrap_servers"], logging_in="sasl_mechanism" in settings):
+        return EpochlineAdmin(
+            client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=patience_ms, **settings
+        )
 
 
 def _request(epochs: Mapping[TopicPartition, int]) -> Any:
     Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic  # noqa: N806
     by_topic: dict[str, list[Any]] = {}
     for key, epoch in epochs.items():
-        one = Topic.OffsetForLeaderPartition(
+        partition = Topic.OffsetForLeaderPartition(
             partition=key.partition, current_leader_epoch=_ANY_LEADER, leader_epoch=epoch
         )
-        by_topic.setdefault(key.topic, []).append(one)
+        by_topic.setdefault(key.topic, []).append(partition)
     return OffsetForLeaderEpochRequest(
-        replica_id=_CONSUMER, topics=[Topic(topic=name, partitions=some) for name, some in by_topic.items()]
+        replica_id=_CONSUMER, topics=[Topic(topic=name, partitions=asked) for name, asked in by_topic.items()]
     )

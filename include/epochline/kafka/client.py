@@ -1,4 +1,4 @@
-"""librdkafka's clients: how they are configured, and what becomes of their errors."""
+"""librdkafka's clients: their configuration, and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kafka.errors import for_code
 from epochline.config.kafka import SERVERS
 from epochline.errors import SinkError, SinkUnavailableError
 
-_lines = logging.getLogger("epochline.kafka.librdkafka")
-# Whatever an operator must know comes back as an error; without a handler, Python itself would print the lines.
-_lines.addHandler(logging.NullHandler())
-_lines.propagate = False
+_librdkafka_log = logging.getLogger("epochline.kafka.librdkafka")
+# Errors reach the operator as exceptions. Without a handler, Python itself would print the lines.
+_librdkafka_log.addHandler(logging.NullHandler())
+_librdkafka_log.propagate = False
 
 T = TypeVar("T")
 
 _PAUSE_SECONDS = 0.1
 
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-_PASSING = (
+_TRANSIENT = (
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._MSG_TIMED_OUT,
     KafkaError._PURGE_INFLIGHT,
@@ -41,20 +41,20 @@ _PASSING = (
 )
 _MISSING = (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
 _LOGIN = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM)
-_TODO = {
+_REMEDIES = {
     KafkaError._UNKNOWN_TOPIC: "Create the topic.",
     KafkaError.UNKNOWN_TOPIC_OR_PART: "Create the topic.",
     KafkaError.MSG_SIZE_TOO_LARGE: "Raise max.message.bytes of the topic.",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Give the connection's user the right to the topic.",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Give the connection's user the right to the transactional id.",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Give the connection's user the right IdempotentWrite on the cluster.",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Grant the connection's user access to the topic.",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Grant the connection's user access to the transactional id.",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Grant the connection's user IdempotentWrite on the cluster.",
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "Lower transaction_timeout, or raise the brokers'"
     " transaction.max.timeout.ms.",
 }
 
 
 class Reports:
-    """What librdkafka reports beside the answers of calls: why a broker could not be reached, while a call waits.
+    """Collects the errors that librdkafka reports by callback: why a broker cannot be reached while a call waits.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -72,45 +72,43 @@ class Reports:
             self._refusal = error
 
     def check(self) -> None:
-        """Whether the brokers still may let us in.
+        """Raise if a broker refused the login: waiting does not help then.
 
         Raises:
-            SinkError: user, password or certificate were refused: no waiting helps.
+            SinkError: user, password or certificate were refused.
         """
         if self._refusal is not None:
             raise self._refused(self._refusal)
 
     def explained(self, error: KafkaError, doing: str) -> SinkError:
-        """Our error for one of librdkafka's: the class says whether another try helps.
+        """Translate an error of librdkafka. The class of the result says whether a retry helps.
 
         Args:
-            error: what a call or a delivery ended with.
+            error: the error of a call or a delivery.
             doing: what was tried, and on what; begins the message.
         """
         refusal = error if _is_refusal(error) else self._refusal
         if refusal is not None:
             return self._refused(refusal)
-        code, said = error.code(), error.str()
+        code, text = error.code(), error.str()
         if code in _FENCED:
             return SinkUnavailableError(
                 f"{doing} was refused by Kafka at {self._servers}: another process took over, or the broker had ended"
-                f" the transaction after its time-out ({said}). What this process had not committed was discarded;"
-                " another try begins with what is committed."
+                f" the transaction after its time-out ({text}). What this process had not committed was discarded."
+                " A retry begins with what is committed."
             )
-        if _passes(error):
-            last = f"; last heard: {self._last.str()}" if self._last is not None else ""
-            return SinkUnavailableError(
-                f"{doing} failed, and another try may help: Kafka at {self._servers}: {said}{last}"
-            )
-        todo = f" {_TODO[code]}" if code in _TODO else ""
-        return SinkError(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {said}).{todo}")
+        if _is_transient(error):
+            last = f"; last report: {self._last.str()}" if self._last is not None else ""
+            return SinkUnavailableError(f"{doing} failed, and a retry may help: Kafka at {self._servers}: {text}{last}")
+        remedy = f" {_REMEDIES[code]}" if code in _REMEDIES else ""
+        return SinkError(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
 
     @contextmanager
     def explaining(self, doing: str) -> Iterator[None]:
-        """Turn librdkafka's exceptions of the block into ours.
+        """Translate librdkafka's exceptions in the block.
 
         Raises:
-            SinkUnavailableError: Kafka does not answer, or we were fenced.
+            SinkUnavailableError: Kafka does not answer, or the producer was fenced.
             SinkError: Kafka refuses.
         """
         try:
@@ -118,23 +116,23 @@ class Reports:
         except KafkaException as error:
             raise self.explained(error.args[0], doing) from error
         except SystemError as error:
-            # Raised in place of a fatal error where a record's delivery is reported in the same turn.
+            # The client raises it instead of a fatal error if the same poll reports the delivery of a record.
             if not isinstance(error.__cause__, KafkaException):
                 raise
             raise self.explained(error.__cause__.args[0], doing) from error
 
     def _refused(self, error: KafkaError) -> SinkError:
         return SinkError(
-            f"Kafka at {self._servers} and this client do not trust each other ({error.str()}). Nothing was changed,"
-            " and another try gives the same. Correct the connection."
+            f"Kafka at {self._servers} refused the login, or a certificate was refused ({error.str()}). Nothing was"
+            " changed, and a retry does not help. Correct the connection."
         )
 
 
 def new_producer(settings: Mapping[str, str], reports: Reports, properties: Mapping[str, Any]) -> Producer:
-    """A producer that waits for all replicas, keeps the order and stores nothing twice when it sends again.
+    """An idempotent producer: it waits for all replicas, keeps the order and stores a resent record once.
 
     Raises:
-        SinkError: a property or a file that it names cannot be used.
+        SinkError: librdkafka refuses a property, or cannot use a file that a property names.
     """
     with reports.explaining("making a producer"):
         return Producer(
@@ -142,9 +140,9 @@ def new_producer(settings: Mapping[str, str], reports: Reports, properties: Mapp
                 **_configuration(settings, reports),
                 "acks": "all",
                 "enable.idempotence": True,
-                # A record with a key goes to the partition that Kafka's own Java producer would choose.
+                # Kafka's Java producer puts a key into the same partition.
                 "partitioner": "murmur2_random",
-                # How large a record may be is for the topic to say. The queue has to hold the largest.
+                # The topic limits the size of a record. The queue has to hold the largest one.
                 "message.max.bytes": 128 * 1024 * 1024,
                 "queue.buffering.max.kbytes": 256 * 1024,
                 **properties,
@@ -153,31 +151,38 @@ def new_producer(settings: Mapping[str, str], reports: Reports, properties: Mapp
 
 
 def new_consumer(settings: Mapping[str, str], reports: Reports, isolation: str) -> Consumer:
-    """A consumer that is told what to read, commits no offset and says where a partition ends.
+    """A consumer for assigned partitions. It commits no offsets and reports the end of a partition.
 
     Raises:
-        SinkError: a property or a file that it names cannot be used.
+        SinkError: librdkafka refuses a property, or cannot use a file that a property names.
     """
     with reports.explaining("making a consumer"):
         return Consumer(
             {
                 **_configuration(settings, reports),
-                # librdkafka wants a name; no group is joined.
+                # librdkafka requires an id; the consumer joins no group.
                 "group.id": "epochline.reader",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": isolation,
-                # A broker answers so late that it has nothing more: the end of a partition is known no sooner.
+                # A broker reports the end of a partition after this time.
                 "fetch.wait.max.ms": 20,
             }
         )
 
 
-def patiently(
+def call_in_turns(
     call: Callable[[float], T], client: Producer | Consumer, reports: Reports, doing: str, seconds: float
 ) -> T:
-    """The answer of a call that takes a time-out, waited for in short turns: a refused login is said at once.
+    """Repeat a call with growing time-outs until it returns. So a refused login fails at once, not at the deadline.
+
+    Args:
+        call: takes a time-out in seconds.
+        client: that makes the call; it is polled for reports in between.
+        reports: of the client.
+        doing: what the call does, for messages.
+        seconds: until the deadline.
 
     Raises:
         SinkUnavailableError: no answer in time.
@@ -189,26 +194,27 @@ def patiently(
             return call(turn)
         except KafkaException as error:
             with reports.explaining(doing):
-                client.poll(0)  # Reports are made to who polls.
+                client.poll(0)  # It calls the callback with the reports.
             reports.check()
-            if not _passes(error.args[0]) or time.monotonic() >= deadline:
+            if not _is_transient(error.args[0]) or time.monotonic() >= deadline:
                 raise reports.explained(error.args[0], doing) from error
-            time.sleep(_PAUSE_SECONDS)  # Some refusals that pass come at once.
+            time.sleep(_PAUSE_SECONDS)  # Some transient errors come without delay.
             turn *= 2
 
 
 def partitions_of(client: Producer | Consumer, reports: Reports, topic: str, seconds: float) -> int | None:
-    """How many partitions a topic has; None where there is no such topic.
+    """How many partitions a topic has, or None if it does not exist.
 
     Raises:
         SinkUnavailableError: no answer in time.
         SinkError: Kafka refuses.
     """
-    doing = f"asking for topic {topic}"
-    one = patiently(lambda turn: client.list_topics(topic, timeout=turn), client, reports, doing, seconds).topics[topic]
-    if one.error is not None and one.error.code() not in _MISSING:
-        raise reports.explained(one.error, doing)
-    return None if one.error is not None else len(one.partitions)
+    doing = f"looking up topic {topic}"
+    listed = call_in_turns(lambda turn: client.list_topics(topic, timeout=turn), client, reports, doing, seconds)
+    found = listed.topics[topic]
+    if found.error is not None and found.error.code() not in _MISSING:
+        raise reports.explained(found.error, doing)
+    return None if found.error is not None else len(found.partitions)
 
 
 def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, Any]:
@@ -217,18 +223,18 @@ def _configuration(settings: Mapping[str, str], reports: Reports) -> dict[str, A
         "ssl.endpoint.identification.algorithm": "https",
         "client.id": "epochline",
         "error_cb": reports,
-        "logger": _lines,
+        "logger": _librdkafka_log,
     }
 
 
 def _is_refusal(error: KafkaError) -> bool:
-    # A handshake also breaks off where a broker goes down: that passes.
+    # A handshake also breaks off when a broker goes down, which is transient.
     return error.code() in _LOGIN or (error.code() == KafkaError._SSL and "certificate" in error.str())
 
 
-def _passes(error: KafkaError) -> bool:
+def _is_transient(error: KafkaError) -> bool:
     code = error.code()
     if code in _MISSING:
         return False
-    # Of the codes of brokers kafka-python knows which pass by themselves; those of librdkafka itself are negative.
-    return error.retriable() or code in _PASSING or (code > 0 and bool(for_code(code).retriable))
+    # Positive codes are those of brokers, and kafka-python knows which ones are retriable.
+    return error.retriable() or code in _TRANSIENT or (code > 0 and bool(for_code(code).retriable))

@@ -17,14 +17,14 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError
 
 STANDARD_INPUT = Path("-")
-# Records sent and not yet acknowledged: kafka-python itself sets no limit on what it keeps in memory.
+# Records sent and not yet acknowledged; kafka-python itself has no limit on what it keeps in memory.
 _IN_FLIGHT = 20_000
 _MAX_REQUEST = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedReport:
-    """What was acknowledged by the broker."""
+    """What the broker acknowledged."""
 
     topic: str
     created: bool  # the topic was missing
@@ -53,27 +53,26 @@ def feed(
 ) -> FeedReport:
     r"""Send each line as one record: without its `\n`, otherwise byte for byte, without a key.
 
-    Line i, counted from 0, goes to partition i modulo the topic's number of partitions: the same file always
-    fills the same partitions with the same records in the same order. The producer is idempotent and waits
-    for all replicas: a record that it sends again, because an answer was lost, is stored once. Calling again
-    sends the lines again.
+    Line i, counted from 0, goes to partition i modulo the number of partitions. So the same file always fills the
+    same partitions with the same records in the same order. The producer is idempotent and waits for all replicas: a
+    record that is resent after a lost answer is stored once. Calling again sends the lines again.
 
     Args:
         bootstrap: Kafka's `host:port`.
         path: the file; `-` is the standard input.
-        topic: made with `partitions` partitions if it is missing; an existing one is used as it is.
-        partitions: for a topic that is missing.
-        rate: records per second at most; None for as fast as Kafka takes them.
-        progress: told the bytes of each line that was read, its newline included.
+        topic: created with `partitions` partitions if it is missing; an existing topic is not changed.
+        partitions: of a topic that is created.
+        rate: records per second at most; None: no limit.
+        progress: called with the bytes of each line that was read, including its newline.
 
     Raises:
         ConfigurationError: the file cannot be read.
-        SourceUnavailableError: Kafka does not answer, or stopped answering; how many lines it has is said.
+        SourceUnavailableError: Kafka does not answer. The message says how many lines are stored.
         SourceError: Kafka refuses the topic or a record.
     """
     with _lines(path) as lines:
         created, count = _ensure_topic(bootstrap, topic, partitions)
-        sent = _Sending(bootstrap, topic)
+        sent = _FeedProducer(bootstrap, topic)
         start = time.monotonic()
         try:
             for number, line in enumerate(lines):
@@ -85,8 +84,8 @@ def feed(
         except KafkaError as error:
             raise _explained(
                 error,
-                f"feeding {path} into {topic} stopped: the first {sent.acknowledged} lines are in Kafka, "
-                "later ones may be; feeding the file again sends them once more",
+                f"feeding {path} into {topic} stopped. Kafka has the first {sent.acknowledged} lines, and may have"
+                " later ones. Feeding the file again sends them once more",
             ) from error
         finally:
             sent.close()
@@ -95,8 +94,8 @@ def feed(
     return FeedReport(topic=topic, created=created, records=records, payload=sent.payload, seconds=seconds)
 
 
-class _Sending:
-    """A producer, and the futures of what it has not yet been told about."""
+class _FeedProducer:
+    """A producer, and the futures of its unacknowledged records."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
@@ -116,26 +115,26 @@ class _Sending:
         )
 
     def send(self, value: bytes, partition: int) -> None:
-        """Hand a record over; waits while too many are unacknowledged."""
+        """Send a record. Waits while too many records are unacknowledged."""
         future = self._producer.send(self._topic, value=value, partition=partition)
         self._pending.append((partition, len(value), future))
         while len(self._pending) > _IN_FLIGHT:
             self._settle()
 
     def finish(self) -> None:
-        """Wait for every record, and fail if one failed."""
+        """Wait until every record is acknowledged; raises if one failed."""
         self._producer.flush()
         while self._pending:
             self._settle()
 
     def close(self) -> None:
-        """Let go of the connection; what is not acknowledged by now was reported as such."""
+        """Close the connection. It does not wait for unacknowledged records."""
         self._producer.close(timeout=5)
 
     def _settle(self) -> None:
-        # In the order of sending: so `acknowledged` is a number of leading lines.
+        # In the order of sending, so that `acknowledged` counts the leading lines.
         partition, size, future = self._pending[0]
-        future.get(timeout=150)  # longer than the producer's own delivery time-out, which explains better
+        future.get(timeout=150)  # longer than the producer's own delivery time-out, whose error says more
         self._pending.popleft()
         self.acknowledged += 1
         self.records[partition] += 1
@@ -158,7 +157,6 @@ def _ensure_topic(bootstrap: str, topic: str, partitions: int) -> tuple[bool, in
 
 
 def _explained(error: KafkaError, what: str) -> SourceError:
-    # The class says whether trying again helps: kafka-python knows it of every error.
     kind = SourceUnavailableError if error.retriable else SourceError
     return kind(f"{what} ({type(error).__name__}: {error})")
 

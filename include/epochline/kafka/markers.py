@@ -1,7 +1,7 @@
-"""Markers: what says, in the Kafka transaction itself, which epoch of which sink it holds.
+"""Markers: records in a sink's Kafka transaction that name its epoch.
 
-A marker is committed or aborted with the records that it marks. So it settles what became of a transaction whose
-commit was not answered. A record without a value forgets them: what is made anew in a new ledger has none.
+A marker is committed or aborted together with the records of the transaction. So it settles the outcome of a
+transaction whose commit was not answered. A record without a value deletes a sink's markers.
 """
 
 from __future__ import annotations
@@ -27,61 +27,61 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """Which attempt of which epoch a transaction holds."""
+    """The epoch and attempt whose rows a transaction holds."""
 
     generation: int
     epoch_id: int
     token: str
     reached: StoredOffsets | None = field(default=None, compare=False)
-    """Where the pipeline stood with the epoch; None in markers of versions that did not write it."""
+    """The source offsets after the epoch; None in markers of versions that did not write it."""
 
     @staticmethod
     def key(pipeline: str, sink: str) -> bytes:
-        """The key of a sink's markers: of equal keys, the control topic keeps the last."""
+        """The key of a sink's markers. The control topic is compacted: it keeps the last marker per key."""
         return json.dumps([pipeline, sink], ensure_ascii=False, separators=(",", ":")).encode()
 
     def body(self) -> bytes:
         """The marker as a record's value."""
-        held: dict[str, Any] = {"generation": self.generation, "epoch_id": self.epoch_id, "token": self.token}
+        fields: dict[str, Any] = {"generation": self.generation, "epoch_id": self.epoch_id, "token": self.token}
         if self.reached is not None:
-            held["reached"] = self.reached
-        return json.dumps(held).encode()
+            fields["reached"] = self.reached
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_body(cls, body: bytes | None) -> Marker:
-        """The marker that a record's value holds.
+        """Parse the value of a record.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a marker.
         """
         try:
-            held = json.loads(body or b"")
-            generation, epoch_id, token = held["generation"], held["epoch_id"], held["token"]
-            reached = held.get("reached")
+            fields = json.loads(body or b"")
+            generation, epoch_id, token = fields["generation"], fields["epoch_id"], fields["token"]
+            reached = fields.get("reached")
         except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{body!r} is no marker") from error
+            raise ValueError(f"{body!r} is not a marker") from error
         if type(generation) is not int or type(epoch_id) is not int or type(token) is not str:
-            raise ValueError(f"{body!r} is no marker")
+            raise ValueError(f"{body!r} is not a marker")
         return cls(generation=generation, epoch_id=epoch_id, token=token, reached=reached)
 
 
 def last_marker(
     settings: Mapping[str, str], pipeline: str, sink: str, patience: timedelta = _PATIENCE
 ) -> Marker | None:
-    """The marker of the last transaction that a sink committed; None where it has committed none.
+    """The marker of the last transaction that a sink committed, or None if it has committed none.
 
-    The control topic is shared. A record behind the open transaction of another sink is not visible yet although its
-    own transaction may be committed; so this waits until the last record of this sink, visible or not, is decided.
-    Ask after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the sink itself is open.
+    All sinks share the control topic. A committed marker stays invisible while it stands behind another sink's open
+    transaction. So this function waits until the last marker of the sink, visible or not, is committed or aborted.
+    Call it after `epochline.kafka.sending.TransactionalSender.fence`: then no transaction of the sink itself is open.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
-        pipeline: whose sink.
-        sink: its name, as the ledger has it.
+        pipeline: of the sink.
+        sink: its name in the ledger.
         patience: how long to wait for another sink's transaction.
 
     Raises:
-        SinkUnavailableError: Kafka does not answer, or another transaction hides the sink's last marker.
+        SinkUnavailableError: Kafka does not answer, or another sink's transaction hides the last marker.
         SinkError: Kafka refuses, or the marker cannot be read.
     """
     key, reports = Marker.key(pipeline, sink), Reports(settings)
@@ -96,11 +96,11 @@ def last_marker(
     if newest < 0:
         return None
     with _reading(settings, reports, "read_committed", patience) as committed:
-        return None if committed is None else _decided(committed, reports, key, newest, deadline)
+        return None if committed is None else _last_committed(committed, reports, key, newest, deadline)
 
 
-def _decided(consumer: Consumer, reports: Reports, key: bytes, newest: int, deadline: float) -> Marker | None:
-    """The last visible marker of a key once everything up to an offset is decided."""
+def _last_committed(consumer: Consumer, reports: Reports, key: bytes, newest: int, deadline: float) -> Marker | None:
+    """The last visible marker of a key, once every record up to an offset is committed or aborted."""
     found = None
     for message in _messages(consumer, reports, deadline):
         ended = message.error() is not None
@@ -109,9 +109,9 @@ def _decided(consumer: Consumer, reports: Reports, key: bytes, newest: int, dead
         if _offset(message) > newest or (not ended and _offset(message) == newest):
             return found
     raise SinkUnavailableError(
-        f"the marker at offset {newest} of {CONTROL_TOPIC} stands behind the open transaction of another sink, so it is"
-        " not known whether it counts. Nothing was sent. That transaction ends with its sink's next try, or by its"
-        " time-out; then another try helps."
+        f"the marker at offset {newest} of {CONTROL_TOPIC} stands behind the open transaction of another sink, so it"
+        " cannot be read yet. Nothing was sent. That transaction ends when its sink publishes again, or at its"
+        " time-out. Retry after that."
     )
 
 
@@ -122,8 +122,8 @@ def _read(message: Message) -> Marker | None:
         return Marker.from_body(message.value())
     except ValueError as error:
         raise SinkError(
-            f"offset {message.offset()} of {CONTROL_TOPIC} should hold a marker, and cannot be read ({error}). Nothing"
-            " was sent. Who else writes to this topic? It is epochline's own."
+            f"offset {message.offset()} of {CONTROL_TOPIC} should hold a marker, but cannot be read ({error}). Nothing"
+            " was sent. Only epochline may write to this topic. Find out what else writes to it."
         ) from error
 
 
@@ -131,12 +131,12 @@ def _read(message: Message) -> Marker | None:
 def _reading(
     settings: Mapping[str, str], reports: Reports, isolation: str, patience: timedelta
 ) -> Iterator[Consumer | None]:
-    """A consumer at the beginning of the control topic; None where there is no such topic."""
+    """A consumer at the beginning of the control topic, or None if the topic does not exist."""
     with reports.explaining(f"reading {CONTROL_TOPIC}"):
         consumer = new_consumer(settings, reports, isolation)
         try:
-            # Asked before anything is assigned: where librdkafka does not know the partition's leader yet, it asks for
-            # the beginning again after half a second.
+            # Before the assignment: if librdkafka does not know the partition's leader yet, it retries to find the
+            # beginning only after half a second.
             if partitions_of(consumer, reports, CONTROL_TOPIC, patience.total_seconds()) is None:
                 yield None
                 return
@@ -155,7 +155,7 @@ def _until_end(consumer: Consumer, reports: Reports, deadline: float) -> Iterato
 
 
 def _messages(consumer: Consumer, reports: Reports, deadline: float) -> Iterator[Message]:
-    """Records, and after the last visible one a message without record at each end of the partition.
+    """Yields records, and at each end of the partition a message whose error is ``_PARTITION_EOF``.
 
     Raises:
         SinkError: Kafka refuses, or does not answer.
@@ -168,7 +168,7 @@ def _messages(consumer: Consumer, reports: Reports, deadline: float) -> Iterator
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                continue  # Nothing is asked of the group.
+                continue  # The consumer uses no group.
             raise reports.explained(error, f"reading {CONTROL_TOPIC}")
         yield message
 

@@ -1,4 +1,4 @@
-"""Whether a cluster can take what a Kafka sink will send: asked before anything is planned."""
+"""Check, before a plan and before a seal, that a cluster takes what a Kafka sink will send."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from kafka.protocol.api_key import ApiKey
 from epochline.config.kafka import SERVERS, python_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError, SourceAuthenticationError
-from epochline.kafka.admin import EpochlineAdmin
-from epochline.kafka.refusals import told_refusals
+from epochline.kafka.admin import EpochlineAdmin, new_admin
+from epochline.kafka.refusals import detect_refusals
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ _LARGEST = "max.message.bytes"
 
 
 def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
-    """Refuse a topic that could not be sent to as it is declared; make the control topic where it is missing (K18).
+    """Check that the topic takes what its declaration sends (K18), and create the control topic if it is missing.
 
-    What the connection's user has no right to ask is not checked; a warning says so. Repeatable.
+    Settings that the connection's user may not read are not checked; a warning says so. Repeatable.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -41,66 +41,67 @@ def check_topic(settings: Mapping[str, str], topic: KafkaTopic) -> None:
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
-        SinkError: the topic is missing, or the cluster cannot take the sink's transactions; the message says why.
+        SinkError: the topic is missing, or the cluster does not take the sink's transactions.
     """
     servers = settings[SERVERS]
-    with _asking(settings, topic) as admin:
+    with _admin(settings, topic) as admin:
         if _described(admin, topic.topic) is None:
             raise SinkError(
-                f"{topic}: Kafka at {servers} has no topic {topic.topic}. Nothing was planned. Create it, as with"
-                f" kafka-topics.sh --create --topic {topic.topic} --partitions N."
+                f"{topic}: Kafka at {servers} has no topic {topic.topic}. Nothing was planned. Create it, for example"
+                f" with kafka-topics.sh --create --topic {topic.topic} --partitions N."
             )
         if topic.semantics == "at_least_once":
             return
         if ApiKey.InitProducerId not in admin.api_versions():
             raise SinkError(
-                f"{topic}: Kafka at {servers} knows no transactions, which came with Kafka 0.11. Nothing was planned."
+                f"{topic}: Kafka at {servers} has no transactions, which need Kafka 0.11. Nothing was planned."
             )
         _check_timeout(admin, topic)
         _check_control_topic(admin, topic)
 
 
-def check_fits(settings: Mapping[str, str], topic: KafkaTopic, partition: int | None, largest: int) -> None:
-    """Refuse records that the topic as it is now would not take.
+def check_records(settings: Mapping[str, str], topic: KafkaTopic, partition: int | None, largest: int) -> None:
+    """Check that the topic takes the records of an epoch.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
         topic: the declared sink.
-        partition: the highest one that a record names; None where none does.
+        partition: the highest partition that a record names; None if no record names one.
         largest: bytes of key and value of the largest record.
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
         SinkError: the topic has fewer partitions, or takes smaller records only.
     """
-    with _asking(settings, topic) as admin:
+    with _admin(settings, topic) as admin:
         found = _described(admin, topic.topic)
         if found is not None and partition is not None and partition >= len(found["partitions"]):
             raise SinkError(
-                f"{topic}: a record is for partition {partition}, and {topic.topic} has {len(found['partitions'])}."
-                " Nothing was sealed. Add partitions, or correct the column of the partition."
+                f"{topic}: a record is for partition {partition}, but {topic.topic} has {len(found['partitions'])},"
+                " counted from 0. Nothing was sealed. Add partitions, or correct the partition column."
             )
         resource = ConfigResource(ConfigResourceType.TOPIC, topic.topic, [_LARGEST])
         for config in _configs(admin, [resource], topic, _LARGEST).values():
             allowed = int(config[_LARGEST]["value"])
             if largest > allowed:
                 raise SinkError(
-                    f"{topic}: a record has {largest} bytes, and {_LARGEST} of {topic.topic} is {allowed}. Nothing was"
+                    f"{topic}: a record has {largest} bytes, but {_LARGEST} of {topic.topic} is {allowed}. Nothing was"
                     f" sealed. Raise {_LARGEST} of the topic, or leave such records out in the parse."
                 )
 
 
 def _check_timeout(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
     wanted = int(topic.transaction_timeout.total_seconds() * 1000)
-    # Any of them may coordinate the sink's transactions.
-    brokers = [str(one["broker_id"]) for one in admin.describe_cluster()["brokers"] if not one.get("is_fenced")]
+    # Any broker may coordinate the sink's transactions.
+    described = admin.describe_cluster()["brokers"]
+    brokers = [str(broker["broker_id"]) for broker in described if not broker.get("is_fenced")]
     resources = [ConfigResource(ConfigResourceType.BROKER, broker, [_MAX_TIMEOUT]) for broker in brokers]
     configs = _configs(admin, resources, topic, _MAX_TIMEOUT)
-    allowed = min((int(one[_MAX_TIMEOUT]["value"]) for one in configs.values()), default=wanted)
+    allowed = min((int(config[_MAX_TIMEOUT]["value"]) for config in configs.values()), default=wanted)
     if wanted > allowed:
         raise SinkError(
             f"{topic}: transaction_timeout is {wanted} ms, and the brokers allow {allowed} ms at most ({_MAX_TIMEOUT})."
-            " Nothing was planned. Lower the one, or raise the other."
+            f" Nothing was planned. Lower transaction_timeout, or raise {_MAX_TIMEOUT}."
         )
 
 
@@ -111,8 +112,8 @@ def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
     if len(found["partitions"]) != 1:
         raise SinkError(
             f"{topic}: {CONTROL_TOPIC} has {len(found['partitions'])} partitions, and markers need exactly one. Nothing"
-            " was planned. Delete it, and it is made anew; every sink's last marker is lost then, so first let"
-            " every pipeline publish what it has committed."
+            " was planned. First let every pipeline publish what it has committed, because the markers will be lost."
+            " Then delete the topic; the next plan creates it."
         )
     resource = ConfigResource(ConfigResourceType.TOPIC, CONTROL_TOPIC, [_POLICY])
     for config in _configs(admin, [resource], topic, _POLICY).values():
@@ -125,18 +126,18 @@ def _check_control_topic(admin: EpochlineAdmin, topic: KafkaTopic) -> None:
 
 
 def _make_control_topic(admin: EpochlineAdmin) -> Mapping[str, Any]:
-    # Every publish reads it: segments that are closed often are compacted often.
+    # Every publish reads the topic. Small segments are compacted often and keep it short.
     configs = {_POLICY: "compact", "segment.ms": "3600000", "segment.bytes": str(16 * 1024 * 1024)}
     wanted = {"num_partitions": 1, "replication_factor": -1, "configs": configs}
     try:
         admin.create_topics({CONTROL_TOPIC: wanted})
         log.info("topic.created topic=%s", CONTROL_TOPIC)
     except TopicAlreadyExistsError:
-        pass  # Another pipeline's plan made it meanwhile.
+        pass  # Another pipeline's plan created it meanwhile.
     admin.wait_for_topics([CONTROL_TOPIC])
     found = _described(admin, CONTROL_TOPIC)
     if found is None:
-        raise SinkUnavailableError(f"{CONTROL_TOPIC} was made, and Kafka does not show it yet. Another try helps.")
+        raise SinkUnavailableError(f"{CONTROL_TOPIC} was created, but Kafka does not show it yet. A retry helps.")
     return found
 
 
@@ -154,24 +155,21 @@ def _described(admin: EpochlineAdmin, name: str) -> Mapping[str, Any] | None:
 def _configs(
     admin: EpochlineAdmin, resources: list[ConfigResource], topic: KafkaTopic, name: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """By resource its configuration, without those that the connection's user may not see."""
+    """The configuration of each resource, without those that the connection's user may not see."""
     answers: Mapping[str, Mapping[str, Mapping[str, Any]]] = admin.describe_configs(resources, config_filter="all")
-    # kafka-python gives nothing where it is given an error, and a broker refuses for the lack of rights alone.
-    shown = {of: config for kind in answers.values() for of, config in kind.items() if name in config}
+    # kafka-python returns an empty configuration on an error, and a broker refuses only if the user lacks the right.
+    shown = {resource: config for kind in answers.values() for resource, config in kind.items() if name in config}
     if len(shown) < len(resources):
         log.warning("topic.unchecked sink=%s config=%s reason=not shown to this user", topic, name)
     return shown
 
 
 @contextmanager
-def _asking(settings: Mapping[str, str], topic: KafkaTopic) -> Iterator[EpochlineAdmin]:
-    servers, python = settings[SERVERS], python_settings(settings)
+def _admin(settings: Mapping[str, str], topic: KafkaTopic) -> Iterator[EpochlineAdmin]:
+    servers = settings[SERVERS]
     try:
-        with told_refusals(servers, logging_in="sasl_mechanism" in python):
-            admin = EpochlineAdmin(
-                client_id="epochline", request_timeout_ms=10_000, bootstrap_timeout_ms=_PATIENCE_MS, **python
-            )
-        with told_refusals(servers), closing(admin):
+        admin = new_admin(python_settings(settings), _PATIENCE_MS)
+        with detect_refusals(servers), closing(admin):
             yield admin
     except SourceAuthenticationError as error:
         raise SinkError(f"{topic}: {error}") from error

@@ -1,4 +1,4 @@
-"""Records of offset ranges, read again: what an audit compares the ledger and the targets with."""
+"""Read the records of offset ranges again, for audits."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _POLL_MS = 1_000
 _STALLED_SECONDS = 60
 
 Columns = Mapping[str, list[Any]]
-"""Records column by column: partition and topic apart, under the names that parsers know them by."""
+"""Records column by column, under the names that parsers use, without topic and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLog:
-    """What Kafka has of a topic now.
+    """A topic's log now.
 
-    ``held`` gives per partition the offsets ``[log start, last stable offset)``. A compacted topic may have given up
-    records in between.
+    ``held`` gives the offsets ``[log start, last stable offset)`` of each partition. In a compacted topic, records
+    in between may be missing.
     """
 
     topic_id: str
@@ -43,7 +43,7 @@ class TopicLog:
 
 
 class RecordReader:
-    """Reads ranges of offsets, at the isolation level ``read_committed``, in order and in bounded memory.
+    """Reads ranges of offsets with isolation level ``read_committed``, in order and in bounded memory.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -53,37 +53,42 @@ class RecordReader:
         self._settings = python_settings(settings)
 
     def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """What Kafka has of these topics; those that it does not know are left out.
+        """The logs of those topics that exist.
 
         Raises:
-            SourceUnavailableError, SourceError: Kafka does not answer, or refuses.
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses.
         """
         if not topics:
             return {}
-        with _told(), closing(KafkaAdminClient(client_id="epochline-audit", **self._settings)) as admin:
-            known = [one for one in admin.describe_topics(sorted(topics)) if not one["error_code"]]
-            keys = [KafkaPartition(one["name"], each["partition_index"]) for one in known for each in one["partitions"]]
+        with _explaining(), closing(KafkaAdminClient(client_id="epochline-audit", **self._settings)) as admin:
+            known = [topic for topic in admin.describe_topics(sorted(topics)) if not topic["error_code"]]
+            keys = [
+                KafkaPartition(topic["name"], partition["partition_index"])
+                for topic in known
+                for partition in topic["partitions"]
+            ]
             if not keys:
                 return {}
             starts = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
             ends = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_COMMITTED)
-            resources = [ConfigResource(ConfigResourceType.TOPIC, one["name"], ["cleanup.policy"]) for one in known]
+            resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"], ["cleanup.policy"]) for topic in known]
             configs = admin.describe_configs(resources, config_filter="all")["topic"]
         return {
-            one["name"]: TopicLog(
-                topic_id=str(one["topic_id"]),
-                compacted="compact" in configs[one["name"]]["cleanup.policy"]["value"],
+            topic["name"]: TopicLog(
+                topic_id=str(topic["topic_id"]),
+                compacted="compact" in configs[topic["name"]]["cleanup.policy"]["value"],
                 held={
-                    key.partition: (starts[key].offset, ends[key].offset) for key in keys if key.topic == one["name"]
+                    key.partition: (starts[key].offset, ends[key].offset) for key in keys if key.topic == topic["name"]
                 },
             )
-            for one in known
+            for topic in known
         }
 
     @contextmanager
     def session(self) -> Iterator[ReadSession]:
-        """A consumer that reads one range after the other."""
-        with _told():
+        """Opens a consumer; use it for many ranges, one after the other."""
+        with _explaining():
             consumer = KafkaConsumer(
                 **self._settings,
                 client_id="epochline-audit",
@@ -94,9 +99,9 @@ class RecordReader:
                 max_poll_records=_RECORDS,
                 max_partition_fetch_bytes=_BYTES,
                 fetch_max_bytes=_BYTES,
-                # In Python a checksum of every byte takes most of the time, and the digest sees a changed byte as well.
+                # A checksum in Python takes most of the time, and the audit's digest detects a changed byte as well.
                 check_crcs=False,
-                # So long the client sleeps until it has heard of the partition's leader; 100 by default.
+                # How long the client sleeps while it does not know the partition's leader; 100 by default.
                 retry_backoff_ms=10,
             )
         try:
@@ -106,35 +111,37 @@ class RecordReader:
 
 
 class ReadSession:
-    """One consumer's reads."""
+    """A consumer that reads ranges."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self._consumer = consumer
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Columns]:
-        """The visible records of a range, in offset order, some thousand at a time. The end is told by position alone.
+        """Yields the visible records of a range in offset order, some thousand at a time.
+
+        The consumer's position says when the range ends, because its last offsets may hold no visible record.
 
         Raises:
-            DataLossError: retention or a truncation took offsets of the range away.
+            DataLossError: retention or a truncation removed offsets of the range.
             SourceUnavailableError: Kafka does not answer any more.
             SourceError: Kafka refuses, or a record cannot be read.
         """
         key = KafkaPartition(topic, partition)
-        with _told():
+        with _explaining():
             self._consumer.assign([key])
             self._consumer.seek(key, wanted.start)
         held: list[Any] = []
         size, progress = 0, time.monotonic()
         position = wanted.start
         while position < wanted.until:
-            with _told(f"{topic}-{partition}{wanted}"):
+            with _explaining(f"{topic}-{partition}{wanted}"):
                 polled = self._consumer.poll(timeout_ms=_POLL_MS).get(key, [])
                 reached = self._consumer.position(key)
             if reached > position:
                 position, progress = reached, time.monotonic()
             elif time.monotonic() - progress > _STALLED_SECONDS:
                 raise SourceUnavailableError(
-                    f"{topic}-{partition}: nothing came for {_STALLED_SECONDS} s at offset {position} of {wanted}."
+                    f"{topic}-{partition}: no record came for {_STALLED_SECONDS} s at offset {position} of {wanted}."
                 )
             held += [record for record in polled if record.offset < wanted.until]
             size += sum(len(record.value or b"") + len(record.key or b"") for record in polled)
@@ -152,20 +159,20 @@ def _columns(records: Sequence[Any]) -> Columns:
         "timestamp_type": [record.timestamp_type for record in records],
         "key": [record.key for record in records],
         "value": [record.value for record in records],
-        # As Spark gives them: none is NULL.
+        # As in Spark: a record without headers has NULL.
         "headers": [list(record.headers) or None for record in records],
     }
 
 
 @contextmanager
-def _told(what: str = "Kafka") -> Iterator[None]:
-    """The client's errors as ours."""
+def _explaining(what: str = "Kafka") -> Iterator[None]:
+    """Translate kafka-python's errors in the block."""
     try:
         yield
     except OffsetOutOfRangeError as error:
-        raise DataLossError(f"{what}: Kafka has these offsets no more.") from error
+        raise DataLossError(f"{what}: Kafka no longer has these offsets.") from error
     except UnicodeDecodeError as error:
-        raise SourceError(f"{what}: the name of a header is not UTF-8, which this client cannot read.") from error
+        raise SourceError(f"{what}: the name of a header is not valid UTF-8.") from error
     except KafkaError as error:
         kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
         raise kind(f"{what}: {str(error) or type(error).__name__}") from error

@@ -1,7 +1,7 @@
-"""Why a broker could not be reached, where kafka-python says only that time is over.
+"""Detect a refused login or certificate behind kafka-python's time-outs.
 
-Its bootstrap tries again whatever happened, a wrong password included, and keeps the reason to its log. Nothing of a
-refusal gets better by trying, and some brokers lock an account by it.
+kafka-python's bootstrap retries after every error, even a wrong password, and only logs the reason. A retry cannot
+help after a refusal, and some brokers lock an account after several.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class _Refusals(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if isinstance(record.args, tuple):
-            self.seen += [one for one in record.args if isinstance(one, BaseException)]
+            self.seen += [arg for arg in record.args if isinstance(arg, BaseException)]
 
 
 @contextmanager
-def told_refusals(servers: str, *, logging_in: bool = False) -> Iterator[None]:
-    """Raise what stands behind a time-out in the block, where it is a refusal.
+def detect_refusals(servers: str, *, logging_in: bool = False) -> Iterator[None]:
+    """Raise the refusal that caused an error of the block; other errors pass unchanged.
 
     Args:
         servers: named in the error.
-        logging_in: the block logs in by SASL. A broker that closes every connection then refuses the login: it answers
-            and closes at once, and kafka-python drops an answer that it reads together with the end.
+        logging_in: whether the block logs in by SASL. Then a broker that closes every connection has refused the
+            login: kafka-python loses the broker's answer if the connection closes right after it.
 
     Raises:
-        SourceAuthenticationError: the user, the password or a certificate was refused, or a certificate's file cannot
-            be used. It holds no secret.
+        SourceAuthenticationError: a broker refused the user, the password or a certificate, or a certificate's file
+            cannot be used. The message holds no secret.
     """
     logger, refusals = logging.getLogger("kafka"), _Refusals()
     logger.addHandler(refusals)
     try:
         yield
     except Exception as error:
-        reasons = [_said(seen) for seen in (error, *refusals.seen)]
+        reasons = [_refusal(seen) for seen in (error, *refusals.seen)]
         if logging_in and _all_closed(refusals.seen):
             reasons.append("it closes every connection at the login, so user, password or mechanism are likely wrong")
-        for said in reasons:
-            if said is not None:
+        for reason in reasons:
+            if reason is not None:
                 raise SourceAuthenticationError(
-                    f"Kafka at {servers}: {said}. Nothing was changed, and another try gives the same. Correct the"
-                    " connection."
+                    f"Kafka at {servers}: {reason}. Nothing was changed, and a retry does not help."
+                    " Correct the connection."
                 ) from error
         raise
     finally:
@@ -61,11 +61,11 @@ def told_refusals(servers: str, *, logging_in: bool = False) -> Iterator[None]:
 
 
 def _all_closed(seen: Sequence[BaseException]) -> bool:
-    lost = [str(one) for one in seen if isinstance(one, KafkaConnectionError)]
-    return bool(lost) and all("socket disconnected" in one for one in lost)
+    lost = [str(error) for error in seen if isinstance(error, KafkaConnectionError)]
+    return bool(lost) and all("socket disconnected" in text for text in lost)
 
 
-def _said(error: BaseException) -> str | None:
+def _refusal(error: BaseException) -> str | None:
     if isinstance(error, SaslAuthenticationFailedError):
         return f"the user or password was refused ({error})"
     if isinstance(error, ssl.SSLError | FileNotFoundError | PermissionError):

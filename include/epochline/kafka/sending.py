@@ -1,4 +1,4 @@
-"""Sending to a topic: what belongs together in one Kafka transaction with its marker, or plainly, at least once."""
+"""Send records to a topic: in one Kafka transaction with their marker, or without transactions, at least once."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
-from epochline.kafka.client import Reports, new_producer, partitions_of, patiently
+from epochline.kafka.client import Reports, call_in_turns, new_producer, partitions_of
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 60.0
 _ABORT_SECONDS = 10.0
 _TURN_SECONDS = 1.0
-_SERVED_EVERY = 1_000
+_POLL_EVERY = 1_000
 _CHOSEN_BY_KEY = -1
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A record to send. Without a partition, the key decides as with Kafka's own Java producer."""
+    """A record to send. Without a partition, the key chooses one, as in Kafka's Java producer."""
 
     key: bytes | None
     value: bytes | None
@@ -39,15 +39,15 @@ class Outgoing:
 
 
 class TransactionalSender:
-    """Sends batches of records, each in one transaction of its own: all of a batch is visible, or nothing (P9, P12).
+    """Sends batches of records, each in one transaction: all of a batch becomes visible, or nothing (P9, P12).
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
-        transactional_id: whoever calls `fence` with the same one later ends this sender.
-        timeout: Kafka's ``transaction.timeout.ms``: the brokers end a transaction that takes longer.
+        transactional_id: a later sender with the same id ends this one when it calls `fence`.
+        timeout: Kafka's ``transaction.timeout.ms``: the brokers abort a transaction that takes longer.
 
     Raises:
-        SinkError: a property of the connection cannot be used.
+        SinkError: librdkafka refuses a property of the connection.
     """
 
     def __init__(self, settings: Mapping[str, str], transactional_id: str, timeout: timedelta) -> None:
@@ -70,16 +70,16 @@ class TransactionalSender:
         del self._producer
 
     def fence(self) -> None:
-        """End every earlier sender of this transactional id, and abort its transaction if it is open (P13).
+        """End every earlier sender of this transactional id, and abort its open transaction (P13).
 
-        To be called once, before the first `send`. On return, every transaction of the id is committed or aborted.
+        Call it once, before the first `send`. On return, every transaction of the id is committed or aborted.
 
         Raises:
             SinkUnavailableError: Kafka does not answer, or another process took over meanwhile.
             SinkError: Kafka refuses.
         """
         failpoint("topic.fence")
-        patiently(
+        call_in_turns(
             self._producer.init_transactions,
             self._producer,
             self._reports,
@@ -89,10 +89,10 @@ class TransactionalSender:
         failpoint("topic.fenced")
 
     def send(self, topic: str, records: Iterable[Outgoing], marker_key: bytes, marker: bytes) -> int:
-        """Send records and their marker in one transaction; how many records there were.
+        """Send records and their marker in one transaction. Returns the number of records.
 
-        An error before the commit leaves nothing visible. Where the commit is not answered, its outcome is not known
-        here: `epochline.kafka.markers.last_marker` tells, after a new sender's `fence`.
+        An error before the commit leaves nothing visible. If the commit is not answered, its outcome is unknown:
+        call `epochline.kafka.markers.last_marker` after a new sender's `fence` to find out.
 
         Raises:
             SinkUnavailableError: Kafka does not answer, the time-out passed, or another process took over.
@@ -123,16 +123,16 @@ class TransactionalSender:
             self._producer.commit_transaction(max(deadline - time.monotonic(), _TURN_SECONDS))
         except KafkaException as error:
             reason: KafkaError = error.args[0]
-            # Only what librdkafka says must be aborted, and was, is known not to be committed.
+            # The transaction is known not to be committed only if librdkafka demands an abort and the abort succeeded.
             if reason.txn_requires_abort() and self._abort():
                 raise self._reports.explained(reason, doing) from error
             explained = self._reports.explained(reason, f"the commit of {doing}")
             raise SinkUnavailableError(
-                f"{explained} The transaction was to be committed, and its outcome is not known; the marker settles it."
+                f"{explained} The commit of the transaction began, and its outcome is not known; the marker settles it."
             ) from error
 
     def _abort(self) -> bool:
-        """Whether the brokers confirmed it; if not, the next `fence` or the time-out aborts."""
+        """Returns whether the brokers confirmed the abort. If not, the next `fence` or the time-out aborts."""
         try:
             self._producer.abort_transaction(min(_ABORT_SECONDS, self._timeout))
         except KafkaException as error:
@@ -142,7 +142,9 @@ class TransactionalSender:
 
 
 def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outgoing]) -> int:
-    """Send records without a transaction, visible one by one; how many there were. A repeat sends them again (K16).
+    """Send records without a transaction; each becomes visible at once. A repeat sends them again (K16).
+
+    Returns the number of records.
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
@@ -162,10 +164,10 @@ def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outg
 
 
 class _Queue:
-    """Records handed to librdkafka, and what became of them.
+    """Hands records to librdkafka and counts those that are stored.
 
     Args:
-        deadline: when the brokers end the transaction; without one, librdkafka gives each record its own.
+        deadline: when the brokers abort the transaction. Without it, only librdkafka's time-out per record applies.
     """
 
     def __init__(self, producer: Producer, reports: Reports, doing: str, deadline: float | None = None) -> None:
@@ -178,7 +180,7 @@ class _Queue:
         self._failed: KafkaError | None = None
 
     def put_all(self, topic: str, records: Iterable[Outgoing], partitions: int) -> int:
-        """Hand over every record, in order; how many there were."""
+        """Hand over every record, in order. Returns the number of records."""
         for number, record in enumerate(records):
             failpoint("topic.record")
             if record.partition is not None and not 0 <= record.partition < partitions:
@@ -190,9 +192,9 @@ class _Queue:
         return self._put
 
     def put(self, topic: str, record: Outgoing) -> None:
-        """Hand over one record; waits while the queue is full."""
-        if self._put % _SERVED_EVERY == 0:
-            self._serve(0)
+        """Hand over one record. Waits while the queue is full."""
+        if self._put % _POLL_EVERY == 0:
+            self._poll(0)
         while True:
             try:
                 self._producer.produce(
@@ -204,21 +206,21 @@ class _Queue:
                     on_delivery=self._delivered,
                 )
             except BufferError:
-                self._serve(_TURN_SECONDS)
+                self._poll(_TURN_SECONDS)
                 continue
             except (KafkaException, SystemError):
-                with self._telling():
+                with self._explaining():
                     raise
             self._put += 1
             return
 
     def settle(self) -> None:
-        """Wait until every record is stored by all replicas, and fail if one is not."""
-        while self._left():
-            self._serve(0)
-        self._serve(0)
+        """Wait until all replicas store every record; raises if a record failed."""
+        while self._flush():
+            self._poll(0)
+        self._poll(0)
         if self._stored != self._put:
-            raise SinkError(f"{self._doing}: {self._put} records were handed over, {self._stored} are stored.")
+            raise SinkError(f"{self._doing}: {self._put} records were handed over, but {self._stored} are stored.")
 
     def _delivered(self, error: KafkaError | None, _record: Message) -> None:
         if error is None:
@@ -226,26 +228,26 @@ class _Queue:
         elif self._failed is None or self._failed.code() in _PURGED:
             self._failed = error
 
-    def _left(self) -> int:
-        """How many records are not stored after another turn."""
-        with self._telling():
+    def _flush(self) -> int:
+        """Wait for one turn. Returns how many records are still not stored."""
+        with self._explaining():
             return self._producer.flush(_TURN_SECONDS)
 
-    def _serve(self, seconds: float) -> None:
-        with self._telling():
+    def _poll(self, seconds: float) -> None:
+        with self._explaining():
             self._producer.poll(seconds)
         self._reports.check()
         if self._failed is not None:
             if self._failed.code() in _PURGED:
-                # Taken along by another record's failure, which is the reason, and may be reported after it.
-                self._left()
-            with self._telling():
+                # Another record's failure purged this one. Its report holds the reason and may come later.
+                self._flush()
+            with self._explaining():
                 raise self._reports.explained(self._failed, self._doing)
         self._check_time()
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Librdkafka's errors as ours. After a transaction's time-out, it fails in many ways, all for that reason."""
+    def _explaining(self) -> Iterator[None]:
+        """Translate librdkafka's errors. After the transaction's time-out it fails with many different ones."""
         try:
             with self._reports.explaining(self._doing):
                 yield
@@ -258,12 +260,12 @@ class _Queue:
             raise SinkUnavailableError(
                 f"{self._doing} took longer than its transaction_timeout; {self._stored} of the {self._put} records"
                 " handed over were stored, and the transaction is aborted. Raise transaction_timeout, or lower the"
-                " records of an epoch."
+                " number of records per epoch."
             )
 
 
 def _known_partitions(producer: Producer, reports: Reports, topic: str) -> int:
-    # Asked first, because librdkafka itself waits for a missing topic as long as for a slow one.
+    # Before sending, because librdkafka waits for a missing topic as long as for a slow one.
     partitions = partitions_of(producer, reports, topic, _PATIENCE_SECONDS)
     if partitions is None:
         raise SinkError(f"Kafka has no topic {topic}. Nothing was sent. Create it.")
@@ -271,8 +273,8 @@ def _known_partitions(producer: Producer, reports: Reports, topic: str) -> int:
 
 
 def _discard(producer: Producer) -> None:
-    """Forget what is still in the queue: it belongs to nothing that was committed, or was reported as not sent."""
-    # Its own close() would wait for brokers to abort, which they are told already, or which is not to be decided here.
+    """Drop what is still in the queue: records that were not committed, or that were reported as failed."""
+    # The producer's own close() would wait for the brokers to abort. `send` has aborted already, or must not abort.
     producer.purge()
     with suppress(KafkaException):
         producer.poll(0)

@@ -1,4 +1,4 @@
-"""Partitions, offsets, topic ids, leader epochs and the group mirror: behind `epochline.ports.OffsetSource`."""
+"""The Kafka adapter of `epochline.ports.OffsetSource`: offsets, topic ids, leader epochs and the group mirror."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 from epochline.config.kafka import SERVERS, python_settings
 from epochline.declare.source import KafkaSource
 from epochline.errors import SourceError, SourceUnavailableError, TopicMissingError
-from epochline.kafka.admin import EpochlineAdmin
-from epochline.kafka.refusals import told_refusals
+from epochline.kafka.admin import EpochlineAdmin, new_admin
+from epochline.kafka.refusals import detect_refusals
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
 from epochline.ports import MirroredOffset
@@ -31,7 +31,7 @@ from epochline.protocol.planning import PartitionView, SourceView
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Forty lines about sockets for each look would hide the few that an operator needs.
+# kafka-python logs forty lines about sockets per request.
 logging.getLogger("kafka").setLevel(logging.WARNING)
 
 _PATIENCE_SECONDS = 15
@@ -41,7 +41,7 @@ _UNIX_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class KafkaOffsets:
-    """One Kafka cluster, asked through its admin protocol at the isolation level ``read_committed``.
+    """One Kafka cluster, queried through its admin protocol with isolation level ``read_committed``.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
@@ -55,7 +55,7 @@ class KafkaOffsets:
 
     @contextmanager
     def one_client(self) -> Iterator[None]:
-        """Ask all questions of the block with one client; otherwise each question makes and closes a client.
+        """Use one client for all calls in the block; otherwise each call opens and closes a client.
 
         Raises:
             SourceUnavailableError: Kafka does not answer.
@@ -70,12 +70,12 @@ class KafkaOffsets:
 
     @contextmanager
     def _client(self) -> Iterator[Callable[..., Any]]:
-        """A function that calls a method of the admin client, patient with what passes by itself."""
+        """A function that calls a method of the admin client by name and retries transient errors."""
         with ExitStack() as opened:
             admin = self._kept or opened.enter_context(self._opened())
 
             def call(method: str, *args: Any, **options: Any) -> Any:
-                return _patient()(getattr(admin, method), *args, **options)
+                return _retrying()(getattr(admin, method), *args, **options)
 
             with self._explaining():
                 yield call
@@ -84,15 +84,9 @@ class KafkaOffsets:
     def _opened(self) -> Iterator[EpochlineAdmin]:
         servers = self._settings["bootstrap_servers"]
         try:
-            with told_refusals(servers, logging_in="sasl_mechanism" in self._settings):
-                admin = EpochlineAdmin(
-                    client_id="epochline",
-                    request_timeout_ms=10_000,
-                    bootstrap_timeout_ms=_PATIENCE_SECONDS * 1000,
-                    **self._settings,
-                )
+            admin = new_admin(self._settings, _PATIENCE_SECONDS * 1000)
         except (KafkaError, OSError) as error:
-            raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_said(error)}") from error
+            raise SourceUnavailableError(f"Kafka at {servers} does not answer: {_text(error)}") from error
         try:
             with self._explaining():
                 check_versions(servers, admin.api_versions())
@@ -102,14 +96,14 @@ class KafkaOffsets:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Turn kafka-python's errors of the block into ours."""
+        """Translate kafka-python's errors in the block."""
         servers = self._settings["bootstrap_servers"]
         try:
-            with told_refusals(servers):
+            with detect_refusals(servers):
                 yield
         except KafkaError as error:
             kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
-            raise kind(f"Kafka at {servers} refused or did not answer: {_said(error)}") from error
+            raise kind(f"Kafka at {servers} refused or did not answer: {_text(error)}") from error
 
     def look(self, source: KafkaSource) -> SourceView:
         with self._client() as call:
@@ -149,16 +143,15 @@ class KafkaOffsets:
     def _partitions(topics: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
         found = {}
         for topic in topics:
-            for one in topic["partitions"]:
+            for partition in topic["partitions"]:
                 tp = TopicPartition(
-                    topic=topic["name"], partition=one["partition_index"], topic_id=str(topic["topic_id"])
+                    topic=topic["name"], partition=partition["partition_index"], topic_id=str(topic["topic_id"])
                 )
-                if one["leader_id"] < 0 or one["error_code"]:
+                if partition["leader_id"] < 0 or partition["error_code"]:
                     raise SourceUnavailableError(
-                        f"{tp} has no leader now, so its offsets are not known. Nothing was planned; a retry asks"
-                        " again."
+                        f"{tp} has no leader now, so its offsets are unknown. Nothing was planned. A retry may help."
                     )
-                found[tp] = one["leader_epoch"]
+                found[tp] = partition["leader_epoch"]
         return dict(sorted(found.items()))
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
@@ -205,36 +198,36 @@ class KafkaOffsets:
             answers = call("alter_group_offsets", group, offsets)
             refused = {key: error for key, error in answers.items() if error.errno}
             for error in refused.values():
-                if error.retriable:  # Such as a group's coordinator that is only just starting.
+                if error.retriable:  # For example, the group's coordinator is starting.
                     raise error
             return refused
 
         with self._client() as call:
-            refused = _patient()(write)
+            refused = _retrying()(write)
         if refused:
             key, error = next(iter(refused.items()))
             raise SourceError(
-                f"consumer group {group} does not take the mirror of {len(refused)} partitions"
-                f" ({key.topic}-{key.partition}: {error.__name__}). Does somebody consume with this group? It is kept"
-                " for epochline's mirror."
+                f"consumer group {group} refuses the offsets of {len(refused)} partitions"
+                f" ({key.topic}-{key.partition}: {error.__name__}). The group is reserved for epochline's mirror."
+                " Stop any consumer that uses it."
             )
 
     def forget(self, group: str) -> None:
         def delete() -> str:
             answer: str = call("delete_groups", [group])[group]
             kind: type[KafkaError] | None = getattr(kafka_errors, answer, None)
-            if kind is not None and kind.retriable:  # Such as a group's coordinator that is only just starting.
+            if kind is not None and kind.retriable:  # For example, the group's coordinator is starting.
                 raise kind()
             return answer
 
         with self._client() as call:
-            answer = _patient()(delete)
+            answer = _retrying()(delete)
         if answer not in ("OK", kafka_errors.GroupIdNotFoundError.__name__):
-            raise SourceError(f"consumer group {group} is kept, because Kafka refuses to delete it: {answer}.")
+            raise SourceError(f"Kafka refuses to delete consumer group {group}: {answer}.")
 
 
-def _patient() -> Retrying:
-    """Calls again, for some seconds, what failed with an error that passes by itself."""
+def _retrying() -> Retrying:
+    """Retries transient errors for some seconds."""
     return Retrying(
         retry=retry_if_exception(lambda error: bool(getattr(error, "retriable", False))),
         stop=stop_after_delay(_PATIENCE_SECONDS),
@@ -243,12 +236,12 @@ def _patient() -> Retrying:
     )
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
 def _matching(source: KafkaSource, call: Callable[..., Any], cluster_id: str) -> list[Mapping[str, Any]]:
-    """Descriptions of the topics that the source names or whose whole name matches its pattern."""
+    """Descriptions of the topics that the source names, or whose whole name matches its pattern."""
     if source.pattern is not None:
         every = call("describe_topics")
         return [t for t in every if not t["is_internal"] and re.fullmatch(source.pattern, t["name"])]
@@ -264,12 +257,12 @@ def _matching(source: KafkaSource, call: Callable[..., Any], cluster_id: str) ->
 
 
 def _with_gaps(topics: set[str], keys: Sequence[KafkaPartition], call: Callable[..., Any]) -> set[str]:
-    """Topics in which an offset may have no visible record: compacted ones, and those with transactional producers."""
+    """Topics whose offsets may have no visible record: compacted ones, and those with transactional producers."""
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic, ["cleanup.policy"]) for topic in sorted(topics)]
     configs = call("describe_configs", resources, config_filter="all")["topic"]
     gaps = {topic for topic, config in configs.items() if "compact" in config["cleanup.policy"]["value"]}
     for key, state in call("describe_producers", keys).items():
-        # A coordinator epoch is set by the first transaction marker; idempotent producers have none.
+        # The first transaction marker sets a coordinator epoch; producers that are only idempotent have none.
         if any(p.coordinator_epoch >= 0 or p.current_transaction_start_offset >= 0 for p in state.active_producers):
             gaps.add(key.topic)
     return gaps

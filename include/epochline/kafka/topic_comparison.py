@@ -1,4 +1,4 @@
-"""What of a topic is committed and what only a reader of uncommitted records sees, counted side by side (E4b, X4)."""
+"""Compare what ``read_committed`` and ``read_uncommitted`` consumers see of a topic (E4b, X4)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from epochline.errors import SinkError, SinkUnavailableError
-from epochline.kafka.client import Reports, new_consumer, partitions_of, patiently
+from epochline.kafka.client import Reports, call_in_turns, new_consumer, partitions_of
 
 _PATIENCE_SECONDS = 15.0
 _STALLED_SECONDS = 60.0
-_AT_ONCE = 5_000
+_BATCH = 5_000
 _TURN_SECONDS = 0.5
 _EXAMPLES = 5
 
@@ -33,7 +33,7 @@ class Isolation(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a consumer of one isolation level was given."""
+    """Counts of the records that a consumer of one isolation level received."""
 
     isolation: Isolation
     records: Mapping[int, int]  # by partition, all partitions of the topic
@@ -41,11 +41,11 @@ class Seen:
     distinct_keys: int
     distinct_values: int
     repeats: int
-    """Records that another one before them equals in key, value and headers."""
+    """Records that equal an earlier one in key, value and headers."""
     repeated_keys: int
-    """Records whose key another one before them has."""
+    """Records with the key of an earlier one."""
     examples: Sequence[tuple[str, str]]
-    """Some repeated keys: two places, ``topic-partition@offset``, where each stands."""
+    """Two records of some repeated keys, as ``topic-partition@offset``."""
 
     @property
     def total(self) -> int:
@@ -55,33 +55,33 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Records of a partition that a reader of committed records does not see."""
+    """Numbers of records of a partition that a ``read_committed`` consumer does not see."""
 
     aborted: int
     undecided: int
-    """Of an open transaction, or behind one."""
+    """In an open transaction, or behind one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicTally:
-    """A topic as consumers see it."""
+class TopicComparison:
+    """A topic as consumers of each isolation level see it."""
 
     topic: str
     starts: Mapping[int, int]
     ends: Mapping[int, int]
     seen: Mapping[Isolation, Seen]
     hidden: Mapping[int, Hidden] | None
-    """By partition; None where only one isolation level was read."""
+    """By partition; None if only one isolation level was read."""
 
 
 class TopicReader:
-    """Reads a topic at several isolation levels at once, partition by partition the same offsets.
+    """Reads the same offsets of a topic at several isolation levels.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
         topic: its name.
         isolations: one or both.
-        since: offset to begin at in every partition; at the log's start where that is later.
+        since: the offset to begin at in every partition, or the log's start if that is later.
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
@@ -113,18 +113,18 @@ class TopicReader:
             level.close()
 
     def read(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> int:
-        """Read on to the ends as they are now; how many records were new at any level.
+        """Read on to the current ends. Returns the number of new records of all levels.
 
         Args:
-            progress: told how many offsets are behind, of how many.
+            progress: called with the number of offsets read so far and the number to read.
 
         Raises:
-            SinkUnavailableError: Kafka does not answer any more.
+            SinkUnavailableError: Kafka stopped answering.
             SinkError: Kafka refuses.
         """
-        # The committed end is asked first: so what is stable is in both, whatever is written meanwhile.
+        # The committed end first: so the other level reads at least as far, even if records are written meanwhile.
         levels = [self._levels[isolation] for isolation in Isolation if isolation in self._levels]
-        wanted = sum(level.look() for level in levels)
+        wanted = sum(level.refresh_ends() for level in levels)
         done = new = 0
         for level in levels:
             for records, passed in level.read():
@@ -132,13 +132,13 @@ class TopicReader:
                 progress(done, wanted)
         return new
 
-    def result(self) -> TopicTally:
-        """What was read until now."""
+    def result(self) -> TopicComparison:
+        """The comparison of what was read so far."""
         committed = self._levels.get(Isolation.READ_COMMITTED)
         every = self._levels.get(Isolation.READ_UNCOMMITTED)
         widest = every or committed
         assert widest is not None, "no isolation level"  # noqa: S101
-        return TopicTally(
+        return TopicComparison(
             topic=self._topic,
             starts=widest.starts,
             ends=widest.ends,
@@ -148,7 +148,7 @@ class TopicReader:
 
 
 class _Level:
-    """One consumer, and what it was given."""
+    """A consumer of one isolation level, and digests of what it received."""
 
     def __init__(self, settings: Mapping[str, str], topic: str, isolation: Isolation, since: int) -> None:
         self._topic = topic
@@ -165,54 +165,55 @@ class _Level:
             self._consumer.close()
             raise
         self.ends: dict[int, int] = dict(self.starts)
-        """Up to where this level reads; for committed records the last stable offset."""
+        """Where this level stops reading; for ``read_committed`` the last stable offset."""
         self._positions = dict(self.starts)
         self.offsets: dict[int, array[int]] = {partition: array("q") for partition in self.starts}
-        self._keys, self._values, self._whole = (array("Q") for _ in range(3))
+        self._keys, self._values, self._records = (array("Q") for _ in range(3))
         self._where: dict[str, array[int]] = {"partition": array("l"), "offset": array("q")}
 
     def close(self) -> None:
         self._consumer.close()
 
-    def look(self) -> int:
-        """Ask for the ends of now; how many offsets there are to read."""
+    def refresh_ends(self) -> int:
+        """Fetch the current ends. Returns the number of offsets to read."""
         for partition in self.ends:
             self.ends[partition] = max(self._log(partition)[1], self._positions[partition])
         return sum(self.ends[partition] - at for partition, at in self._positions.items())
 
     def read(self) -> Iterator[tuple[int, int]]:
-        """Read to the ends; some records at a time, how many, and how many offsets they passed."""
+        """Read to the ends. Yields, for some records at a time, their number and the number of offsets passed."""
         behind = {partition for partition, at in self._positions.items() if at < self.ends[partition]}
         if not behind:
             return
-        self._consumer.assign([TopicPartition(self._topic, one, self._positions[one]) for one in sorted(behind)])
-        heard = time.monotonic()
+        assigned = [TopicPartition(self._topic, partition, self._positions[partition]) for partition in sorted(behind)]
+        self._consumer.assign(assigned)
+        last_progress = time.monotonic()
         while behind:
             with self._reports.explaining(self._doing):
-                messages = self._consumer.consume(_AT_ONCE, _TURN_SECONDS)
+                messages = self._consumer.consume(_BATCH, _TURN_SECONDS)
             self._reports.check()
             before, records = sum(self._positions.values()), 0
             for message in messages:
-                records += self._take(message, behind)
+                records += self._receive(message, behind)
             passed = sum(self._positions.values()) - before
             if passed:
-                heard = time.monotonic()
+                last_progress = time.monotonic()
                 yield records, passed
-            elif time.monotonic() - heard > _STALLED_SECONDS:
+            elif time.monotonic() - last_progress > _STALLED_SECONDS:
                 raise SinkUnavailableError(
-                    f"{self._topic} could not be read to its end: for {_STALLED_SECONDS:.0f} s nothing came of"
-                    f" partitions {sorted(behind)}. Nothing was counted. Another try may help."
+                    f"{self._topic} could not be read to its end: for {_STALLED_SECONDS:.0f} s no record came from"
+                    f" partitions {sorted(behind)}. Nothing was counted. A retry may help."
                 )
         self._consumer.unassign()
 
-    def _take(self, message: Message, behind: set[int]) -> int:
+    def _receive(self, message: Message, behind: set[int]) -> int:
         error, offset, partition = message.error(), message.offset() or 0, message.partition() or 0
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return 0  # Nothing is asked of the group.
+            return 0  # The consumer uses no group.
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise self._reports.explained(error, self._doing)
         if partition not in behind:
-            return 0  # Written since the ends were asked for.
+            return 0  # Written after the ends were fetched.
         end = self.ends[partition]
         counted = error is None and offset < end
         if counted:
@@ -230,15 +231,15 @@ class _Level:
             self._where["partition"].append(partition)
             self._where["offset"].append(offset)
         self._values.append(_digest(value))
-        self._whole.append(_digest(key, value, *(part for header in message.headers() or () for part in header)))
+        self._records.append(_digest(key, value, *(part for header in message.headers() or () for part in header)))
 
     def _log(self, partition: int) -> tuple[int, int]:
         at = TopicPartition(self._topic, partition)
-        return patiently(
+        return call_in_turns(
             lambda turn: self._consumer.get_watermark_offsets(at, timeout=turn),
             self._consumer,
             self._reports,
-            f"asking for the ends of {self._topic}",
+            f"reading the end offsets of {self._topic}",
             _PATIENCE_SECONDS,
         )
 
@@ -250,7 +251,7 @@ class _Level:
             keyless=len(self._values) - len(self._keys),
             distinct_keys=len(self._keys) - repeated,
             distinct_values=_distinct(self._values),
-            repeats=len(self._whole) - _distinct(self._whole),
+            repeats=len(self._records) - _distinct(self._records),
             repeated_keys=repeated,
             examples=examples,
         )
@@ -283,11 +284,11 @@ def _distinct(digests: array[int]) -> int:
 
 
 def _digest(*parts: Any) -> int:
-    """64 bits of bytes, texts or None, so that topics of some ten million records fit into memory."""
-    made = hashlib.blake2b(digest_size=8)
+    """A 64-bit digest of bytes, texts or None. 64 bits keep some ten million records in memory."""
+    digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
-        # The length says where a part ends, and that it is missing.
-        made.update(b"-" if content is None else b"%d:" % len(content))
-        made.update(content or b"")
-    return int.from_bytes(made.digest(), "little")
+        # The length separates the parts, and tells None from an empty part.
+        digest.update(b"-" if content is None else b"%d:" % len(content))
+        digest.update(content or b"")
+    return int.from_bytes(digest.digest(), "little")

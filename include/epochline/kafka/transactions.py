@@ -1,4 +1,4 @@
-"""Who holds the last stable offset back: the open transactions of a partition, as far as the broker tells (KIP-664)."""
+"""The open transactions that hold back a partition's last stable offset (KIP-664)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from epochline.protocol.planning import OpenTransaction
 def open_transactions(
     partitions: Sequence[KafkaPartition], call: Callable[..., Any]
 ) -> dict[KafkaPartition, tuple[OpenTransaction, ...]]:
-    """The transactions that have written to the partitions and not ended, the oldest first.
+    """The open transactions of the partitions, oldest first.
 
-    Empty where the broker is too old or its rights do not allow to ask: who holds records back is a help to the
-    operator, and no plan fails for the lack of it.
+    Returns an empty mapping if the broker is too old, or if the user lacks the right: the transactions only help the
+    operator, and no plan fails without them.
 
     Args:
         partitions: those whose last stable offset is below their end.
-        call: calls a method of the admin client by its name.
+        call: calls a method of the admin client by name.
     """
     if not partitions:
         return {}
@@ -31,33 +31,33 @@ def open_transactions(
     except KafkaError:
         return {}
     writing = {
-        key: [one for one in state.active_producers if one.current_transaction_start_offset >= 0]
+        key: [producer for producer in state.active_producers if producer.current_transaction_start_offset >= 0]
         for key, state in producers.items()
     }
-    known = _by_producer((one.producer_id for some in writing.values() for one in some), call)
+    known = _by_producer((producer.producer_id for active in writing.values() for producer in active), call)
     return {
         key: tuple(
             sorted(
-                (_transaction(one, known.get(one.producer_id)) for one in some),
+                (_transaction(producer, known.get(producer.producer_id)) for producer in active),
                 key=lambda transaction: transaction.start_offset,
             )
         )
-        for key, some in writing.items()
+        for key, active in writing.items()
     }
 
 
 def _by_producer(producer_ids: Iterable[int], call: Callable[..., Any]) -> Mapping[int, tuple[str, Any]]:
-    """Transactional id and description of the producers that a coordinator knows."""
+    """Transactional id and description per producer id, as far as a coordinator knows the producer."""
     wanted = sorted(set(producer_ids))
     if not wanted:
         return {}
     try:
         listed = call("list_transactions", producer_id_filters=wanted)
-        names = [one.transactional_id for some in listed.values() for one in some]
+        names = [transaction.transactional_id for found in listed.values() for transaction in found]
         described = call("describe_transactions", names) if names else {}
     except KafkaError:
         return {}
-    return {one.producer_id: (name, one) for name, one in described.items()}
+    return {transaction.producer_id: (name, transaction) for name, transaction in described.items()}
 
 
 def _transaction(producer: Any, known: tuple[str, Any] | None) -> OpenTransaction:

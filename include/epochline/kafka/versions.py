@@ -1,4 +1,4 @@
-"""Whether a broker is new enough: asked of what it says itself, before anything is planned (P16)."""
+"""Check that a broker is new enough before planning (P16)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ NEEDED: Mapping[ApiKey, tuple[int, str]] = {
     ApiKey.Metadata: (10, "topic ids (Kafka 2.8)"),
     ApiKey.DescribeProducers: (0, "the producers of a partition (Kafka 2.8)"),
 }
-"""By request, the lowest version that will do, and what it is for."""
+"""Per request, the lowest sufficient version, and what it provides."""
 
 
 def check_versions(servers: str, offered: Mapping[ApiKey, tuple[int, int]]) -> None:
-    """Refuse a broker that cannot tell what a plan has to know.
+    """Check that a broker offers every request that a plan needs.
 
     Args:
         servers: the broker, as its connection names it.
-        offered: by request, the lowest and highest version that the broker speaks.
+        offered: per request, the lowest and highest version that the broker supports.
 
     Raises:
-        SourceError: it is too old; the message names what it lacks.
+        SourceError: the broker is too old; the message names what it lacks.
     """
     lacking = [why for key, (version, why) in NEEDED.items() if offered.get(key, (0, -1))[1] < version]
     if lacking:

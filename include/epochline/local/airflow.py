@@ -1,4 +1,4 @@
-"""Airflow 3.3.2 with the LocalExecutor: API server, scheduler and DAG processor as processes of their own."""
+"""Airflow 3.3.2 with the LocalExecutor: one process each for API server, scheduler and DAG processor."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.postgres import Postgres
 from epochline.local.process import Daemon
 
-# Without the log server, which listens on all addresses: the API server reads the log files themselves.
+# Without the log server, which listens on all addresses: the API server reads the log files directly.
 _PROCESSES: Mapping[str, Sequence[str]] = {
     "api-server": ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
 }
-# What the caller's shell may hold for another Airflow or Spark must not leak into this one.
+# Variables of the caller's shell for another Airflow or Spark must not leak into this one.
 _FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTEST_", "PYTHONPATH", "_AIRFLOW")
 
 
@@ -65,12 +65,12 @@ class Airflow:
 
     @property
     def port(self) -> int:
-        """The port of the API server and user interface on 127.0.0.1."""
+        """The port of the API server and the user interface on 127.0.0.1."""
         return self._ports.get(self.name)
 
     @property
     def url(self) -> str:
-        """Where the user interface and the REST API are."""
+        """The URL of the user interface and the REST API."""
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
@@ -80,7 +80,7 @@ class Airflow:
 
     @property
     def pids(self) -> dict[str, int | None]:
-        """The pid of each process, None for one that does not run."""
+        """The pid of each process, None if it does not run."""
         return {name: daemon.pid for name, daemon in self.daemons.items()}
 
     def version(self) -> str:
@@ -89,17 +89,14 @@ class Airflow:
 
     def token(self) -> str:
         """A token of the user `admin` for the REST API."""
-        known = credentials.load(self._home)
-        if known is None:
-            raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
-        return AirflowApi(self.url).token("admin", known.airflow_admin)
+        return AirflowApi(self.url).token("admin", credentials.require(self._home).airflow_admin)
 
     def environment(self) -> dict[str, str]:
-        """What the processes are given on top of the caller's environment. It holds passwords."""
+        """The variables that the processes get in addition to the caller's environment. They hold passwords."""
         return self._settings.environment(self.port)
 
     def start(self) -> None:
-        """Start those of the three processes that do not run; PostgreSQL must be ready."""
+        """Start each of the three processes that does not run. PostgreSQL must be ready."""
         if all(self.pids.values()):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -115,18 +112,18 @@ class Airflow:
                 )
 
     def wait(self, seconds: float = 240) -> None:
-        """Wait until the API answers and the scheduler and the DAG processor have reported to it."""
+        """Wait until the API answers and reports the scheduler and the DAG processor as healthy."""
 
         def ready() -> str | None:
             for daemon in self.daemons.values():
                 if daemon.pid is None:
-                    raise StackError(f"{daemon.name} ended while starting. {daemon.last_words()}")
+                    raise StackError(f"{daemon.name} ended while starting. {daemon.log_tail()}")
             return self.health()
 
         self.daemons["api-server"].wait_ready(ready, seconds)
 
     def health(self) -> str | None:
-        """None when all three processes run and report themselves healthy; else what is wrong."""
+        """None if all three processes run and are healthy; else what is wrong."""
         gone = [name for name, pid in self.pids.items() if pid is None]
         if gone:
             return f"not running: {', '.join(gone)}"
@@ -136,14 +133,14 @@ class Airflow:
         return AirflowApi(self.url).health(since)
 
     def stop(self) -> bool:
-        """End the three processes and the tasks they run. Whether one was running."""
+        """End the three processes and their tasks. Returns whether one was running."""
         for daemon in self.daemons.values():
-            daemon.ask_to_stop()  # together: each takes seconds
+            daemon.ask_to_stop()  # all at once, because each takes seconds to end
         stopped = [daemon.stop() for daemon in self.daemons.values()]
         return any(stopped)
 
     def _migrate(self, environment: Mapping[str, str]) -> None:
-        # The command takes ten seconds also when there is nothing to do.
+        # The command takes ten seconds even if there is nothing to migrate.
         done = self.folder / "database-version"
         if done.exists() and done.read_text() == self.version():
             return
@@ -155,13 +152,13 @@ class Airflow:
         write_private(log, answer.stdout + answer.stderr)
         if answer.returncode != 0:
             raise StackError(
-                f"`airflow db migrate` failed with exit code {answer.returncode}; its output is in {log}, "
-                f"and `epochline up` tries again. It ends with: {' | '.join(answer.stderr.splitlines()[-2:])}"
+                f"`airflow db migrate` failed with exit code {answer.returncode}. Its output is in {log} and ends with:"
+                f" {' | '.join(answer.stderr.splitlines()[-2:])}. Run `epochline up` to try again."
             )
         write_private(done, self.version())
 
 
 def _require_driver() -> None:
-    # Airflow opens a second, asynchronous engine on the same database and knows no other driver for it.
+    # Airflow opens a second, asynchronous engine on the same database, which needs this driver.
     if importlib.util.find_spec("asyncpg") is None:
-        raise StackError("the package asyncpg, which Airflow needs on PostgreSQL, is missing; run `make setup`")
+        raise StackError("the package asyncpg, which Airflow needs for PostgreSQL, is missing; run `make setup`")

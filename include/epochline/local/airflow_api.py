@@ -1,4 +1,4 @@
-"""Airflow's REST API, as far as the stack and the command line use it."""
+"""A client for the part of Airflow's REST API that the stack and the command line use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from epochline.errors import StackError
 
-# A proxy of the environment has no business with loopback.
+# Requests to loopback must not go through a proxy of the environment.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 FINISHED = frozenset({"success", "failed"})
@@ -23,7 +23,7 @@ FINISHED = frozenset({"success", "failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """One task of a run as it is now."""
+    """The current state of one task of a run."""
 
     task_id: str
     state: str | None
@@ -42,9 +42,9 @@ class AirflowApi:
     """One API server.
 
     Args:
-        url: where it is.
+        url: of the server.
         timeout: seconds that an answer may take.
-        token: of a user who may do what is asked; `token` gets one.
+        token: of a user with the rights for the requests; the method `token` gets one.
     """
 
     def __init__(self, url: str, timeout: float = 5.0, token: str | None = None) -> None:
@@ -53,7 +53,7 @@ class AirflowApi:
         self._token = token
 
     def token(self, user: str, password: str) -> str:
-        """Log in.
+        """Log in and return a token.
 
         Raises:
             StackError: the server does not answer or refuses.
@@ -67,9 +67,13 @@ class AirflowApi:
             ) from error
 
     def health(self, since: Mapping[str, float]) -> str | None:
-        """None when the database, and each part of `since` after that moment, are reported healthy.
+        """None if the database and each part in `since` are healthy; else what is wrong.
 
-        Airflow itself calls a killed scheduler healthy for half a minute, hence the moments.
+        Airflow reports a killed scheduler as healthy for half a minute. So a part's last heartbeat must be later than
+        its time in `since`.
+
+        Args:
+            since: per part the time of its start, in seconds since 1970.
         """
         try:
             answer = self._call("/api/v2/monitor/health")
@@ -86,51 +90,53 @@ class AirflowApi:
         return None
 
     def is_paused(self, dag_id: str) -> bool | None:
-        """Whether a DAG is paused; None where Airflow has no such DAG (yet)."""
+        """Whether a DAG is paused; None if Airflow does not have the DAG (yet)."""
         try:
-            return bool(self._asked(f"/api/v2/dags/{quote(dag_id)}")["is_paused"])
+            return bool(self._try_request(f"/api/v2/dags/{quote(dag_id)}")["is_paused"])
         except _RefusedError as error:
             if error.code == 404:
                 return None
-            raise self._explained(error) from error
+            raise self._failed(error) from error
 
     def pause(self, dag_id: str, paused: bool) -> None:
-        """Pause a DAG, or let it run."""
-        self._tried(f"/api/v2/dags/{quote(dag_id)}?update_mask=is_paused", {"is_paused": paused}, "PATCH")
+        """Pause or unpause a DAG."""
+        self._request(f"/api/v2/dags/{quote(dag_id)}?update_mask=is_paused", {"is_paused": paused}, "PATCH")
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], note: str | None = None) -> str:
-        """Start a run by hand, without a logical date; its id."""
+        """Start a manual run without a logical date. Returns its id."""
         body = {"logical_date": None, "conf": dict(conf), "note": note}
-        return str(self._tried(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
+        return str(self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns", body, "POST")["dag_run_id"])
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """``queued``, ``running``, ``success`` or ``failed``."""
-        return str(self._tried(f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}")["state"])
+        return str(self._request(f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}")["state"])
 
     def task_states(self, dag_id: str, run_id: str) -> list[TaskState]:
-        """The tasks of a run, as they are now."""
+        """The current states of a run's tasks."""
         path = f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(run_id, safe='')}/taskInstances"
         return [
-            TaskState(task_id=one["task_id"], state=one["state"], try_number=one["try_number"])
-            for one in self._tried(path)["task_instances"]
+            TaskState(task_id=task["task_id"], state=task["state"], try_number=task["try_number"])
+            for task in self._request(path)["task_instances"]
         ]
 
-    def _tried(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
+    def _request(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         try:
-            return self._asked(path, body, method)
+            return self._try_request(path, body, method)
         except _RefusedError as error:
-            raise self._explained(error) from error
+            raise self._failed(error) from error
 
-    def _asked(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
+    def _try_request(
+        self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None
+    ) -> dict[str, Any]:
         try:
             return self._call(path, body, method)
         except _RefusedError:
             raise
         except (OSError, ValueError) as error:
-            raise self._explained(error) from error
+            raise self._failed(error) from error
 
-    def _explained(self, error: Exception) -> StackError:
-        return StackError(f"Airflow at {self._url} did not do what was asked ({error}); see `epochline status`")
+    def _failed(self, error: Exception) -> StackError:
+        return StackError(f"a request to Airflow at {self._url} failed ({error}); see `epochline status`")
 
     def _call(self, path: str, body: Mapping[str, Any] | None = None, method: str | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
@@ -148,12 +154,12 @@ class AirflowApi:
         except http.client.HTTPException as error:
             raise OSError(f"no HTTP answer: {type(error).__name__}") from error
         if not isinstance(answer, dict):
-            raise ValueError(f"{path} answered no JSON object")
+            raise ValueError(f"{path} did not answer with a JSON object")
         return answer
 
 
 def _detail(error: urllib.error.HTTPError) -> str:
-    """What the server says about its refusal, on one line."""
+    """The server's reason for its refusal, on one line."""
     try:
         return " ".join(str(json.load(error)["detail"]).split())[:300]
     except (ValueError, KeyError, TypeError, OSError):

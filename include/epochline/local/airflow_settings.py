@@ -1,4 +1,4 @@
-"""Airflow's settings, connections and its tasks' environment: by variables, never on a command line."""
+"""Airflow's settings, connections and its tasks' environment, as environment variables (SEC-4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import Home, project_root, write_private
 from epochline.local.jars import spark_jars
@@ -23,7 +22,7 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, kw_only=True)
 class AirflowSettings:
-    """What one home's Airflow is told; `config` (names such as `AIRFLOW__CORE__PARALLELISM`) wins."""
+    """The environment of one home's Airflow. `config`, with names such as `AIRFLOW__CORE__PARALLELISM`, wins."""
 
     home: Home
     postgres: Postgres
@@ -34,25 +33,20 @@ class AirflowSettings:
 
     @property
     def password_file(self) -> Path:
-        """Read by the simple auth manager."""
+        """The file from which the simple auth manager reads passwords."""
         return self.home.path("airflow", "passwords.json")
 
     def write_password_file(self) -> None:
-        """Write the administrator's password where Airflow looks for it; else it would print its own."""
-        write_private(self.password_file, json.dumps({ADMIN: self._credentials().airflow_admin}) + "\n")
+        """Write the administrator's password. Without the file, Airflow generates a password and prints it."""
+        secret = credentials.require(self.home)
+        write_private(self.password_file, json.dumps({ADMIN: secret.airflow_admin}) + "\n")
 
     def environment(self, port: int) -> dict[str, str]:
-        """All variables for the processes and, inherited from them, for the tasks."""
+        """All variables for the processes; tasks inherit them."""
         return {**self._airflow(port), **self._connections(), **self._tasks(), **self.config}
 
-    def _credentials(self) -> credentials.Credentials:
-        known = credentials.load(self.home)
-        if known is None:
-            raise StackError(f"the stack in {self.home} was never started; run `epochline up`")
-        return known
-
     def _airflow(self, port: int) -> dict[str, str]:
-        secret = self._credentials()
+        secret = credentials.require(self.home)
         url = f"http://{LOOPBACK}:{port}"
         logs = self.home.logs / "airflow"
         settings = {
@@ -60,7 +54,7 @@ class AirflowSettings:
             "CORE__DAGS_FOLDER": str(self.dags_folder or project_root() / "dags"),
             "CORE__PLUGINS_FOLDER": str(project_root() / "plugins"),
             "CORE__LOAD_EXAMPLES": "False",
-            # A pipeline's file holds neither the word DAG nor airflow: the package makes the DAG.
+            # The file of a pipeline may contain neither the word DAG nor airflow: the package makes the DAG.
             "CORE__DAG_DISCOVERY_SAFE_MODE": "False",
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
             "CORE__PARALLELISM": "8",
@@ -77,9 +71,9 @@ class AirflowSettings:
             "API__WORKERS": "1",
             "API__SECRET_KEY": secret.airflow_api_secret_key,
             "API_AUTH__JWT_SECRET": secret.airflow_jwt_secret,
-            # The default second between two looks is most of a short epoch's time.
+            # The default of one second is most of a short epoch's time.
             "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-            # Both would listen on all addresses; the stack asks the API server and the pid files instead.
+            # The health check would listen on all addresses; the stack uses the API server and the pid files instead.
             "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
             "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": LOOPBACK,
             "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
@@ -94,13 +88,13 @@ class AirflowSettings:
         }
 
     def _connections(self) -> dict[str, str]:
-        secret = self._credentials()
+        secret = credentials.require(self.home)
         postgres = {"conn_type": "postgres", "host": LOOPBACK, "port": self.postgres.port, "schema": "epochline"}
         owner = {**postgres, "login": "epochline", "password": secret.epochline}
         writer = {**postgres, "login": credentials.JOB, "password": secret.epochline_job}
         reader = {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer}
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap_servers}}
-        # As JSON: `local[2]` is no valid host in a URI.
+        # As JSON, because `local[2]` is not a valid host in a URI.
         spark = {"conn_type": "spark", "host": "local[2]"}
         return {
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
@@ -124,10 +118,9 @@ class AirflowSettings:
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
             "SPARK_HOME": str(spark_home()),
-            # Otherwise the driver and its user interface listen on every address of the machine.
+            # By default the driver and its user interface listen on every address of the machine.
             "SPARK_LOCAL_IP": LOOPBACK,
-            # A driver lives for seconds here, on few cores: the second compiler and a parallel collector cost more than
-            # they give.
+            # A driver runs for seconds here, on few cores: the second compiler and a parallel collector do not pay off.
             "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -1,4 +1,4 @@
-"""PostgreSQL refuses to run as root: when root starts the stack, its server runs as an ordinary account."""
+"""Run PostgreSQL as an ordinary account if root starts the stack, because it refuses to run as root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACCOUNT = "nobody"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Who owns the data folder, and what to put before a command so that it runs as that account."""
+    """The owner of the data folder, and the command prefix that runs a command as this account."""
 
     uid: int
     gid: int
@@ -32,12 +32,15 @@ class Account:
 def server_account(data: Path, needed: Sequence[Path]) -> Account:
     """The account that runs the server: the caller's, or for root the data folder's owner, else `nobody`.
 
-    A root user's checkout often lies below a folder that nobody else may enter (`/root`). The account then
-    keeps the one capability to pass closed folders; no mode of the user's folders is changed.
+    Root's checkout often lies below a folder that no other account may enter (`/root`). Then the account keeps the
+    capability to pass closed folders; the modes of folders are not changed.
 
     Args:
         data: the data folder, existing or not.
         needed: the paths that the account must be able to reach.
+
+    Raises:
+        StackError: the caller is root, and `setpriv` is not installed.
     """
     if os.geteuid() != 0:
         return Account(uid=os.geteuid(), gid=os.getegid())
@@ -45,8 +48,8 @@ def server_account(data: Path, needed: Sequence[Path]) -> Account:
     if setpriv is None:
         where = "it comes with util-linux" if sys.platform == "linux" else "it exists on Linux only"
         raise StackError(
-            "PostgreSQL does not run as root, and `setpriv`, which would start it as another account, was "
-            f"not found ({where}); run `epochline up` as an ordinary user"
+            "PostgreSQL does not run as root, and `setpriv`, which starts it as another account, was not found"
+            f" ({where}); run `epochline up` as an ordinary user"
         )
     account = pwd.getpwnam(ACCOUNT)
     uid, gid = account.pw_uid, account.pw_gid

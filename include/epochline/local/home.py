@@ -1,4 +1,4 @@
-"""Where a stack keeps everything it owns, and the lock that lets one command at a time change it."""
+"""The folder of a stack, and the lock that lets one command at a time change it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCK_PATIENCE = 600.0
 
 
 def project_root() -> Path:
-    """The checkout this package was imported from (the folder that holds `include/`)."""
+    """The checkout from which this package was imported: the folder that holds `include/`."""
     return Path(__file__).resolve().parents[3]
 
 
@@ -28,7 +28,7 @@ def default_home() -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; it is never, not for a moment, readable by others than its owner."""
+    """Replace a file atomically. Only its owner can read it, at any moment."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -57,19 +57,21 @@ class Home:
         return self.root.joinpath(*parts)
 
     def create(self) -> None:
-        """Make the folders; a repeat changes nothing.
+        """Create the folders; a repeat changes nothing.
 
-        A folder that holds other things and is not a home is refused: `down --wipe` would delete them.
+        Raises:
+            StackError: the folder holds other files and is not a home (`down --wipe` would delete them), or it cannot
+                be written.
         """
         if self.root.is_dir() and not self._is_home() and any(self.root.iterdir()):
             raise StackError(
-                f"{self.root} is not empty and was not made by epochline; choose another EPOCHLINE_HOME, "
-                "so that `down --wipe` can never delete files of yours"
+                f"{self.root} is not empty and was not made by epochline; choose another EPOCHLINE_HOME,"
+                " so that `down --wipe` can never delete your files"
             )
         try:
             if not self._is_home():
                 self.root.mkdir(parents=True, exist_ok=True)
-                # Root's PostgreSQL runs as another account, which must be able to pass the home.
+                # If root starts the stack, PostgreSQL runs as another account, which must be able to enter the home.
                 self.root.chmod(0o711 if os.geteuid() == 0 else 0o700)
                 (self.root / MARKER).touch()
             self.logs.mkdir(mode=0o700, exist_ok=True)
@@ -84,13 +86,13 @@ class Home:
         return self._is_home()
 
     def wipe(self) -> None:
-        """Delete the home and all data in it. Only a folder made by `create` is ever deleted."""
+        """Delete the home and all data in it, but only if `create` made the folder."""
         if self._is_home():
             shutil.rmtree(self.root)
 
     @contextmanager
     def lock(self, report: Callable[[str], None] = print) -> Iterator[None]:
-        """Hold the home for one command. The kernel frees it when the holder dies, however it dies."""
+        """Lock the home for one command. The kernel releases the lock when the process ends."""
         handle = self._acquire(report)
         try:
             yield
@@ -99,21 +101,21 @@ class Home:
 
     def _acquire(self, report: Callable[[str], None]) -> int:
         deadline = time.monotonic() + _LOCK_PATIENCE
-        told = False
+        reported = False
         while time.monotonic() < deadline:
             self.create()
-            # The folder itself is locked: a wipe deletes it, and a waiter then sees that it holds a dead one.
+            # Lock the folder itself: after a wipe, a waiter sees that its lock is on a deleted folder.
             handle = os.open(self.root, os.O_RDONLY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self.root.exists() and os.path.samestat(os.fstat(handle), self.root.stat()):
                     return handle
             except BlockingIOError:
-                if not told:
+                if not reported:
                     report(f"waiting for another epochline command that holds {self.root}")
-                    told = True
+                    reported = True
             except FileNotFoundError:
-                pass  # wiped between the two looks
+                pass  # wiped between the two checks
             os.close(handle)
             time.sleep(0.2)
         raise StackError(f"another epochline command has held {self.root} for ten minutes; end it and try again")

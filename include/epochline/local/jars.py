@@ -1,10 +1,10 @@
 """Jars for Kafka and Spark: named by two Ivy files, locked by checksum, cached once per machine.
 
-The Ivy that ships inside pyspark fetches them, so that no Maven is needed. Each set is retrieved into a draft
-folder, checked against its lock file and then renamed: a folder of the final name is complete and genuine,
-and an interruption leaves nothing that a later call would trust.
+The Ivy that ships inside pyspark fetches them, so Maven is not needed. Each set is retrieved into a draft folder,
+checked against its lock file and then renamed. So a folder with the final name is complete and verified, even after
+an interruption.
 
-``python -m epochline.local.jars`` fills the cache, so that nothing is downloaded later.
+``python -m epochline.local.jars`` fills the cache in advance.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class JarSet:
     """The jars that one lock file lists."""
 
     def __init__(self, name: str, lock: str | None = None, cache: Path | None = None) -> None:
-        """Read the lock file of a set; the other arguments stand in for it and the cache in tests."""
+        """Read the lock file of a set. Tests replace it with `lock`, and the cache with `cache`."""
         self.name = name
         text = (_IVY / f"{name}.sha256").read_text() if lock is None else lock
         self.expected: Mapping[str, str] = {
             file: digest for digest, file in (line.split() for line in text.splitlines() if line)
         }
         self._cache = cache or cache_folder()
-        # A changed lock is another folder: checkouts of two versions share a cache without harm.
+        # Each lock file has its own folder, so that checkouts of two versions can share a cache.
         self.folder = self._cache / "jars" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def ensure(self, report: Callable[[str], None] | None = None) -> list[Path]:
-        """The jars, verified.
+        """The verified jars, fetched if they are missing.
 
         Raises:
-            StackError: they cannot be fetched, or one differs from the lock (it is deleted, so that the next
-                call fetches it again).
+            StackError: the jars cannot be fetched, or one differs from the lock. It is deleted then, and the next
+                call fetches it again.
         """
         if not self._complete():
             try:
@@ -73,13 +73,17 @@ class JarSet:
                         self._fetch(report)
             except OSError as error:
                 raise StackError(
-                    f"the jar cache {self._cache} cannot be written: {error.strerror}; set EPOCHLINE_CACHE "
-                    "to a folder you own"
+                    f"the jar cache {self._cache} cannot be written: {error.strerror}; set EPOCHLINE_CACHE"
+                    " to a folder you own"
                 ) from error
         return [self.folder / name for name in self.expected]
 
     def verify(self, folder: Path) -> None:
-        """Check a folder against the lock; a jar that differs is deleted, in Ivy's cache as well."""
+        """Check a folder against the lock. A jar that differs is deleted, also in Ivy's cache.
+
+        Raises:
+            StackError: the folder holds other jars than the lock lists, or a jar differs.
+        """
         found = {path.name for path in folder.glob("*.jar")}
         if found != set(self.expected):
             missing, extra = sorted(set(self.expected) - found), sorted(found - set(self.expected))
@@ -97,9 +101,8 @@ class JarSet:
             for copy in (folder / name, *(self._cache / "ivy").rglob(name)):
                 copy.unlink(missing_ok=True)
         raise StackError(
-            f"these {self.name} jars differ from their recorded checksums and were deleted: "
-            f"{', '.join(sorted(wrong))}; run the command "
-            "again to fetch them anew, and if it happens again, do not trust your repository"
+            f"these {self.name} jars differ from their recorded checksums and were deleted: {', '.join(sorted(wrong))}."
+            " Run the command again to fetch them again. If this error repeats, do not trust your repository"
         )
 
     def _complete(self) -> bool:
@@ -123,8 +126,8 @@ class JarSet:
             answer = subprocess.run(command, capture_output=True, text=True, check=False)
             if answer.returncode != 0:
                 raise StackError(
-                    f"the {self.name} jars could not be fetched: {_cause(answer.stdout + answer.stderr)}. "
-                    "Check the network; behind a mirror, name an Ivy settings file in EPOCHLINE_IVY_SETTINGS"
+                    f"the {self.name} jars could not be fetched: {_cause(answer.stdout + answer.stderr)}."
+                    " Check the network. To use a mirror, name an Ivy settings file in EPOCHLINE_IVY_SETTINGS"
                 )
             self.verify(draft)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -135,10 +138,10 @@ class JarSet:
 
 
 def installed_pyspark() -> Path:
-    """The folder of the installed package, found without importing it, which takes a second.
+    """The folder of the installed pyspark. It is found without an import, which takes a second.
 
     Raises:
-        StackError: it is not installed.
+        StackError: pyspark is not installed.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -154,12 +157,12 @@ def _ivy() -> Path:
 
 
 def _cause(output: str) -> str:
-    telling = [
+    reasons = [
         line.strip()
         for line in output.splitlines()
         if any(word in line for word in ("Exception", "not found", "FAILED"))
     ]
-    return "; ".join(dict.fromkeys(telling[:3])) or "Ivy gave no reason"
+    return "; ".join(dict.fromkeys(reasons[:3])) or "Ivy gave no reason"
 
 
 @contextmanager

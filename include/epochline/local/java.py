@@ -1,4 +1,4 @@
-"""The Java that Kafka, Ivy and Spark run on: 17 or 21, taken from the machine."""
+"""Find the Java 17 or 21 of the machine, which Kafka, Ivy and Spark run on."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from epochline.errors import StackError
 
 SUPPORTED = (17, 21)
 _HINT = (
-    "Kafka 4.2 and Spark 4.2 need Java 17 or 21: install it (Debian, Ubuntu: `apt-get install "
-    "openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install "
-    "openjdk@21`) or set JAVA_HOME to one that is installed"
+    "Kafka 4.2 and Spark 4.2 need Java 17 or 21: install it (Debian, Ubuntu: `apt-get install"
+    " openjdk-17-jre-headless`; Fedora: `dnf install java-21-openjdk-headless`; macOS: `brew install"
+    " openjdk@21`), or set JAVA_HOME to an installed one"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java that was asked for its version."""
+    """An installed Java."""
 
     executable: Path
     version: str
@@ -33,7 +33,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """The Java of `$JAVA_HOME`, else of `$PATH`.
 
     Raises:
-        StackError: there is none, it does not run, or it is another version; the message says what to do.
+        StackError: no Java was found, it does not run, or it has another version.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")
@@ -50,7 +50,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     if match is None:
         raise StackError(f"{found} -version gave no version (exit code {answer.returncode}). {_HINT}")
     version = match.group(1) + match.group(2)
-    # Java 8 and older call themselves 1.8: the first number is then 1, which is refused as it should be.
+    # Java 8 and older report 1.8 and the like: their first number is 1, which is refused as well.
     if int(match.group(1)) not in SUPPORTED:
         raise StackError(f"{found} is Java {version}. {_HINT}")
     return Java(executable=Path(found), version=version, major=int(match.group(1)))

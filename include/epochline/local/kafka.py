@@ -1,4 +1,4 @@
-"""Kafka 4.2 as one KRaft node (broker and controller in one process) on loopback."""
+"""Kafka 4.2 as one KRaft node, with broker and controller in one process, on loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafka import KafkaAdminClient
 
 _LOG_CONFIG = Path(__file__).with_name("kafka.log4j2.xml")
-_PROBE_TOPIC = "epochline-readiness-probe"  # asked for, never created
+_PROBE_TOPIC = "epochline-readiness-probe"  # never created
 
 _SETTINGS: Mapping[str, str] = {
     "process.roles": "broker,controller",
@@ -31,7 +31,7 @@ _SETTINGS: Mapping[str, str] = {
     "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "BROKER",
     "controller.listener.names": "CONTROLLER",
-    # One node: what would be copied to three brokers is on this one.
+    # There is one broker, but these topics have three replicas by default.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -40,12 +40,12 @@ _SETTINGS: Mapping[str, str] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # After a kill the controller waits for the dead broker's session: 8 s until it serves instead of 31.
+    # After a kill the controller waits for the dead broker's session to end: this way 8 s instead of 31 s.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     # A mistyped topic is an error, not an empty topic.
     "auto.create.topics.enable": "false",
-    # A stack that was down for a week must not lose what was fed into it.
+    # A stack that was down for a week must not lose its records.
     "log.retention.ms": "-1",
     "message.max.bytes": str(32 * 1024 * 1024),
 }
@@ -75,24 +75,24 @@ class Kafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients are given."""
+        """The broker's address, for clients."""
         return f"{LOOPBACK}:{self.port}"
 
     def version(self) -> str:
-        """The broker's version, as the lock file of its jars says."""
-        # Starting a JVM to ask it would take a second.
+        """The broker's version, from the lock file of its jars."""
+        # To start a JVM for it would take a second.
         name = next(jar for jar in JarSet("kafka").expected if jar.startswith("kafka_2.13-"))
         return name.removeprefix("kafka_2.13-").removesuffix(".jar")
 
     def start(self, report: Callable[[str], None] | None = None) -> None:
-        """Start the broker if it is not running; the first start fetches the jars and formats the storage."""
+        """Start the broker if it does not run. The first start fetches the jars and formats the storage."""
         if self.pid is not None:
             return
         java = str(find_java().executable)
         class_path = f"{kafka_jars(report)[0].parent}/*"
         self.folder.mkdir(mode=0o700, exist_ok=True)
         config = self._configure()
-        # Written last by a format: where it is, there is nothing to do, and a JVM's start is saved.
+        # Formatting writes this file last. If it exists, skip the format, which starts a JVM.
         if not (self.folder / "data" / "meta.properties").exists():
             self._format(java, class_path, config)
         self.daemon.start(
@@ -110,18 +110,18 @@ class Kafka:
         self.daemon.wait_ready(self.health, seconds)
 
     def health(self) -> str | None:
-        """None when this broker is unfenced, its controller answers and every partition has a leader."""
+        """None if the broker is unfenced, its controller answers and each partition has a leader; else the problem."""
         if not is_listening(self.port):
             return f"nothing listens on port {self.port}"
-        # Imported here and below: to stop a stack needs no client.
+        # Imported here and below, because stopping a stack needs no client.
         from kafka.errors import KafkaError
 
         try:
             with _admin(self.bootstrap_servers) as admin:
                 cluster = admin.describe_cluster()["cluster_id"]
                 if cluster != self._cluster_id():
-                    return f"port {self.port} is answered by another Kafka cluster ({cluster})"
-                # Refused while the broker is fenced: the nearest to producing that leaves no trace.
+                    return f"another Kafka cluster ({cluster}) answers on port {self.port}"
+                # A fenced broker refuses it. It tests as much as possible without writing anything.
                 admin.create_topics({_PROBE_TOPIC: {"num_partitions": 1, "replication_factor": 1}}, validate_only=True)
                 waiting = [
                     f"{topic['name']}-{partition['partition_index']}"
@@ -131,17 +131,14 @@ class Kafka:
                 ]
         except (KafkaError, OSError) as error:
             return f"{type(error).__name__}: {error}"
-        return f"{len(waiting)} partitions have no leader, such as {waiting[0]}" if waiting else None
+        return f"{len(waiting)} partitions have no leader, for example {waiting[0]}" if waiting else None
 
     def stop(self) -> bool:
-        """End the broker; its data stays. Whether it was running."""
+        """End the broker; its data stays. Returns whether it was running."""
         return self.daemon.stop()
 
     def _cluster_id(self) -> str:
-        known = credentials.load(self._home)
-        if known is None:
-            raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
-        return known.kafka_cluster_id
+        return credentials.require(self._home).kafka_cluster_id
 
     def _configure(self) -> Path:
         controller = self._ports.get("kafka_controller")
@@ -153,13 +150,13 @@ class Kafka:
             "log.dirs": str(self.folder / "data"),
         }
         path = self.folder / "server.properties"
-        # In a properties file a backslash begins an escape.
+        # A backslash starts an escape in a properties file.
         lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
         write_private(path, "".join(lines))
         return path
 
     def _format(self, java: str, class_path: str, config: Path) -> None:
-        # --ignore-formatted: a format that was interrupted is finished, with the same cluster id.
+        # --ignore-formatted completes an interrupted format with the same cluster id.
         command = [
             java, "-Xmx256m", f"-Dlog4j2.configurationFile={_LOG_CONFIG}", "-cp", class_path,
             "kafka.tools.StorageTool", "format", "--ignore-formatted",
@@ -175,7 +172,7 @@ class Kafka:
 
 
 def _environment() -> dict[str, str]:
-    # Only what a JVM needs: no KAFKA_* setting of the caller's shell, no secret of it either.
+    # Only what a JVM needs: neither KAFKA_* settings nor secrets of the caller's shell.
     kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR")
     return {name: os.environ[name] for name in kept if name in os.environ}
 
@@ -184,7 +181,7 @@ def _environment() -> dict[str, str]:
 def _admin(bootstrap_servers: str) -> Iterator[KafkaAdminClient]:
     from kafka import KafkaAdminClient
 
-    # A refused connection is the expected answer while waiting, not news for the caller's log.
+    # While the broker starts, connections are refused; the caller's log does not need to show it.
     logger = logging.getLogger("kafka")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

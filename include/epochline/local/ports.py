@@ -1,4 +1,4 @@
-"""Ports on loopback: the defaults where they are free, others where not, the same ones after a restart."""
+"""Choose free ports on loopback, and keep them across restarts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from epochline.errors import StackError
 from epochline.local.home import Home, write_private
 
 LOOPBACK = "127.0.0.1"
-# All below the range from which the kernel takes ports for outgoing connections (32768 up on Linux), so that a server
-# which is down does not lose its port to a browser.
+# All below the kernel's range for outgoing connections (from 32768 on Linux), so that a stopped server does not lose
+# its port to a browser.
 DEFAULTS: Mapping[str, int] = {"postgres": 25432, "kafka": 29092, "kafka_controller": 29093, "airflow": 28080}
 _FALLBACK = range(20_000, 32_000)
 _LISTEN = "0A"  # in /proc/net/tcp
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of loopback now."""
+    """Whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
-        # As every server does; otherwise connections in TIME_WAIT would make a port look taken.
+        # Servers set it too. Without it, connections in TIME_WAIT make a port look taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -36,10 +36,10 @@ def is_free(port: int) -> bool:
 
 
 def is_listening(port: int) -> bool:
-    """Whether a server listens on this port; where the kernel does not say (not Linux), True.
+    """Whether a server listens on this port. Always True except on Linux, where the kernel lists its sockets.
 
-    To be asked before connecting to a server that may not be there: a client that keeps trying a port from which
-    outgoing connections are made ends up, by chance, connected to itself, and then holds the server's port.
+    Check it before connecting to a server that may be down. A client that keeps trying a port in the range of outgoing
+    connections eventually connects to itself and occupies the server's port.
     """
     tables = [table for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if table.exists()]
     rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
@@ -47,7 +47,7 @@ def is_listening(port: int) -> bool:
 
 
 def becomes_free(port: int, seconds: float = 5.0) -> bool:
-    """Whether the port is free now or within a moment: a server that was just stopped may linger."""
+    """Whether the port is free now or within ``seconds``: a server that was just stopped may keep it for a moment."""
     deadline = time.monotonic() + seconds
     while not is_free(port):
         if time.monotonic() > deadline:
@@ -57,7 +57,7 @@ def becomes_free(port: int, seconds: float = 5.0) -> bool:
 
 
 def holder(port: int) -> str:
-    """Who listens on a port, as far as this user may know."""
+    """The process that listens on a port, as far as this user may see it."""
     try:
         for connection in psutil.net_connections(kind="tcp"):
             listening = connection.status == psutil.CONN_LISTEN and connection.pid is not None
@@ -92,22 +92,23 @@ class Ports:
         return known[name]
 
     def settle(self, running: set[str]) -> dict[str, int]:
-        """Choose ports that are missing and replace lost ones; the servers in `running` keep theirs.
+        """Choose missing ports and replace those that other processes took. Servers in `running` keep theirs.
 
         Raises:
-            StackError: a lost port cannot be replaced, because a running Airflow was told of it.
+            StackError: a port was taken by another process, and the running Airflow still uses it.
         """
         known = self.known()
-        told = any(part.startswith("airflow") for part in running)  # PostgreSQL and Kafka know no port but their own
+        # Airflow is configured with all ports; PostgreSQL and Kafka know only their own.
+        airflow_runs = any(part.startswith("airflow") for part in running)
         chosen: dict[str, int] = {}
         for name, default in DEFAULTS.items():
             kept = known.get(name)
             if kept is not None and (name in running or becomes_free(kept)):
                 chosen[name] = kept
-            elif kept is not None and told:
+            elif kept is not None and airflow_runs:
                 raise StackError(
-                    f"port {kept} of {name} is now used by {holder(kept)}, and this stack's Airflow, which still runs,"
-                    " was told of that port; end that process, or run `epochline down` and then `epochline up`"
+                    f"port {kept} of {name} is now used by {holder(kept)}, but this stack's running Airflow is"
+                    " configured with it; end that process, or run `epochline down` and then `epochline up`"
                 )
             else:
                 chosen[name] = self._choose(default, set(chosen.values()) | set(known.values()))

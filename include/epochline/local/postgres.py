@@ -1,4 +1,4 @@
-"""PostgreSQL 18 from the binaries of a wheel: durable settings, passwords for all, loopback only."""
+"""PostgreSQL 18 from the binaries of a wheel: durable settings, a password for every login, loopback only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.process import Daemon
 
 SUPERUSER = "postgres"
-# Each database is owned by the role of its name.
+# The owner of each database is the role with the same name.
 DATABASES = ("epochline", "airflow")
 
 _SETTINGS: Mapping[str, str] = {
@@ -33,12 +33,12 @@ _SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
     "shared_buffers": "256MB",
     "max_wal_size": "2GB",
-    # The guarantee rests on these; they are the defaults, written down so that nobody "tunes" them away.
+    # The guarantee depends on these three. They are the defaults, stated here so that they are not changed.
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
     "password_encryption": "scram-sha-256",
-    # A killed client must not leave its INSERT running (trap 26 of the protocol).
+    # Otherwise the INSERT of a killed client would run on.
     "client_connection_check_interval": "2s",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -78,9 +78,9 @@ class Postgres:
         self.daemon = Daemon(
             home,
             self.name,
-            # Fast, then immediate: both leave the data recoverable; SIGKILL does too, it is the last resort.
+            # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
             stop_signals=((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5)),
-            # Every backend makes a session of its own and overwrites its environment.
+            # Every backend starts its own session and overwrites its environment.
             owns=lambda process: process.name() == "postgres" and Path(process.cwd()) == self.data,
         )
 
@@ -101,7 +101,7 @@ class Postgres:
 
     @property
     def service_file(self) -> Path:
-        """For `PGSERVICEFILE`: a service per login, called like it, without passwords."""
+        """For `PGSERVICEFILE`: one service per login, with the login's name and without passwords."""
         return self._home.path("pg_service.conf")
 
     @property
@@ -110,18 +110,24 @@ class Postgres:
         return self._home.path("pgpass")
 
     def dsn(self, database: str = "epochline", with_password: bool = True, login: str | None = None) -> str:
-        """A libpq URL for a database: as its owner, as `epochline` for databases of others' making, or as `login`."""
+        """A libpq URL for a database.
+
+        Args:
+            database: its name.
+            with_password: whether the URL contains the password.
+            login: the role. The default is the owner for the stack's own databases, and `epochline` for others.
+        """
         role = login or (database if database in (*DATABASES, SUPERUSER) else "epochline")
         login = f"{role}:{self._password(role)}" if with_password else role
         return f"postgresql://{login}@{LOOPBACK}:{self.port}/{quote(database, safe='')}"
 
     def version(self) -> str:
-        """What `postgres --version` says, e.g. `18.4`."""
+        """The version that `postgres --version` prints, such as `18.4`."""
         answer = subprocess.run([binaries() / "postgres", "--version"], capture_output=True, text=True, check=True)
         return answer.stdout.split()[2]
 
     def start(self) -> None:
-        """Start the server if it is not running; its data folder is made at the first start."""
+        """Start the server if it does not run. The first start creates the data folder."""
         if self.pid is not None:
             return
         account = server_account(self.data, [binaries() / "postgres", self._home.root])
@@ -137,13 +143,13 @@ class Postgres:
         )
 
     def wait(self, seconds: float = 120) -> None:
-        """Wait until it answers a query, then make what is missing of roles, databases and client files."""
+        """Wait until the server answers a query, then create missing roles, databases and client files."""
         self.daemon.wait_ready(self.health, seconds)
         self._provision()
         self._write_client_files()
 
     def health(self) -> str | None:
-        """None when a query is answered as the superuser; else what is wrong."""
+        """None if the superuser's query is answered; else what is wrong."""
         if not is_listening(self.port):
             return f"nothing listens on port {self.port}"
         try:
@@ -154,14 +160,11 @@ class Postgres:
         return None
 
     def stop(self) -> bool:
-        """End the server; its data stays. Whether it was running."""
+        """End the server; its data stays. Returns whether it was running."""
         return self.daemon.stop()
 
     def _password(self, role: str) -> str:
-        known = credentials.load(self._home)
-        if known is None:
-            raise StackError(f"the stack in {self._home} was never started; run `epochline up`")
-        return str(getattr(known, role))
+        return str(getattr(credentials.require(self._home), role))
 
     def _superuser(self) -> _Closing:
         return _Closing(self.superuser_dsn)
@@ -184,9 +187,9 @@ class Postgres:
         finally:
             password.unlink(missing_ok=True)
         if answer.returncode != 0:
-            raise StackError(f"initdb could not make {draft}: {' '.join((answer.stderr or answer.stdout).split())}")
+            raise StackError(f"initdb could not create {draft}: {' '.join((answer.stderr or answer.stdout).split())}")
         with (draft / "postgresql.conf").open("a") as conf:
-            conf.write("\ninclude 'epochline.conf'  # written anew at every start\n")
+            conf.write("\ninclude 'epochline.conf'  # rewritten at every start\n")
         draft.rename(self.data)
 
     def _configure(self, account: Account) -> None:
@@ -204,20 +207,23 @@ class Postgres:
                 if cursor.fetchone() is None:
                     role = sql.Identifier(name)
                     cursor.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(role, role))
-                # CONNECT, and TEMPORARY: a login without rights of its own makes no tables of any kind.
+                # CONNECT, and TEMPORARY as well: a login without rights must not create even temporary tables.
                 cursor.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(sql.Identifier(name)))
 
     def make_database(self, name: str) -> None:
-        """Make a database anew, for the ledger's login; one of this name that is there is dropped."""
+        """Create an empty database that belongs to the ledger's login. An existing one is dropped first."""
         with self._superuser() as connection, connection.cursor() as cursor:
             database = sql.Identifier(name)
             cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
             cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(database))
 
     def arrange_roles(self) -> None:
-        """Do what the ledger's migration leaves to a DBA, and let in the logins with few rights; idempotent.
+        """Run what the ledger's migration leaves to a DBA, and create the logins with few rights. Idempotent.
 
-        The ledger must be migrated.
+        The ledger must be migrated first.
+
+        Raises:
+            StackError: the roles are still incomplete afterwards.
         """
         from epochline.postgres.ledger.migrate import arrange_roles
 
@@ -228,19 +234,21 @@ class Postgres:
             for login, role in ((JOB, WRITER), (VIEWER, READER)):
                 self._make_login(cursor, login)
                 cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), sql.Identifier(login)))
-            # Or the owner could not end the job's sessions, and a zombie would not be fenced.
+            # Without it the owner could not end the job's sessions, and a zombie would not be fenced (INV-4).
             cursor.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(JOB), sql.Identifier(OWNER)))
         if left := arrange_roles(url):
-            raise StackError(f"PostgreSQL's roles are not as they should be; still to be run: {' '.join(left)}")
+            raise StackError(
+                f"PostgreSQL's roles are incomplete; these statements are still to be run: {' '.join(left)}"
+            )
 
     def _make_login(self, cursor: extensions.cursor, name: str) -> None:
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,))
         if cursor.fetchone() is not None:
             return
-        # Encrypted here: a statement that fails is logged by the server as it was sent.
+        # Encrypted here, because the server logs the text of a statement that fails.
         secret = extensions.encrypt_password(self._password(name), name, cursor.connection, "scram-sha-256")
         cursor.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(secret)))
-        # A role's own schema comes first otherwise, and the role of the ledger is called like its schema.
+        # By default the schema with the role's name comes first, and the ledger's role is named like its schema.
         cursor.execute(sql.SQL("ALTER ROLE {} SET search_path = public").format(sql.Identifier(name)))
 
     def _write_client_files(self) -> None:
@@ -257,7 +265,7 @@ class Postgres:
 
 
 class _Closing:
-    """A connection that commits each statement and is closed at the end of its block (psycopg2's is not)."""
+    """An autocommit connection that is closed at the end of its block; psycopg2's own block leaves it open."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -272,5 +280,5 @@ class _Closing:
 
 
 def client_environment(postgres: Postgres) -> dict[str, str]:
-    """With these variables `psql service=epochline` logs in without asking."""
+    """The variables with which `psql service=epochline` logs in without a password prompt."""
     return {"PGSERVICEFILE": str(postgres.service_file), "PGPASSFILE": str(postgres.password_file)}

@@ -1,4 +1,4 @@
-"""Servers that outlive the command that starts them, and are never mistaken for another process."""
+"""Servers that outlive the command that starts them, with pid files that survive the reuse of a pid."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from epochline.local.home import Home, write_private
 
 PART_VARIABLE = "EPOCHLINE_STACK_PART"
 
-# The server starts only after its pid file is written: the shell waits for a line on its standard input, and
-# ends when the starter dies before sending it. So no server can run that `down` does not know.
+# The server starts only after its pid file is written: the shell waits for a line on its standard input, and ends if
+# the starter dies before it sends the line. So `down` knows every server that runs.
 _LAUNCH = 'read -r go || exit 125; exec "$@" </dev/null'
 
-# Children of this process that run on: kept so that they are reaped when they end (a zombie holds its pid),
-# and so that their handles are not collected with a warning.
+# Running children of this process. They are kept to be reaped when they end, because a zombie keeps its pid, and
+# because the garbage collector would warn about their handles.
 _started: dict[int, subprocess.Popen[bytes]] = {}
 
 
 def identity(pid: int) -> str | None:
-    """What tells this process from any other that ever had or will have its pid; None when it is gone.
+    """An id that distinguishes a process from all others with the same pid; None if the process is gone.
 
-    The kernel's start tick of this boot is used where there is one, because the wall clock may be moved.
+    On Linux it is the boot id and the kernel's start tick, because the wall clock may be changed.
     """
     child = _started.get(pid)
     if child is not None and child.poll() is not None:
@@ -63,10 +63,10 @@ class Daemon:
         """Name the server.
 
         Args:
-            home: whose server it is.
-            name: of the pid file and the log.
-            stop_signals: what to send to end it, and how long to wait after each.
-            owns: recognises a process of this server that has left its session and hidden its environment.
+            home: of the stack.
+            name: of the server, its pid file and its log.
+            stop_signals: the signals that end the server, and how many seconds to wait after each.
+            owns: recognises a process of this server that left its session and overwrote its environment.
         """
         self.name = name
         self._owns = owns
@@ -77,7 +77,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the process that was started is alive."""
+        """The pid while the server is alive, else None."""
         record = self._record()
         if record is not None and identity(int(str(record["pid"]))) == record["identity"]:
             return int(str(record["pid"]))
@@ -85,12 +85,12 @@ class Daemon:
 
     @property
     def crashed(self) -> bool:
-        """It was started, nobody stopped it, and it is gone."""
+        """Whether the server ended without `stop`."""
         return self._record() is not None and self.pid is None
 
     @property
     def started_at(self) -> float | None:
-        """When it was last started, in seconds since 1970; None when it is stopped."""
+        """The time of the last start, in seconds since 1970; None if the server is stopped."""
         record = self._record()
         return None if record is None else float(str(record["started_at"]))
 
@@ -101,7 +101,11 @@ class Daemon:
         environment: Mapping[str, str],
         cwd: Path,
     ) -> int:
-        """Start the server, detached from this terminal. What a crashed one left running is ended first."""
+        """Start the server, detached from this terminal. Processes left by a crashed server are ended first.
+
+        Raises:
+            StackError: the command could not be started.
+        """
         self.end_leftovers()
         with self.log.open("ab") as log:
             try:
@@ -129,11 +133,11 @@ class Daemon:
                 child.stdin.write(b"go\n")
                 child.stdin.close()
             except BrokenPipeError:
-                pass  # it is dead already; the wait for readiness says so and shows the log
+                pass  # it has ended already; `wait_ready` reports it with the log
         return child.pid
 
     def stop(self) -> bool:
-        """End the server and what it started; whether it was running. Other processes are never touched."""
+        """End the server and its child processes, and no others. Returns whether it was running."""
         pid = self.pid
         if pid is not None:
             for number, patience in self._stop_signals:
@@ -144,45 +148,49 @@ class Daemon:
         return pid is not None
 
     def ask_to_stop(self) -> None:
-        """Send the first of the stop signals and do not wait; `stop` is to follow."""
+        """Send the first stop signal without waiting. Call `stop` afterwards."""
         pid = self.pid
         if pid is not None:
             _quietly(lambda: os.kill(pid, self._stop_signals[0][0]))
 
     def end_leftovers(self) -> None:
-        """End processes that a server left behind when it died: same session, or its mark inherited."""
+        """End processes that a dead server left behind, found by its session or by the mark in their environment."""
         if self.pid is not None:
             return
-        left = self._leftovers()
-        for process in left:
+        leftovers = self._leftovers()
+        for process in leftovers:
             _quietly(process.terminate)
-        _, stubborn = psutil.wait_procs(left, timeout=5)
+        _, stubborn = psutil.wait_procs(leftovers, timeout=5)
         for process in stubborn:
             _quietly(process.kill)
         psutil.wait_procs(stubborn, timeout=5)
 
     def wait_ready(self, ready: Callable[[], str | None], seconds: float) -> None:
-        """Wait until `ready` returns None (else: what is missing).
+        """Wait until the server is ready.
+
+        Args:
+            ready: returns None if the server is ready, else what is missing.
+            seconds: how long to wait.
 
         Raises:
-            StackError: the process ended, or the time is over; the message ends with its last log lines.
+            StackError: the process ended, or it is not ready in time. The message ends with its last log lines.
         """
         deadline = time.monotonic() + seconds
         while True:
             missing = ready()
             if self.pid is None:
-                raise StackError(f"{self.name} ended while starting. {self.last_words()}")
+                raise StackError(f"{self.name} ended while starting. {self.log_tail()}")
             if missing is None:
                 return
             if time.monotonic() > deadline:
                 raise StackError(
-                    f"{self.name} is not ready after {seconds:.0f} s: {missing}. It is left running; "
-                    f"`epochline up` waits again. {self.last_words()}"
+                    f"{self.name} is not ready after {seconds:.0f} s: {missing}. It still runs; run `epochline up` to"
+                    f" wait again. {self.log_tail()}"
                 )
             time.sleep(0.2)
 
-    def last_words(self, lines: int = 4) -> str:
-        """The end of the log, on one line, and where to read the rest."""
+    def log_tail(self, lines: int = 4) -> str:
+        """The path of the log and its last lines, on one line."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(0, self.log.stat().st_size - 4000))
@@ -209,8 +217,8 @@ class Daemon:
 
     def _leftovers(self) -> list[psutil.Process]:
         record = self._record()
-        # A session keeps its number as long as one member lives, so the number cannot have a new meaning
-        # unless its leader is alive, and the leader is then another process: excluded here.
+        # A session id is the pid of its leader, and it stays in use while a process of the session lives. If a process
+        # with this pid runs now, it is not the dead server: its session is another one, and is spared.
         leader = None if record is None else int(str(record["pid"]))
         reused = leader is not None and identity(leader) is not None
         me = psutil.Process()

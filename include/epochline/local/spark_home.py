@@ -1,4 +1,4 @@
-"""The Spark that is installed with pyspark, as the folder for ``SPARK_HOME``."""
+"""The folder for ``SPARK_HOME``: the Spark that is installed with pyspark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LINKED = ("bin", "jars", "sbin")
 
 
 def spark_home() -> Path:
-    """The folder with Spark's launcher and jars, from which Python takes no module.
+    """A folder with Spark's launcher and jars, but without its Python archives.
 
-    Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` before everything else on the path of its drivers and workers.
-    Python caches no bytecode for an archive: each of these processes would compile some 200 modules of pyspark, which
-    are compiled in the installed package. So this folder is one of links, in the cache, without the archives. Where
-    the package has none (the image deletes them), it is the package's own folder.
+    Spark puts ``$SPARK_HOME/python/lib/pyspark.zip`` first on the Python path of its drivers and workers. Python caches
+    no bytecode for an archive, so each process would compile some 200 modules of pyspark again. Therefore this folder,
+    in the cache, links to everything but the archives. If the package has no archives (the image deletes them), the
+    package's own folder is returned.
 
     Raises:
         StackError: pyspark is not installed, or the cache cannot be written.

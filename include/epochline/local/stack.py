@@ -1,4 +1,4 @@
-"""The stack of one home: brought up, looked at, taken down."""
+"""Start, inspect and stop the stack of one home."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTS = ("postgres", "kafka", "airflow")
 
 
 class Stack:
-    """PostgreSQL, Kafka and Airflow under one home. Stacks in different homes know nothing of each other."""
+    """PostgreSQL, Kafka and Airflow under one home. Stacks in different homes are independent."""
 
     def __init__(
         self,
@@ -39,13 +39,13 @@ class Stack:
         """Describe a stack; nothing is started or written.
 
         Args:
-            home: its folder; `default_home()` if not given.
-            airflow_config: more variables for Airflow's processes, such as `AIRFLOW__CORE__PARALLELISM`.
-                These and the following are not kept: they hold for what this object starts.
-            dags_folder: instead of the checkout's `dags/`.
-            extra_pythonpath: folders from which tasks can import besides the checkout's.
-            postgres_settings: more lines of postgresql.conf.
-            kafka_settings: more lines of server.properties.
+            home: the folder; `default_home()` if not given.
+            airflow_config: more variables for Airflow's processes, such as `AIRFLOW__CORE__PARALLELISM`. This and the
+                following arguments are not stored: they apply to servers that this object starts.
+            dags_folder: replaces the checkout's `dags/`.
+            extra_pythonpath: more folders from which tasks can import.
+            postgres_settings: more settings of postgresql.conf.
+            kafka_settings: more settings of server.properties.
         """
         self.home = Home(home)
         self._ports = Ports(self.home)
@@ -57,7 +57,7 @@ class Stack:
 
     @cached_property
     def airflow(self) -> Airflow:
-        """Airflow. Its module is imported here: commands that need only a database or a broker do without it."""
+        """Airflow. Its module is imported here, because commands for the other parts do not need it."""
         from epochline.local.airflow import Airflow
 
         return Airflow(
@@ -71,13 +71,17 @@ class Stack:
         )
 
     def up(self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print) -> None:
-        """Start what does not run, and return when every part asked for is ready.
+        """Start the parts that do not run, and return when they are ready.
 
-        Parts that run are left alone, crashed ones are started again, and after an interruption or an error
-        the next call goes on from there. One `up` or `down` at a time per home; a second one waits.
+        Running parts are not touched, and crashed ones are started again. After an interruption or an error, the next
+        call continues. Only one `up` or `down` runs per home; a second one waits.
+
+        Args:
+            parts: names out of `PARTS`. Airflow includes PostgreSQL, which it needs.
+            report: called with each line of progress.
 
         Raises:
-            StackError: a part could not be started; the message says why and where its log is.
+            StackError: a part could not be started. The message names the reason and the log.
         """
         wanted = _with_needs(parts)
         with self.home.lock(report):
@@ -90,7 +94,7 @@ class Stack:
                     f"{part.name:<9} {part.version()} is ready on port {part.port} ({time.monotonic() - begun:.0f} s)"
                 )
 
-            if "kafka" in wanted:  # first: it needs no other part, and starts while PostgreSQL does
+            if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
                 report(f"kafka     starting on port {self.kafka.port}")
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
             if "postgres" in wanted:
@@ -110,12 +114,12 @@ class Stack:
                 ready(self.airflow)
 
     def down(self, wipe: bool = False, report: Callable[[str], None] = lambda _line: None) -> None:
-        """Stop what this stack started, and nothing else; data stays unless `wipe`."""
+        """Stop the servers of this stack. Its data stays unless `wipe` is set."""
         if not self.home.exists():
             report(f"there is no stack in {self.home}")
             return
         with self.home.lock(report):
-            # Users first, so that nobody loses the server it is writing to.
+            # Airflow first, because its tasks write to the others.
             for part in (self.airflow, self.kafka, self.postgres):
                 report(f"{part.name:<9} {'stopped' if part.stop() else 'was not running'}")
             if wipe:
@@ -123,7 +127,7 @@ class Stack:
                 report(f"deleted {self.home}")
 
     def status(self) -> StackStatus:
-        """Ask each part how it is. Takes no lock and changes nothing; there may be no home yet."""
+        """The state of each part. Takes no lock and changes nothing; the home may not exist yet."""
         known = bool(self._ports.known())
         postgres = self._part(self.postgres, {"postgres": self.postgres.daemon})
         kafka = self._part(self.kafka, {"kafka": self.kafka.daemon})
@@ -148,15 +152,12 @@ class Stack:
         crashed = [name for name, daemon in daemons.items() if daemon.crashed]
         pids = {name: daemon.pid for name, daemon in daemons.items()}
         if crashed:
-            state, detail = (
-                State.CRASHED,
-                f"{', '.join(crashed)} ended unasked; `epochline up` starts it again",
-            )
+            state, detail = State.CRASHED, f"{', '.join(crashed)} crashed; run `epochline up` to start it again"
         elif all(pids.values()):
             wrong = part.health()
             state, detail = (State.RUNNING, "") if wrong is None else (State.UNREADY, wrong)
         elif any(pids.values()):
-            state, detail = State.UNREADY, "not all of its processes were started; run `epochline up`"
+            state, detail = State.UNREADY, "some of its processes were not started; run `epochline up`"
         return {
             "state": state,
             "detail": detail,
@@ -173,11 +174,11 @@ class Stack:
         if self.airflow.pids["api-server"] is not None:
             running.add(self.airflow.name)
         elif any(self.airflow.pids.values()):
-            running.add("airflow's other processes")  # they were told the ports as well
+            running.add("airflow's other processes")  # they are configured with the ports as well
         return running
 
     def _migrate_ledger(self) -> None:
-        # Imported here: SQLAlchemy and Alembic are not needed to look at a stack or to stop it.
+        # Imported here, because `status` and `down` do not need SQLAlchemy and Alembic.
         from epochline.postgres.ledger.migrate import upgrade
 
         upgrade(self.postgres.dsn().replace("postgresql://", "postgresql+psycopg2://", 1))

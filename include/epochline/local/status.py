@@ -1,4 +1,4 @@
-"""What `epochline status` shows, as values: no password is ever among them."""
+"""What `epochline status` shows, without passwords."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, computed_field
 
 
 class State(StrEnum):
-    """How a part is."""
+    """The state of a part."""
 
     RUNNING = "running"  # and answering
-    UNREADY = "unready"  # its processes live, but it does not answer (yet)
-    CRASHED = "crashed"  # it was started, nobody stopped it, and a process of it is gone
+    UNREADY = "unready"  # it does not answer (yet), or some of its processes do not run
+    CRASHED = "crashed"  # a process ended without `down`
     STOPPED = "stopped"
 
 
@@ -31,7 +31,7 @@ class PartStatus(BaseModel):
 
 
 class PostgresStatus(PartStatus):
-    """PostgreSQL; the DSN carries no password."""
+    """PostgreSQL. The DSN has no password."""
 
     dsn: str | None = None
     service_file: Path
@@ -66,7 +66,7 @@ class StackStatus(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def healthy(self) -> bool:
-        """Every part runs and answers."""
+        """Whether every part runs and answers."""
         return all(part.state is State.RUNNING for part in self.parts.values())
 
     @property

@@ -1,4 +1,4 @@
-"""A looked-up column for Arrow batches, as ``parse`` gives them."""
+"""Add a looked-up column to the Arrow batches of a ``parse``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from epochline.arrow.cast.contract import ERROR, marks, require_columns
-from epochline.lookup.asking import Answer, Outcome
 from epochline.lookup.lookup import Lookup
+from epochline.lookup.round import Answer, Outcome
 
 V = TypeVar("V")
 
@@ -17,29 +17,28 @@ V = TypeVar("V")
 def over_batches(
     lookup: Lookup[Any, V, Any], *, key: str, column: str, kind: pa.DataType
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A function that adds a column of looked-up values to a batch, one row per row and in order.
+    """Returns a function that adds a column of looked-up values to a batch. Rows keep their number and order.
 
-    A row whose look-up failed or timed out gets an ``_error``, so that the pipeline's policy for bad records decides;
-    it never waits longer than that. Rows that have an ``_error`` or ``_skip`` already, and those whose key is NULL, are
-    not looked up: their value is NULL. A reason names the kind of an error and not its text, which could show a
-    password or the key.
+    A row whose look-up failed or timed out gets an ``_error``; the pipeline's policy for bad records applies to it.
+    Rows with an ``_error`` or ``_skip``, and rows whose key is NULL, are not looked up: their value is NULL. An
+    ``_error`` names the class of the exception only, because its text could show a password or the key.
 
-    In a ``transform`` it is given to ``mapInArrow``, as ``lambda batches: map(function, batches)``.
+    In a ``transform``, pass ``lambda batches: map(function, batches)`` to ``mapInArrow``.
 
     Args:
-        lookup: where the values are.
+        lookup: finds the values.
         key: the column with the keys.
         column: the new column.
-        kind: its Arrow type. A value that it cannot hold is that row's error.
+        kind: the new column's Arrow type. A row whose value does not have this type gets an ``_error``.
     """
     what = f"the look-up of {column}"
 
-    def enriched(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def enrich(batch: pa.RecordBatch) -> pa.RecordBatch:
         require_columns(what, batch, (key,))
         reasons, skipped = marks(what, batch)
         keys = batch.column(key).to_pylist()
         left_out = {*reasons, *skipped}
-        rows = [row for row, one in enumerate(keys) if one is not None and row not in left_out]
+        rows = [row for row, value in enumerate(keys) if value is not None and row not in left_out]
         values: list[V | None] = [None] * len(keys)
         for answer in lookup.as_they_come(keys[row] for row in rows):
             row = rows[answer.position]
@@ -53,7 +52,7 @@ def over_batches(
             [*(batch.column(name) for name in kept), found, errors], names=[*kept, column, ERROR]
         )
 
-    return enriched
+    return enrich
 
 
 def _reason(what: str, lookup: Lookup[Any, V, Any], answer: Answer[Any, V]) -> str | None:
@@ -68,14 +67,14 @@ def _array(what: str, values: list[Any], kind: pa.DataType, reasons: dict[int, s
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, OverflowError):
-        fitting = [_fitting(value, kind) for value in values]
-        for row, (value, fits) in enumerate(zip(values, fitting, strict=True)):
-            if value is not None and fits is None:
-                reasons.setdefault(row, f"{what} found a {type(value).__name__}, which is no {kind}")
-        return pa.array(fitting, kind)
+        valid = [_value_or_none(value, kind) for value in values]
+        for row, (value, kept) in enumerate(zip(values, valid, strict=True)):
+            if value is not None and kept is None:
+                reasons.setdefault(row, f"{what} found a value of type {type(value).__name__}, not {kind}")
+        return pa.array(valid, kind)
 
 
-def _fitting(value: Any, kind: pa.DataType) -> Any:
+def _value_or_none(value: Any, kind: pa.DataType) -> Any:
     try:
         pa.array([value], kind)
     except (pa.ArrowException, OverflowError):

@@ -1,4 +1,4 @@
-"""A store in which keys are looked up, many at a time."""
+"""Look keys up in a store, many at a time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from epochline.errors import DeclarationError
-from epochline.lookup.asking import Answer, Round, Terms
 from epochline.lookup.pool import Pool, PoolLimits
+from epochline.lookup.round import Answer, Round, RoundSettings
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -19,34 +19,35 @@ C = TypeVar("C")
 
 
 class Lookup(Generic[K, V, C]):
-    """Looks keys up in threads, each look-up on a connection of its own, and gives every key an answer in time.
+    """Looks keys up in threads, each look-up on its own connection, and answers every key within the time-out.
 
-    A module of a pipeline's functions holds one at its top level; it opens nothing before its first look-up, and goes
-    to the executors with the functions. Its connections are kept between batches, and closed when it is let go of.
+    Create one at the top level of the module with the pipeline's functions. It is shipped to the executors with them
+    and opens its first connection at the first look-up. It keeps connections between batches and closes them when it
+    is garbage collected.
 
-    A look-up that raises is made once more if its connection was used before, on a new one: it may have broken
-    meanwhile. The connection of a look-up that failed or timed out is closed and never used again.
+    A look-up that raises on a connection that was used before is tried once more on a new connection, because the old
+    one may have broken while it was idle. The connection of a look-up that failed or timed out is closed.
 
-    A look-up that timed out goes on in its thread until the client gives up; until then its connection counts among
-    the pool's. Where so many hang that none is left, the others time out waiting for one, but nothing waits longer. So
-    give the client a time-out of its own too, or ``cancel``.
+    A look-up that timed out continues in its thread until the client gives up, and its connection counts against the
+    pool's limit until then. If such look-ups hold all connections, the others time out as well. Set a time-out in the
+    client too, or pass ``cancel``.
 
     Args:
-        fetch: from a connection and a key to the value, waiting for it; called in threads. It must only read, because
-            it may be called twice. None means that there is no such key.
+        fetch: takes a connection and a key and returns the value, or None for an unknown key. It blocks, it is called
+            in threads, and it must only read, because it may be called twice for a key.
         connect: opens a connection.
-        close: closes one.
-        concurrency: how many look-ups are waited for at once.
-        timeout: of each look-up, from the moment it is begun, and the wait for a connection included.
-        pool: how many connections there may be. With fewer than ``concurrency`` some look-ups wait for one.
-        ordered: `each` gives answers in the keys' order; otherwise as they come.
-        on_timeout: called once for each key whose look-up timed out, by who waits for the answers; what it gives other
-            than None stands for the value.
-        cancel: ends what a connection is busy with, called from another thread after a time-out: psycopg2's
-            ``connection.cancel``, or closing the socket.
+        close: closes a connection.
+        concurrency: how many look-ups run at once.
+        timeout: of each look-up, including the wait for a connection.
+        pool: the limits of the connection pool. With fewer connections than ``concurrency``, look-ups wait for one.
+        ordered: whether `each` yields answers in the order of the keys, or as they come.
+        on_timeout: called once for each key that timed out, in the thread that iterates over the answers. What it
+            returns becomes the value of the answer.
+        cancel: interrupts what a connection does, such as psycopg2's ``connection.cancel``. It is called from another
+            thread after a time-out.
 
     Raises:
-        DeclarationError: ``concurrency`` or ``timeout`` leaves nothing to do.
+        DeclarationError: ``concurrency`` is below 1, or ``timeout`` is not positive.
     """
 
     def __init__(
@@ -63,16 +64,16 @@ class Lookup(Generic[K, V, C]):
         cancel: Callable[[C], object] | None = None,
     ) -> None:
         if concurrency < 1:
-            raise DeclarationError("Lookup.concurrency: there must be one look-up at once at least")
+            raise DeclarationError("Lookup.concurrency: must be 1 or more")
         if timeout <= timedelta(0):
-            raise DeclarationError("Lookup.timeout: must be longer than nothing")
+            raise DeclarationError("Lookup.timeout: must be positive")
         limits = pool or PoolLimits()
         self._arguments: dict[str, Any] = {
             "connect": connect, "close": close, "concurrency": concurrency, "timeout": timeout, "pool": limits,
             "ordered": ordered, "on_timeout": on_timeout, "cancel": cancel,
         }  # fmt: skip
         self._ordered = ordered
-        self._terms = Terms(
+        self._settings = RoundSettings(
             fetch=fetch,
             concurrency=concurrency,
             timeout=timeout,
@@ -81,33 +82,33 @@ class Lookup(Generic[K, V, C]):
             cancel=cancel,
         )
         self._pool = Pool(connect, close, limits)
-        # Functions are shipped anew with each task; the connections of those before must not add up.
+        # Spark ships the functions again with each task; connections of earlier copies must not accumulate.
         weakref.finalize(self, self._pool.close)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Lookup, self._terms.fetch, **self._arguments), ()
+        return partial(Lookup, self._settings.fetch, **self._arguments), ()
 
     @property
     def timeout(self) -> timedelta:
-        """How long a look-up is waited for."""
-        return self._terms.timeout
+        """How long a look-up may take."""
+        return self._settings.timeout
 
     def each(self, keys: Iterable[K]) -> Iterator[Answer[K, V]]:
-        """One answer for each key, in the keys' order or as they come, as declared.
+        """Yields one answer per key: in the order of the keys if ``ordered``, else as they come.
 
-        No more keys are taken than look-ups may be made at once; where order is kept, one that takes its time holds
-        those behind it up, until its deadline.
+        At most ``concurrency`` keys are taken ahead. If ``ordered``, a slow look-up delays the answers behind it until
+        its deadline.
 
         Raises:
-            LookupUnavailableError: no connection could be opened; a repeat helps when the store is back. An
-                `EpochlineError` that ``connect`` raises is raised as it is.
+            LookupUnavailableError: no connection could be opened. Retry when the store is back. An `EpochlineError`
+                that ``connect`` raises passes unchanged.
         """
         yield from self._answers(keys, ordered=self._ordered)
 
     def as_they_come(self, keys: Iterable[K]) -> Iterator[Answer[K, V]]:
-        """As `each` without order, whatever is declared: for who puts answers in their places by `Answer.position`."""
+        """As `each`, but always unordered. Use `Answer.position` to match answers to keys."""
         yield from self._answers(keys, ordered=False)
 
     def _answers(self, keys: Iterable[K], *, ordered: bool) -> Iterator[Answer[K, V]]:
-        with closing(Round(self._terms, self._pool).answers(keys, ordered=ordered)) as answers:
+        with closing(Round(self._settings, self._pool).answers(keys, ordered=ordered)) as answers:
             yield from answers

@@ -1,4 +1,4 @@
-"""Connections of a look-up: opened when they are needed, never too many, the one used last taken first (LIFO)."""
+"""A bounded pool of connections. It opens connections on demand and takes the most recently used one first (LIFO)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """How many connections there may be. None is opened ahead of a look-up that needs it.
+    """Limits of a connection pool.
 
     Args:
-        max_total: open at once, those included whose look-up timed out and has not come back yet.
-        max_idle: kept for later when nobody uses them.
-        max_wait: for one to become free; None: as long as the look-up has.
-        evict_after: a connection that nobody used for so long is closed when the next one is taken.
+        max_total: connections open at once, including those of look-ups that timed out and still run.
+        max_idle: unused connections to keep.
+        max_wait: how long to wait for a free connection; None: until the deadline of the look-up.
+        evict_after: how long a connection may stay unused. Older ones are closed when the next one is taken.
     """
 
     max_total: int = 10
@@ -33,12 +33,12 @@ class PoolLimits:
 
     def __post_init__(self) -> None:
         if self.max_total < 1:
-            raise DeclarationError("PoolLimits.max_total: there must be one connection at least")
+            raise DeclarationError("PoolLimits.max_total: must be 1 or more")
         if self.max_idle < 0:
             raise DeclarationError("PoolLimits.max_idle: must not be negative; 0 keeps no connection")
         if self.max_wait is not None and self.max_wait <= timedelta(0):
             raise DeclarationError(
-                "PoolLimits.max_wait: must be longer than nothing; None waits as long as the look-up"
+                "PoolLimits.max_wait: must be positive; None waits until the deadline of the look-up"
             )
 
 
@@ -53,13 +53,13 @@ class _Idle(Generic[C]):
 
 
 class Pool(Generic[C]):
-    """A bounded stack of connections, for many threads.
+    """A bounded, thread-safe stack of connections.
 
     Args:
-        connect: opens one.
-        close: closes one; what it raises is ignored.
-        limits: how many there may be.
-        now: a clock that only goes forward, in seconds.
+        connect: opens a connection.
+        close: closes a connection; its exceptions are ignored.
+        limits: of the pool.
+        now: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -70,18 +70,21 @@ class Pool(Generic[C]):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connect, self._close, self._limits, self._now = connect, close, limits, now
-        # Reentrant, as `close` may be called by the garbage collector in a thread that is in here.
+        # Reentrant: the garbage collector may call `close` in a thread that holds the lock.
         self._changed = threading.Condition(threading.RLock())
         self._idle: list[_Idle[C]] = []
         self._total = 0
         self._closed = False
 
     def take(self, until: float) -> tuple[C, bool]:
-        """A connection for the caller alone, and whether it was used before.
+        """Returns a connection for exclusive use, and whether it was used before.
+
+        Args:
+            until: when to stop waiting for a free connection, on the pool's clock.
 
         Raises:
-            PoolExhaustedError: none became free until then.
-            Exception: whatever ``connect`` raises.
+            PoolExhaustedError: no connection became free in time.
+            Exception: raised by ``connect``.
         """
         for stale in self._stale():
             self.drop(stale)
@@ -94,15 +97,15 @@ class Pool(Generic[C]):
             if self._idle:
                 return self._idle.pop().connection, True
             self._total += 1
-        return self._opened(), False
+        return self._open(), False
 
     def replace(self, connection: C) -> C:
-        """A new connection in the place of one that is not to be used again."""
+        """Close a connection and return a new one in its place."""
         self._close_quietly(connection)
-        return self._opened()
+        return self._open()
 
     def give(self, connection: C) -> bool:
-        """Keep a connection for the next who takes one; False where there is no room, then the caller drops it."""
+        """Put a connection back. Returns False if the pool is full or closed: the caller must `drop` it."""
         with self._changed:
             if self._closed or len(self._idle) >= self._limits.max_idle:
                 return False
@@ -111,33 +114,33 @@ class Pool(Generic[C]):
             return True
 
     def drop(self, connection: C) -> None:
-        """Close a connection; another may be opened in its place."""
+        """Close a connection that was taken, and make room for another one."""
         self._close_quietly(connection)
-        self._leave()
+        self._make_room()
 
     def close(self) -> None:
-        """Close what is idle now, and everything else as it comes back."""
+        """Close idle connections now. `give` refuses the others from now on."""
         with self._changed:
             self._closed = True
             idle, self._idle = self._idle, []
-        for one in idle:
-            self.drop(one.connection)
+        for unused in idle:
+            self.drop(unused.connection)
 
     def _stale(self) -> list[C]:
         with self._changed:
             oldest = self._now() - self._limits.evict_after.total_seconds()
-            stale = [one.connection for one in self._idle if one.since < oldest]
-            self._idle = [one for one in self._idle if one.since >= oldest]
+            stale = [idle.connection for idle in self._idle if idle.since < oldest]
+            self._idle = [idle for idle in self._idle if idle.since >= oldest]
             return stale
 
-    def _opened(self) -> C:
+    def _open(self) -> C:
         try:
             return self._connect()
         except BaseException:
-            self._leave()
+            self._make_room()
             raise
 
-    def _leave(self) -> None:
+    def _make_room(self) -> None:
         with self._changed:
             self._total -= 1
             self._changed.notify()

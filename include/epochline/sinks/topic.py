@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from epochline.declare.topic import Outbox
 from epochline.errors import OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.kafka.markers import Marker, last_marker
-from epochline.kafka.preflight import check_fits, check_topic
+from epochline.kafka.preflight import check_records, check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from epochline.postgres.ledger.outbox import Shown, committed_as, last_shown, rows_of, shown_rate
 from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, SinkAttempt, WrittenPart
@@ -125,7 +125,7 @@ class TopicSink:
         if not partitions and not largest:
             return
         try:
-            check_fits(self._settings(), self._topic, max(partitions, default=None), largest)
+            check_records(self._settings(), self._topic, max(partitions, default=None), largest)
         except SinkUnavailableError as error:
             # A topic that is down holds no epoch back; its publisher finds out.
             log.warning("topic.unchecked sink=%s reason=%s", self._topic, error)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline.arrow.stage.rows import TOMBSTONE, cast_rows
-from epochline.arrow.stage.topic_rows import TopicRows, taken_columns
+from epochline.arrow.stage.topic_rows import TopicRows, needed_columns
 from epochline.config.registry import Registries
 from epochline.declare.columns import DELETED, STAGED_LINEAGE
 from epochline.declare.names import order_column
@@ -120,7 +120,7 @@ def staged_frame(sink: SinkSpec, staged: StagedTable, frame: DataFrame) -> DataF
     """
     have = frame.columns
     if isinstance(sink, OutboxSpec):
-        needed, may_delete = taken_columns(sink), True
+        needed, may_delete = needed_columns(sink), True
     else:
         sources = {order_column(name): name for name in sink.order_by}
         needed = [name if name in have else sources.get(name, name) for name in staged.columns if name != DELETED]

@@ -1,4 +1,4 @@
-"""Where the bytes of a binary Arrow array lie, for loops that numpy runs over all rows at once."""
+"""The byte layout of binary Arrow arrays, for numpy loops over all rows at once."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class ByteLayout(NamedTuple):
 
 
 def byte_layout(array: pa.BinaryArray) -> ByteLayout:
-    """Lay open an array of type ``binary`` or ``string`` (32-bit offsets); of a slice, its own bytes only."""
+    """The layout of an array of type ``binary`` or ``string`` (32-bit offsets). A slice gives only its own bytes."""
     _, offsets, data = array.buffers()
     if len(array) == 0 or offsets is None:
-        nothing = np.zeros(0, np.int64)
-        return ByteLayout(nothing, nothing, memoryview(b""))
+        empty = np.zeros(0, np.int64)
+        return ByteLayout(empty, empty, memoryview(b""))
     bounds = np.frombuffer(offsets, np.int32, count=len(array) + 1, offset=array.offset * 4).astype(np.int64)
     whole = memoryview(b"" if data is None else data)
     return ByteLayout(bounds[:-1] - bounds[0], np.diff(bounds), whole[int(bounds[0]) : int(bounds[-1])])
 
 
 def hexadecimal(array: pa.BinaryArray) -> pa.StringArray:
-    r"""Each row as PostgreSQL reads ``bytea`` in text: ``\x`` and two digits a byte. NULL stays NULL."""
+    r"""Each row in PostgreSQL's text form of ``bytea``: ``\x`` and two digits per byte. NULL stays NULL."""
     layout = byte_layout(array)
     digits = bytes(layout.data).hex().encode()
     rows = zip(array.is_valid().to_pylist(), (layout.starts * 2).tolist(), (layout.lengths * 2).tolist(), strict=True)

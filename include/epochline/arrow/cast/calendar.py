@@ -1,4 +1,4 @@
-"""Dates and timestamps as text, for the years that Arrow and Python cannot write."""
+"""Dates and timestamps as text, for years that Arrow and Python cannot write."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import pyarrow.compute as pc
 
 _DAY = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897
-"""Days from 1970-01-01 to the first of January of these years."""
+"""Days from 1970-01-01 to January 1 of these years."""
 
 
 def spelled_out(column: pa.Array) -> pa.Array:
-    """The column as it is where every year has four digits, else as texts that PostgreSQL reads.
+    """The column unchanged if every year has four digits, else as texts that PostgreSQL reads.
 
-    Arrow writes a year beyond 32767 as ``<value out of range>`` and one before 1 as negative.
+    Arrow writes a year after 32767 as ``<value out of range>``, and one before 1 as a negative number.
     """
-    is_date = pa.types.is_date(column.type)
-    ticks = column.cast(pa.int32() if is_date else pa.int64())
+    is_date, ticks, per_day = _ticks(column)
     bounds = pc.min_max(ticks)
-    per_day = 1 if is_date else _DAY
     if bounds["min"].as_py() is None:
         return column
     if bounds["min"].as_py() >= _YEAR_1 * per_day and bounds["max"].as_py() < _YEAR_10000 * per_day:
@@ -29,13 +27,17 @@ def spelled_out(column: pa.Array) -> pa.Array:
 
 
 def outside_years(column: pa.Array) -> list[int]:
-    """Rows of dates or timestamps outside the years 1 to 9999, beyond which ISO 8601 and Python have no spelling."""
-    is_date = pa.types.is_date(column.type)
-    ticks = column.cast(pa.int32() if is_date else pa.int64())
-    per_day = 1 if is_date else _DAY
+    """Rows of dates or timestamps outside the years 1 to 9999, which ISO 8601 and Python cannot write."""
+    _, ticks, per_day = _ticks(column)
     outside = pc.or_(pc.less(ticks, _YEAR_1 * per_day), pc.greater_equal(ticks, _YEAR_10000 * per_day))
     rows: list[int] = pc.indices_nonzero(pc.fill_null(outside, False)).to_pylist()
     return rows
+
+
+def _ticks(column: pa.Array) -> tuple[bool, pa.Array, int]:
+    """Whether a column holds dates, its days or microseconds since 1970, and how many of these make a day."""
+    is_date = bool(pa.types.is_date(column.type))
+    return is_date, column.cast(pa.int32() if is_date else pa.int64()), 1 if is_date else _DAY
 
 
 def _date(day: int) -> str:
@@ -53,7 +55,7 @@ def _timestamp(tick: int, zone: str) -> str:
 
 def civil(days: int) -> tuple[int, int, int]:
     """Year (0 is 1 BC), month and day of a number of days since 1970-01-01, in the Gregorian calendar."""
-    # Years that begin in March put the leap day last, and 400 of them always have 146097 days.
+    # Years that begin in March have the leap day last, and 400 of them always have 146097 days.
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)

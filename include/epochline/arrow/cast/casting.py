@@ -1,7 +1,7 @@
-"""Casting a column to its PostgreSQL type: all rows at once, and one by one only where that fails.
+"""Cast a column to its PostgreSQL type: all rows at once, and in halves if that fails.
 
-A value that the type cannot hold becomes a problem of its row, with a reason that names the column; nothing
-is rounded to fit, and nothing reaches COPY that COPY would refuse.
+A value that the type cannot hold becomes a problem of its row, with a reason that names the column. No value is
+rounded, and COPY accepts every value that is left.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast import textual
+from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.numbers import to_bare_numeric, to_boolean, to_float, to_integer, to_numeric
 from epochline.arrow.cast.reasons import marked
 from epochline.arrow.cast.source import ColumnMismatchError
@@ -27,22 +28,22 @@ _SHOWN = 40
 
 @dataclass(slots=True)
 class Cast:
-    """A cast column. Rows in ``problems`` are NULL in ``array``; the text says why they could not be cast."""
+    """A cast column. ``problems`` gives the reason per row that could not be cast; such a row is NULL in ``array``."""
 
     array: pa.Array
     problems: dict[int, str] = field(default_factory=dict)
 
 
 def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
-    """Cast a column to the Arrow type of a PostgreSQL type, so that COPY takes every value that is left.
+    """Cast a column to the Arrow type of a PostgreSQL type.
 
     Args:
         name: of the column, for the reasons.
-        array: what a parse, a select or a DataFrame gave.
+        array: a column of a parse, a select or a DataFrame.
         kind: the PostgreSQL type.
 
     Raises:
-        ColumnMismatchError: no value of the array's type can become one of ``kind``.
+        ColumnMismatchError: the array's type cannot be cast to ``kind``.
     """
     plain = _plain(array)
     target = arrow_type(kind)
@@ -53,12 +54,12 @@ def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
         return _cast_pieces(name, plain, kind, convert)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise ColumnMismatchError(
-            f"column {name}: Arrow's {array.type} cannot become {kind} ({target}); cast it yourself"
+            f"column {name}: Arrow's {array.type} cannot be cast to {kind} ({target}); convert it in your function"
         ) from error
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Without the encodings that Arrow knows several of for the same values."""
+    """The array with one Arrow type per kind of value: no dictionaries, no large or fixed-size variants."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     kind = array.type
@@ -99,12 +100,10 @@ def _to_bytes(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert) -> Cast:
-    """Cast the array whole; where that fails, its halves. A single row that fails is a problem."""
+    """Cast the whole array, or its halves if that fails. A single row that fails becomes a problem."""
     try:
         return Cast(convert(array, kind))
-    except pa.ArrowNotImplementedError:
-        raise
-    except pa.ArrowTypeError:
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         raise
     except (pa.ArrowInvalid, ValueError) as error:
         if len(array) == 1:
@@ -117,12 +116,12 @@ def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert)
 
 
 def _reason(name: str, array: pa.Array, kind: ColumnType, error: Exception) -> str:
-    why = f" ({error})" if isinstance(error, textual.DoesNotFitError) else ""
+    why = f" ({error})" if isinstance(error, DoesNotFitError) else ""
     return f"{name}: {marked(shown(array[0]))} does not fit {kind}{why}"
 
 
 def shown(scalar: pa.Scalar) -> str:
-    """A value as a reason may show it: short, printable, whatever bytes it has."""
+    """A value as a reason shows it: short and printable."""
     kind = scalar.type
     if pa.types.is_binary(kind) or pa.types.is_string(kind):
         raw = scalar.cast(pa.binary()).as_py()

@@ -1,4 +1,4 @@
-"""Exact sums of a measure: integers and decimals without overflow that nobody sees."""
+"""Exact sums of a measure: integers and decimals, without silent overflow."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import INTEGERS, ColumnType
 
 _BITS = {"smallint": 15, "integer": 31, "bigint": 63}
-# As many digits as PostgreSQL's numeric can have: no sum is ever rounded.
+# As many digits as PostgreSQL's numeric can have, so that no sum is rounded.
 _EXACT = Context(prec=131072 + 16383, Emax=10**9, Emin=-(10**9))
 
 
 class Measure:
-    """How the values of one measure are added.
+    """Adds the values of one measure.
 
     Args:
-        kind: integer or numeric.
+        kind: the measure's type, integer or numeric.
     """
 
     def __init__(self, kind: ColumnType) -> None:
@@ -31,7 +31,7 @@ class Measure:
         self._limit = None if kind.precision is None else Decimal(10) ** (kind.precision - (kind.scale or 0))
 
     def summable(self, column: pa.Array) -> pa.Array | None:
-        """The column in a type whose sums over this many rows are exact, or None if Arrow has none."""
+        """The column in a type that sums its rows exactly, or None if Arrow has no such type."""
         if self._integer:
             bounds = pc.min_max(column)
             largest = max(abs(bounds["min"].as_py() or 0), abs(bounds["max"].as_py() or 0))
@@ -40,7 +40,7 @@ class Measure:
             return column.cast(pa.decimal128(19, 0))
         if self._bare or column.type.precision + len(str(len(column))) > 76:
             return None
-        # A sum of decimals has the widest precision of its kind; 38 digits may be too few.
+        # Arrow sums decimals in the widest precision of their width; 38 digits may be too few.
         return column.cast(pa.decimal256(76, column.type.scale))
 
     def values(self, column: pa.Array) -> list[Any]:
@@ -63,7 +63,7 @@ class Measure:
         return self._limit is None or bool(abs(value) < self._limit)
 
     def array(self, values: list[Any]) -> pa.Array:
-        """Sums as a column of the measure's type."""
+        """Build a column of the measure's type from sums."""
         if self._bare:
             return pa.array([format(value, "f") for value in values], pa.string())
         return pa.array(values, self.arrow)

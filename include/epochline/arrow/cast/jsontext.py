@@ -1,4 +1,4 @@
-"""JSON texts as PostgreSQL's ``json`` and ``jsonb`` take them, and reading them without losing a digit."""
+"""Read and write JSON texts without losing a digit, and check that PostgreSQL accepts them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import json
 import re
 from typing import Any
 
+from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
 from epochline.arrow.cast.numbers import numeric_holds
-from epochline.arrow.cast.textual import DoesNotFitError
 
 MAX_DEPTH = 256
-"""Deeper documents are refused: Python's reader and PostgreSQL's both end somewhere, and not at one place."""
+"""Deeper documents are refused: Python's and PostgreSQL's parsers have different limits."""
 
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])')
 
 
 class Numeral(str):
-    """A number in a JSON document, as it is written there."""
+    """A number as a JSON document writes it."""
 
     __slots__ = ()
 
 
 def _no_constant(name: str) -> Any:
-    raise DoesNotFitError(f"{name} is no JSON")
+    raise DoesNotFitError(f"{name} is not JSON")
 
 
 _reader = json.JSONDecoder(parse_int=Numeral, parse_float=Numeral, parse_constant=_no_constant)
 
 
 def read_json(text: str) -> Any:
-    """Read a JSON document; numbers stay as they are written (`Numeral`).
+    """Read a JSON document; numbers keep their digits (`Numeral`).
 
     Raises:
-        DoesNotFitError: it is no JSON, or nested too deeply.
+        DoesNotFitError: the text is not JSON, or nested too deeply.
     """
     if text.count("[") + text.count("{") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise DoesNotFitError(f"nested deeper than {MAX_DEPTH}")
@@ -51,7 +51,7 @@ def _depth(text: str) -> int:
 
 
 def write_json(value: Any) -> str:
-    """Write what `read_json` read: the same document, numbers digit by digit, no needless spaces."""
+    """Write a document of `read_json` without spaces; numbers keep their digits."""
     parts: list[str] = []
     _write(value, parts)
     return "".join(parts)
@@ -87,10 +87,10 @@ def _quoted(text: str) -> str:
 
 
 def check_json(text: str, *, binary: bool) -> None:
-    """Check that PostgreSQL takes a text for ``json``, or (``binary``) for ``jsonb``.
+    """Check that PostgreSQL accepts a text as ``json``, or with ``binary`` as ``jsonb``.
 
     Raises:
-        DoesNotFitError: it would not.
+        DoesNotFitError: PostgreSQL refuses the text.
     """
     document = read_json(text)
     if binary:
@@ -104,10 +104,7 @@ def _check_value(value: Any) -> None:
     elif isinstance(value, str):
         if "\0" in value:
             raise DoesNotFitError("\\u0000 in a text")
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise DoesNotFitError("half a surrogate pair in a text") from error
+        require_utf8(value)
     elif isinstance(value, dict):
         for name, member in value.items():
             _check_value(name)

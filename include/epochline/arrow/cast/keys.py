@@ -1,4 +1,4 @@
-"""Keys that no index of PostgreSQL takes."""
+"""Find keys that are too long for an index of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 KEY_BYTES = 2692
-"""Most bytes of a key of one text column: an entry of a B-tree is a third of a page of 8 kB at most, 2,704 bytes, of
-which 12 are its header and the value's. Values that compress well may fit although they are longer; which ones do is
-nothing that a producer could know, so the limit holds for all."""
+"""Maximum bytes of a key of one text column. A B-tree entry has at most a third of an 8 kB page, 2,704 bytes, and 12 of
+them are headers. PostgreSQL accepts longer values that compress well, but a producer cannot know which ones. So the
+limit applies to all values."""
 
 _HEADER = 8
 _FIXED = 16
-"""Most bytes of a column of fixed length, such as a uuid."""
+"""Maximum bytes of a column of fixed length, such as a uuid."""
 
 
 def too_long(columns: Sequence[pa.Array]) -> dict[int, int]:
-    """The rows whose key is too long for an index, and how many bytes it has.
+    """The rows whose key is too long for an index, with the number of its bytes.
 
     Args:
-        columns: of the key, each with a value per row; NULL counts as nothing.
+        columns: of the key, each with a value per row; NULL counts 0 bytes.
     """
     variable = [column for column in columns if _is_variable(column.type)]
     if not variable:
         return {}
-    # Beside another column, a value's place is rounded up.
+    # A key of several columns pads each value.
     limit = KEY_BYTES - (len(variable) - 1) * _HEADER - (len(columns) - len(variable)) * _FIXED
     total = pc.fill_null(pc.binary_length(variable[0]), 0).cast(pa.int64())
     for column in variable[1:]:

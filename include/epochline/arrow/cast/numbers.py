@@ -1,4 +1,4 @@
-"""Casting to booleans, integers, floating point and numeric. Nothing is rounded, wrapped or cut to fit."""
+"""Cast to booleans, integers, floating point and numeric, without rounding or overflow."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.textual import DoesNotFitError, require
+from epochline.arrow.cast.checks import DoesNotFitError, require
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
 
 _NUMERAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
-# PostgreSQL's numeric: so many digits before and after the point.
+# The digits that PostgreSQL's numeric has before and after the point.
 _DIGITS_BEFORE, _DIGITS_AFTER = 131072, 16383
-# A text shorter than this and without an exponent cannot reach either bound.
+# A shorter text without an exponent cannot exceed either limit.
 _SURELY_SMALL = 1000
 
 
@@ -23,26 +23,26 @@ def _only(array: pa.Array, *, boolean: bool = False) -> None:
     kind = array.type
     numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if not (pa.types.is_string(kind) or (pa.types.is_boolean(kind) if boolean else numeric)):
-        raise pa.ArrowTypeError("of another family")
+        raise pa.ArrowTypeError(f"{kind} cannot be cast")
 
 
 def to_boolean(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """From booleans and the texts that Arrow reads as such."""
+    """From booleans, and from texts that Arrow reads as booleans."""
     _only(array, boolean=True)
     return array.cast(pa.bool_())
 
 
 def to_integer(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """From numbers without a fraction that are in range, and their texts in decimal digits."""
+    """From numbers in range without a fraction, and from their texts in decimal digits."""
     _only(array)
     if pa.types.is_string(array.type):
-        # Arrow alone would take 0x1f for 31.
+        # Without this check, Arrow would read 0x1f as 31.
         require(pc.match_substring_regex(array, "^-?[0-9]+$"), "not an integer")
     return array.cast(arrow_type(kind))
 
 
 def to_float(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """From numbers and texts; the nearest value is meant, overflow and underflow are not."""
+    """From numbers and texts, rounded to the nearest float. Overflow and underflow are refused."""
     _only(array)
     target = arrow_type(kind)
     if pa.types.is_decimal(array.type):
@@ -70,7 +70,7 @@ def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
     if pa.types.is_integer(array.type):
         array = array.cast(pa.string())
     elif pa.types.is_floating(array.type):
-        # The shortest text that reads back as the same double: 0.1 is one digit, not fifty-five.
+        # The shortest text that reads back as the same double: 0.1 has one decimal digit, not fifty-five.
         require(pc.is_finite(array), "not finite")
         array = array.cast(pa.string())
     if pa.types.is_string(array.type):
@@ -79,7 +79,7 @@ def to_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """To ``numeric`` without a precision, as text: each value keeps the digits it has."""
+    """To ``numeric`` without a precision, as text: each value keeps its digits."""
     _only(array)
     texts = array.cast(pa.string())
     require(pc.match_substring_regex(texts, _NUMERAL), "not a number")
@@ -92,7 +92,7 @@ def to_bare_numeric(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def numeric_holds(numeral: str) -> bool:
-    """Whether PostgreSQL's ``numeric`` has room for a numeral."""
+    """Whether PostgreSQL's ``numeric`` can hold a number."""
     mantissa, _, exponent = re.sub("E", "e", numeral).partition("e")
     power = int(exponent or 0)
     if abs(power) > 2 * _DIGITS_BEFORE:

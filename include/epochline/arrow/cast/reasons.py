@@ -1,7 +1,7 @@
-"""Reasons why a record is bad, with the values in them marked.
+"""Reasons why a record is bad, with marked values.
 
-The quarantine shows a reason whole, beside the record's own bytes. An error is written to logs and into the ledger,
-where no value of a record belongs (SEC-5): there the marked parts are left out.
+The quarantine shows a reason with its values, next to the record's bytes. An error goes to logs and into the ledger,
+which must not contain values of records (SEC-5): there the marked parts are left out.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _LONGEST = 1000
 
 
 def marked(shown: str) -> str:
-    """A value, as a reason shows it."""
+    """Mark a value in a reason."""
     return f"{_BEGIN}{shown}{_END}"
 
 
 def printable(reason: str) -> str:
-    """A reason as it can be stored: valid text without NUL, of bounded length."""
+    """A reason for the quarantine: valid text of bounded length, without NUL."""
     text = reason.replace(_BEGIN, "").replace(_END, "")
     text = text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def without_values(reason: str) -> str:
-    """A reason as an error may say it. What a pipeline's own function wrote into ``_error`` stays as it is."""
+    """A reason for an error, without marked values. The text of a user's ``_error`` is unchanged."""
     return printable(_MARKED.sub("a value", reason))

@@ -1,4 +1,4 @@
-"""The records as they come from Kafka, in one shape, whatever Arrow types Spark hands over."""
+"""Bring the records from Kafka to one schema, whatever Arrow types Spark gives them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SOURCE_SCHEMA = pa.schema(
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-"""What ``parse`` gets. ``headers`` is NULL where the reader was not asked for them."""
+"""The argument of ``parse``. ``headers`` is NULL if the reader does not read them."""
 
 _NEEDED = ("topic", "partition", "offset", "value")
 
 
 class ColumnMismatchError(EpochlineError):
-    """A batch lacks a column, or its type cannot become what was declared. The attempt fails."""
+    """A batch lacks a column, or a column's type cannot be cast to the declared one. The attempt fails."""
 
 
 def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Bring a batch of source records to `SOURCE_SCHEMA`.
 
     Raises:
-        ColumnMismatchError: a column is missing or of an impossible type.
+        ColumnMismatchError: a column is missing, or its type cannot be cast.
     """
     if batch.schema.equals(SOURCE_SCHEMA):
         return batch
@@ -40,7 +40,7 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         at = batch.schema.get_field_index(field.name)
         if at < 0:
             if field.name in _NEEDED:
-                raise ColumnMismatchError(f"the source gives no column {field.name!r}; it gives {batch.schema.names}")
+                raise ColumnMismatchError(f"the source has no column {field.name!r}; it has {batch.schema.names}")
             columns.append(pa.nulls(batch.num_rows, field.type))
             continue
         column = batch.column(at)

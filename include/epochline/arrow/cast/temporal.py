@@ -1,29 +1,29 @@
-"""Casting to dates, timestamps and times, within the years that PostgreSQL has."""
+"""Cast to dates, timestamps and times in PostgreSQL's range of years."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from epochline.arrow.cast.textual import require
+from epochline.arrow.cast.checks import require
 from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import ColumnType
 
-# PostgreSQL's calendar begins with Julian day 0 (4713 BC). Its end, 294276 AD for timestamps, lies beyond
-# what Arrow's microseconds reach; that of dates, 5874897 AD, does not.
+# PostgreSQL's calendar begins with Julian day 0 (4713 BC). Its timestamps end in 294276 AD, after the range of Arrow's
+# microseconds. Its dates end in 5874897 AD, within the range of Arrow's dates.
 _JULIAN_DAY_0 = -2_440_588
 _FIRST_MICROSECOND = _JULIAN_DAY_0 * 86_400_000_000
 _LAST_DAY = 2_145_042_905
 _DAY = 86_400_000_000
-# Further from 1970 than this, days counted in microseconds leave 64 bits, and Arrow does not look.
+# Days further from 1970 overflow 64 bits as microseconds, and Arrow does not check it.
 _DAYS_IN_64_BITS = 106_000_000
 
 
 def to_timestamp(array: pa.Array, kind: ColumnType) -> pa.Array:
     """From timestamps of any unit and zone, dates, and ISO 8601 texts.
 
-    A timestamp without a zone counts as UTC, and one with a zone is taken in UTC; a text for a type with a
-    zone must name its offset, and for one without must not.
+    A timestamp without a zone counts as UTC, and one with a zone is converted to UTC. A text must have an offset for a
+    type with a zone, and none for a type without.
     """
     given = array.type
     if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
@@ -42,7 +42,7 @@ def to_date(array: pa.Array, kind: ColumnType) -> pa.Array:
     if not (pa.types.is_timestamp(given) or pa.types.is_date(given) or pa.types.is_string(given)):
         raise pa.ArrowTypeError("no date")
     cast = array.cast(pa.date32())
-    if pa.types.is_timestamp(given):  # Arrow drops the time of day without a word
+    if pa.types.is_timestamp(given):  # Arrow drops the time of day silently
         moments = array.cast(pa.timestamp("us"))
         require(pc.equal(cast.cast(pa.timestamp("us")), moments), "not at midnight")
     days = cast.cast(pa.int32())
@@ -58,7 +58,7 @@ def to_time(array: pa.Array, kind: ColumnType) -> pa.Array:
             pc.match_substring_regex(array, r"^([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?$"),
             "not a time of day",
         )
-        # Arrow has no cast from text to time, but one to timestamps.
+        # Arrow casts texts to timestamps, but not to times.
         moment = pc.binary_join_element_wise("1970-01-01T", array, "", null_handling="emit_null")
         return moment.cast(pa.timestamp("us")).cast(pa.time64("us"))
     if not pa.types.is_time(array.type):

@@ -1,33 +1,22 @@
-"""Casting to text, and to types that PostgreSQL reads from text: each value is checked as COPY would."""
+"""Cast to text, and to types that PostgreSQL reads from text. Each value is checked as COPY would check it."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.checks import DoesNotFitError, require
+from epochline.arrow.cast.jsontext import check_json
 from epochline.declare.columns import ColumnType
 
 
-class DoesNotFitError(ValueError):
-    """A value that its type cannot hold; the message is a few words that a reason can end with."""
-
-
-def require(holds: pa.BooleanArray, otherwise: str) -> None:
-    """Refuse the array if a row does not hold; NULL rows always do.
-
-    Raises:
-        DoesNotFitError: with the words of ``otherwise``.
-    """
-    if not pc.all(holds, skip_nulls=True, min_count=0).as_py():
-        raise DoesNotFitError(otherwise)
-
-
 def to_text(array: pa.Array, kind: ColumnType) -> pa.Array:
-    """Valid UTF-8 without NUL bytes, which PostgreSQL has no room for; not longer than the type allows."""
+    """To valid UTF-8 without NUL bytes, which PostgreSQL's texts cannot hold, and not longer than the type allows."""
     if pa.types.is_nested(array.type) or pa.types.is_time(array.type):
         raise pa.ArrowTypeError("no text")
     if pa.types.is_string(array.type):
@@ -43,7 +32,7 @@ def to_text(array: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
-    """The cast for text and for every type that is carried as text and has no Arrow type."""
+    """The cast for text, and for every type that travels as text."""
     if kind.labels:
         return _to_label
     pattern = _PATTERNS.get(kind.name)
@@ -58,7 +47,7 @@ def converter(kind: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
 def _to_label(array: pa.Array, kind: ColumnType) -> pa.Array:
     texts = to_text(_stringlike(array), kind)
     known = pc.is_in(texts, value_set=pa.array(kind.labels, pa.string()))
-    require(pc.or_(known, texts.is_null()), "no label of the enum")
+    require(pc.or_(known, texts.is_null()), "not a label of the enum")
     return texts
 
 
@@ -92,7 +81,7 @@ def _checked(texts: pa.Array, check: Callable[[str], None]) -> pa.Array:
         except DoesNotFitError:
             raise
         except (ValueError, RecursionError) as error:
-            # Python's own message would show the value.
+            # Python's message would show the value.
             raise DoesNotFitError("cannot be read") from error
     return texts
 
@@ -101,7 +90,7 @@ _PREFIX_LENGTH = re.compile(r"[^/]*(/(0|[1-9][0-9]{0,2}))?")
 
 
 def _check_inet(text: str) -> None:
-    """An address, perhaps with a prefix length; no zone and no dotted mask, which PostgreSQL refuses."""
+    """An address with an optional prefix length. PostgreSQL refuses zones and dotted masks."""
     if "%" in text or not _PREFIX_LENGTH.fullmatch(text):
         raise DoesNotFitError("not an address")
     try:
@@ -111,24 +100,12 @@ def _check_inet(text: str) -> None:
 
 
 def _check_cidr(text: str) -> None:
-    """A network: an address whose bits right of the prefix length are 0."""
+    """A network: an address whose bits after the prefix length are 0."""
     _check_inet(text)
     try:
         ipaddress.ip_network(text, strict=True)
     except ValueError as error:
         raise DoesNotFitError("bits to the right of the mask") from error
-
-
-def _check_json(text: str) -> None:
-    from epochline.arrow.cast.jsontext import check_json  # that module needs this one's error
-
-    check_json(text, binary=False)
-
-
-def _check_jsonb(text: str) -> None:
-    from epochline.arrow.cast.jsontext import check_json
-
-    check_json(text, binary=True)
 
 
 _UNITS = {"year": 0, "years": 0, "mon": 1, "mons": 1, "month": 1, "months": 1, "week": 2, "weeks": 2,
@@ -145,7 +122,7 @@ _CLOCK = re.compile(r"[+-]?([0-9]{1,9}):([0-5]?[0-9])(?::([0-5]?[0-9](?:\.[0-9]{
 
 
 def _check_interval(text: str) -> None:
-    """ISO 8601 with designators, or PostgreSQL's own spelling: ``1 year 2 mons -3 days 04:05:06.789``."""
+    """An interval in ISO 8601, or as PostgreSQL writes it: ``1 year 2 mons -3 days 04:05:06.789``."""
     amounts = [0.0] * 7
     iso = _ISO_INTERVAL.fullmatch(text)
     if iso is not None:
@@ -180,7 +157,7 @@ def _read_words(text: str, amounts: list[float]) -> None:
 _CHECKS: dict[str, Callable[[str], None]] = {
     "inet": _check_inet,
     "cidr": _check_cidr,
-    "json": _check_json,
-    "jsonb": _check_jsonb,
+    "json": partial(check_json, binary=False),
+    "jsonb": partial(check_json, binary=True),
     "interval": _check_interval,
 }

@@ -1,4 +1,4 @@
-"""From PostgreSQL's types to Arrow's: what a column looks like between parse and COPY."""
+"""The Arrow types that carry PostgreSQL's types between parse and COPY."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _DECIMAL128_DIGITS = 38
 
 
 def column_type(text: str) -> ColumnType:
-    """Read a staged column's type; a name that is no supported type is an enum of the target.
+    """Parse the type of a staging table's column. A name that is not a supported type is an enum of the target.
 
-    What cannot be carried was refused when it was declared or planned; here only staging's columns arrive.
+    Other unsupported types were refused by the declaration or the plan.
     """
     try:
         return parse_type(text)
@@ -39,15 +39,15 @@ def column_type(text: str) -> ColumnType:
 
 
 def column_types(staged: StagedTable) -> dict[str, ColumnType]:
-    """The types of a staging table's columns; those of enums know their labels."""
+    """The types of a staging table's columns, with the labels of enums."""
     kinds = {name: column_type(text) for name, text in staged.columns.items()}
     return kinds | {name: replace(kinds[name], labels=labels) for name, labels in staged.labels.items()}
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
-    """The Arrow type that holds every value of a column type, except where Arrow has none: then ``string``.
+    """The Arrow type that holds every value of a column type, or ``string`` if Arrow has no such type.
 
-    ``numeric`` without a precision has no Arrow type (each value has its own scale); it travels as text.
+    ``numeric`` without a precision travels as text, because each value has its own scale.
     """
     if kind.name == "numeric" and kind.precision is not None:
         wide = kind.precision > _DECIMAL128_DIGITS
@@ -56,5 +56,5 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
 
 
 def record_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The Arrow schema of columns given by PostgreSQL types, in their order."""
+    """The Arrow schema of columns with PostgreSQL types, in their order."""
     return pa.schema([(name, arrow_type(column_type(text))) for name, text in columns.items()])

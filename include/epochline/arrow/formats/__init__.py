@@ -1,1 +1,1 @@
-"""Record formats: text, JSON and Avro, read and written."""
+"""Read and write record formats: text, JSON and Avro."""

@@ -1,4 +1,4 @@
-"""Avro with a schema registry: records of any schema into columns, and columns into records of one schema."""
+"""Avro with a schema registry: read records of any schema, and write records of one schema."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.calendar import outside_years
+from epochline.arrow.cast.checks import DoesNotFitError
 from epochline.arrow.cast.jsontext import MAX_DEPTH
-from epochline.arrow.cast.textual import DoesNotFitError
 from epochline.arrow.formats.postgres_text import as_text
 from epochline.config.registry import HEADER_BYTES, Registry, UndecodableError, split_header, with_header
 from epochline.declare.columns import INTEGERS, ColumnType
@@ -26,62 +26,64 @@ from epochline.declare.specs import AvroSpec
 
 
 class AvroReader:
-    """Reads records of whatever schemas into columns of one set of types, which `cast_column` then casts.
+    """Reads records of any schemas into columns, which `cast_column` then casts.
 
     Args:
-        columns: fields to take, with their types.
+        columns: the fields to read, with their types.
         registry: holds the schemas.
     """
 
     def __init__(self, columns: Mapping[str, ColumnType], registry: Registry) -> None:
-        self._fields = [(name, kind, *_taking(kind)) for name, kind in columns.items()]
+        self._fields = [(name, kind, *_reader_of(kind)) for name, kind in columns.items()]
         self._registry = registry
         self._unknown: dict[int, str] = {}
 
     def read(self, values: pa.Array, keys: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        """The columns, and per row that is no such record the reason; without a value, columns come from the key.
+        """The columns, and the reason for each row that is not such a record.
+
+        The columns of a record without a value come from its key.
 
         Raises:
-            SourceUnavailableError: the registry does not answer; a repeat helps.
-            SourceAuthenticationError: it does not let us in.
-            ConfigurationError: what answers is no registry.
+            SourceUnavailableError: the registry does not answer. A retry may help.
+            SourceAuthenticationError: the registry refuses the login.
+            ConfigurationError: the server is not a registry.
         """
         columns: list[list[Any]] = [[] for _ in self._fields]
         problems: dict[int, str] = {}
         nothing = [None] * len(self._fields)
         for row, (value, key) in enumerate(zip(values.to_pylist(), keys.to_pylist(), strict=True)):
             try:
-                taken = self._of_key(key) if value is None else self._taken(self._decoded(value))
+                fields = self._read_key(key) if value is None else self._read_fields(self._decode(value))
             except (UndecodableError, DoesNotFitError) as error:
                 problems[row] = str(error)
-                taken = nothing
-            for column, one in zip(columns, taken, strict=True):
-                column.append(one)
+                fields = nothing
+            for column, field in zip(columns, fields, strict=True):
+                column.append(field)
         arrays = [pa.array(column, carried) for column, (_, _, carried, _) in zip(columns, self._fields, strict=True)]
         return arrays, problems
 
-    def _of_key(self, key: bytes | None) -> list[Any]:
-        """A key of another shape has no columns to give."""
+    def _read_key(self, key: bytes | None) -> list[Any]:
+        """The fields of a key; all None if it is not Avro."""
         try:
-            return self._taken(self._decoded(key or b""))
+            return self._read_fields(self._decode(key or b""))
         except UndecodableError:
             return [None] * len(self._fields)
 
-    def _decoded(self, value: bytes) -> dict[str, Any]:
+    def _decode(self, value: bytes) -> dict[str, Any]:
         schema_id = split_header(value)
         if schema_id in self._unknown:
             raise UndecodableError(self._unknown[schema_id])
         try:
             schema = self._registry.schema(schema_id)
         except UndecodableError as error:
-            # Kept no longer than this reader: the next one may find it registered.
+            # Only this reader keeps it: the schema may be registered later.
             self._unknown[schema_id] = str(error)
             raise
         body = BytesIO(value)
         body.seek(HEADER_BYTES)
         try:
             record = fastavro.schemaless_reader(body, schema, None)
-        except Exception as error:  # whatever a decoder meets in strange bytes
+        except Exception as error:  # fastavro raises many different errors on invalid bytes
             raise UndecodableError(f"not Avro of schema {schema_id} ({type(error).__name__})") from None
         if body.tell() != len(value):
             raise UndecodableError(f"not Avro of schema {schema_id}: {len(value) - body.tell()} bytes are left over")
@@ -89,26 +91,26 @@ class AvroReader:
             raise UndecodableError(f"schema {schema_id} is not of a record")
         return record
 
-    def _taken(self, record: dict[str, Any]) -> list[Any]:
-        taken = []
-        for name, kind, _, take in self._fields:
+    def _read_fields(self, record: dict[str, Any]) -> list[Any]:
+        fields = []
+        for name, kind, _, read in self._fields:
             value = record.get(name)
             try:
-                taken.append(None if value is None else take(value))
+                fields.append(None if value is None else read(value))
             except DoesNotFitError as error:
                 raise DoesNotFitError(f"{name}: {type(value).__name__} of Avro does not fit {kind} ({error})") from None
-        return taken
+        return fields
 
 
-_Take = Callable[[Any], Any]
+_Read = Callable[[Any], Any]
 
 
-def _taking(kind: ColumnType) -> tuple[pa.DataType, _Take]:
-    """The Arrow type that carries a field's values to the cast, and what takes them from Avro."""
+def _reader_of(kind: ColumnType) -> tuple[pa.DataType, _Read]:
+    """The Arrow type that carries a field's values to the cast, and the function that checks and converts them."""
     if kind.name in INTEGERS:
         return pa.int64(), _integer
-    if kind.name in _TAKING:
-        return _TAKING[kind.name]
+    if kind.name in _READERS:
+        return _READERS[kind.name]
     return pa.string(), _text
 
 
@@ -161,12 +163,12 @@ def _time(value: Any) -> time:
 
 
 def _moment(value: Any) -> datetime:
-    """A logical timestamp, local or not, or a text that names its offset from UTC."""
+    """From a logical timestamp, local or not, or a text with an offset from UTC."""
     return _timestamp(value, has_zone=True)
 
 
 def _local(value: Any) -> datetime:
-    """A logical timestamp, local or not, or a text without an offset."""
+    """From a logical timestamp, local or not, or a text without an offset."""
     return _timestamp(value, has_zone=False)
 
 
@@ -187,13 +189,13 @@ def _timestamp(value: Any, *, has_zone: bool) -> datetime:
 
 
 def _document(value: Any) -> str:
-    """A text is JSON already, as this module writes it; anything else becomes JSON."""
+    """A text already is JSON, as this module writes it; other values are converted."""
     if isinstance(value, str):
         return value
     try:
         return json.dumps(_plain(value, 0), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        raise DoesNotFitError("no JSON") from error
+        raise DoesNotFitError("not JSON") from error
 
 
 def _plain(value: Any, depth: int) -> Any:
@@ -210,7 +212,7 @@ def _plain(value: Any, depth: int) -> Any:
     return str(value) if isinstance(value, Decimal | UUID) else value
 
 
-_TAKING: dict[str, tuple[pa.DataType, _Take]] = {
+_READERS: dict[str, tuple[pa.DataType, _Read]] = {
     "boolean": (pa.bool_(), _boolean),
     "real": (pa.float64(), _number),
     "double precision": (pa.float64(), _number),
@@ -226,13 +228,13 @@ _TAKING: dict[str, tuple[pa.DataType, _Take]] = {
 
 
 class AvroWriter:
-    """Writes rows as Avro records of one schema, which is registered before the first.
+    """Writes rows as Avro records of one schema, which it registers first.
 
     Args:
-        spec: columns, subject and perhaps schema.
+        spec: the columns, and optionally subject and schema.
         kinds: the columns' types.
-        topic: names the subject and the record where the declaration does not.
-        registry: takes the schema.
+        topic: the default name of the subject and the record.
+        registry: stores the schema.
     """
 
     def __init__(self, spec: AvroSpec, kinds: Mapping[str, ColumnType], topic: str, registry: Registry) -> None:
@@ -243,11 +245,11 @@ class AvroWriter:
         self._parsed = fastavro.parse_schema(self._schema)
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        """One value per row, and per row that does not fit the schema the reason.
+        """One value per row, and the reason for each row that does not fit the schema.
 
         Raises:
-            SourceUnavailableError: the registry does not answer; a repeat helps.
-            SinkError: it refuses the schema.
+            SourceUnavailableError: the registry does not answer. A retry may help.
+            SinkError: the registry refuses the schema.
         """
         if not rows.num_rows:
             return pa.array([], pa.binary()), {}
@@ -259,7 +261,7 @@ class AvroWriter:
             body = BytesIO()
             try:
                 fastavro.schemaless_writer(body, self._parsed, dict(zip(self._kinds, record, strict=True)))
-            except Exception as error:  # the schema is the user's; the messages show values
+            except Exception as error:  # any error, because the user wrote the schema; its text would show values
                 problems.setdefault(row, f"does not fit the Avro schema of {self._subject} ({type(error).__name__})")
             values.append(None if row in problems else with_header(schema_id, body.getvalue()))
         return pa.array(values, pa.binary()), problems
@@ -268,12 +270,12 @@ class AvroWriter:
         if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
             outside = outside_years(column)
             for row in outside:
-                problems.setdefault(row, f"{name}: only the years 1 to 9999 are written as Avro")
+                problems.setdefault(row, f"{name}: Avro is only written for the years 1 to 9999")
             if outside:
                 left_out = pa.array([row in problems for row in range(len(column))])
                 column = pc.if_else(left_out, pa.scalar(None, column.type), column)
             if pa.types.is_timestamp(column.type):
-                # Without a zone, the library would take a time as one of this machine's.
+                # fastavro reads a time without a zone as local time of this machine.
                 column = column.cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
         elif pa.types.is_string(column.type):
             column = as_text(column, kind)
@@ -297,7 +299,7 @@ _AVRO: dict[str, Any] = {
 
 
 def derived_schema(columns: Mapping[str, ColumnType], topic: str) -> dict[str, Any]:
-    """The Avro schema of columns: a record, named after the topic, whose fields may be null."""
+    """The Avro schema of columns: a record named after the topic, with nullable fields."""
     fields = [{"name": name, "type": ["null", _avro_type(kind)], "default": None} for name, kind in columns.items()]
     name = re.sub("[^A-Za-z0-9_]", "_", topic)
     return {"type": "record", "name": name if not name[0].isdigit() else f"_{name}", "fields": fields}

@@ -1,4 +1,4 @@
-"""Rows as compact JSON objects, one per row: the counterpart of `epochline.arrow.formats.json_values`."""
+"""Write each row as a compact JSON object: the counterpart of `epochline.arrow.formats.json_values`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class JsonWriter:
-    """Writes columns as JSON objects whose members stand in the declared order; NULL is ``null``.
+    """Writes columns as JSON objects with members in the declared order; NULL is ``null``.
 
-    Numbers are exact, ``json`` and ``jsonb`` are embedded, timestamps are ISO 8601 (with a ``Z`` where the type has a
-    zone), ``bytea`` is base64, and everything else is PostgreSQL's text. `epochline.declare.parsers.Json` reads it
-    back, except half a surrogate pair, which a ``json`` may hold as an escape.
+    Numbers are exact, ``json`` and ``jsonb`` are embedded, timestamps are ISO 8601 (with a ``Z`` if the type has a
+    zone), ``bytea`` is base64, and everything else is PostgreSQL's text. `epochline.declare.parsers.Json` reads the
+    objects back, except half a surrogate pair, which a ``json`` may contain as an escape.
 
     Args:
         columns: the members and their types.
@@ -38,10 +38,10 @@ class JsonWriter:
         self._columns = dict(columns)
 
     def write(self, rows: pa.RecordBatch) -> tuple[pa.StringArray, dict[int, str]]:
-        """One object per row, and per row that JSON has no text for the reason.
+        """One object per row, and the reason for each row that JSON cannot express.
 
         Args:
-            rows: has the columns, cast to their types; others are left out.
+            rows: has the columns, cast to their types. Other columns are left out.
         """
         problems: dict[int, str] = {}
         pieces: list[Any] = []
@@ -55,12 +55,12 @@ class JsonWriter:
 
 
 def _impossible(column: pa.Array) -> tuple[list[int], str]:
-    """Rows whose value has no spelling, and why."""
+    """Rows whose value cannot be written, and why."""
     if pa.types.is_floating(column.type):
         bad = pc.fill_null(pc.invert(pc.is_finite(column)), False)
-        return pc.indices_nonzero(bad).to_pylist(), "NaN and Infinity are no numbers of JSON"
+        return pc.indices_nonzero(bad).to_pylist(), "JSON has no NaN and no Infinity"
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        return outside_years(column), "ISO 8601 has no years but 1 to 9999"
+        return outside_years(column), "ISO 8601 has only the years 1 to 9999"
     return [], ""
 
 
@@ -79,7 +79,7 @@ def _member(column: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _document(text: str) -> str:
-    # Half a surrogate pair is no text of UTF-8; its escape, which a column of type json may hold, is JSON.
+    # UTF-8 cannot encode half a surrogate pair. A column of type json may contain it as an escape, which is valid JSON.
     return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", write_json(read_json(text)))
 
 

@@ -1,7 +1,7 @@
-"""JSON records: all at once by Arrow's reader where it can tell them apart, else one by one.
+"""Read JSON records: all at once by Arrow's reader if it can separate them, else one by one.
 
-The reader of single records decides what is right; Arrow's is used only for values on which both agree, so that
-a record means the same whichever records it is read with.
+The reader of single records defines the result. Arrow's reader is used only for values on which both agree, so that a
+record gives the same values whatever other records are in its batch.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
 from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral, read_json, write_json
 from epochline.arrow.cast.reasons import marked
-from epochline.arrow.cast.textual import DoesNotFitError
 from epochline.declare.columns import INTEGERS, ColumnType
 
-# Below this many records a failing batch is read one by one instead of being halved again.
+# A failing batch with fewer records is read one by one instead of being halved again.
 _ONE_BY_ONE = 256
-# Arrow's reader takes these for numbers; JSON has no such.
+# Arrow's reader accepts these as numbers, but JSON does not.
 _NOT_JSON = "NaN|Inf"
 
 
 class JsonReader:
-    """Reads JSON objects into columns of the members' carried types, which `cast_column` then casts.
+    """Reads JSON objects into columns, which `cast_column` then casts.
 
     Args:
-        columns: the members to take, with their types.
+        columns: the members to read, with their types.
     """
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
@@ -40,7 +40,7 @@ class JsonReader:
         self._at_once = all(member.at_once for member in self._members.values())
 
     def read(self, texts: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
-        """The columns, and per row that is no such object the reason. No row of ``texts`` may be NULL."""
+        """The columns, and the reason for each row that is not such an object. ``texts`` must not contain NULL."""
         if self._at_once and len(texts) >= _ONE_BY_ONE:
             columns = self._read_at_once(texts)
             if columns is not None:
@@ -53,11 +53,11 @@ class JsonReader:
         return self.read_each(texts.to_pylist())
 
     def _read_at_once(self, texts: pa.StringArray) -> list[pa.Array] | None:
-        """All records by Arrow's reader; None unless it is certain that each gave one row.
+        """Read all records with Arrow's reader. Returns None unless each text certainly gave one row.
 
-        Every text begins with ``{`` and ends with ``}``. After a ``}`` inside a document no ``{`` can follow, and
-        a string cannot hold the line feed between two texts; so no document spans texts, each text gives at
-        least one row, and as many rows as texts means one row from each.
+        Every text begins with ``{`` and ends with ``}``. Inside a document no ``{`` can directly follow a ``}``, and a
+        string cannot contain the line feed between two texts. So no document spans two texts, and each text gives at
+        least one row. If there are as many rows as texts, each text gave exactly one.
         """
         if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
             return None
@@ -81,7 +81,7 @@ class JsonReader:
         return [table.column(name).combine_chunks() for name in self.schema.names]
 
     def read_each(self, texts: list[str]) -> tuple[list[pa.Array], dict[int, str]]:
-        """One record after the other."""
+        """As `read`, but one record after the other."""
         values: list[list[Any]] = [[] for _ in self._members]
         problems: dict[int, str] = {}
         members = list(self._members.values())
@@ -104,7 +104,7 @@ class JsonReader:
 
 
 class _Member:
-    """How one member is read: which JSON values it takes and the Arrow type that carries them to the cast."""
+    """Reads one member: it checks the JSON value and chooses the Arrow type that carries it to the cast."""
 
     def __init__(self, name: str, kind: ColumnType) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class _Member:
             self.carried = self.written = pa.float64()
             self._take = _double
         elif kind.name == "numeric":
-            # Digits matter, and Arrow's reader would tell only those of a fixed scale.
+            # Each digit counts, and Arrow's reader keeps only those of a fixed scale.
             self.at_once = False
             self._take = _number
         elif kind.name in ("json", "jsonb"):
@@ -149,22 +149,16 @@ def _shown(value: Any) -> str:
 
 
 def _document(value: Any) -> str:
-    """The member as JSON text. A lone surrogate can be written as an escape alone, never as text of UTF-8."""
+    """The member as JSON text."""
     text = write_json(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DoesNotFitError("half a surrogate pair in a text") from error
+    require_utf8(text)
     return text
 
 
 def _text(value: Any) -> str:
     if isinstance(value, Numeral) or not isinstance(value, str):
         raise DoesNotFitError("not a text in quotes")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise DoesNotFitError("half a surrogate pair") from error
+    require_utf8(value)
     return value
 
 

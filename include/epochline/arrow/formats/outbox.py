@@ -1,4 +1,4 @@
-"""From a topic's rows to Kafka's records: key, value, headers and partition, as an outbox holds them."""
+"""Encode a topic's rows as outbox rows: key, value, headers and partition of Kafka records."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from epochline.declare.specs import AvroSpec, JsonSpec, OutboxSpec, TopicSpec
 
 
 class ValueEncoder(Protocol):
-    """How a format makes values."""
+    """Encodes the values of one format."""
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-        """One value (binary; NULL is a tombstone) per row, and per row that has none the reason."""
+        """One binary value per row (NULL is a tombstone), and the reason for each row that cannot be encoded."""
 
 
 class TopicEncoder:
@@ -40,14 +40,14 @@ class TopicEncoder:
         self._key = JsonWriter({name: self._kinds[name] for name in topic.key})
 
     def encode(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """The outbox's rows, one per row, and per row that cannot be encoded the reason; such a row is NULL.
+        """One outbox row per row, and the reason for each row that cannot be encoded. Such a row has only NULLs.
 
         Args:
-            rows: the columns of ``topic.record``, cast to their types; perhaps ``_deleted``, which makes a row a
-                tombstone: its value is NULL.
+            rows: the columns of ``topic.record``, cast to their types, and optionally ``_deleted``. A true ``_deleted``
+                makes a row a tombstone: its value is NULL.
 
         Raises:
-            SourceUnavailableError: the registry of an Avro schema does not answer; a repeat helps.
+            SourceUnavailableError: the registry of an Avro schema does not answer. A retry may help.
             SinkError: the registry refuses the schema.
         """
         problems: dict[int, str] = {}
@@ -61,7 +61,7 @@ class TopicEncoder:
         columns |= {f"order_{at}": rows.column(name) for at, name in enumerate(self._topic.order_by, 1)}
         if problems:
             bad = pa.array([row in problems for row in range(rows.num_rows)], pa.bool_())
-            columns = {name: pc.if_else(bad, pa.scalar(None, one.type), one) for name, one in columns.items()}
+            columns = {name: pc.if_else(bad, pa.scalar(None, column.type), column) for name, column in columns.items()}
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), problems
 
     def _keys(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
@@ -79,11 +79,11 @@ class TopicEncoder:
         if deleted is None:
             values, found = self._value.encode(rows)
         else:
-            # A deleted row has no value, so what its other columns hold cannot be wrong.
-            left = pc.indices_nonzero(pc.invert(deleted))
-            some, found = self._value.encode(rows.take(left))
-            values = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.binary()), pc.invert(deleted), some)
-            places = left.to_pylist()
+            # A deleted row has no value, so its other columns are not encoded.
+            kept = pc.indices_nonzero(pc.invert(deleted))
+            encoded, found = self._value.encode(rows.take(kept))
+            values = pc.replace_with_mask(pa.nulls(rows.num_rows, pa.binary()), pc.invert(deleted), encoded)
+            places = kept.to_pylist()
             found = {places[row]: reason for row, reason in found.items()}
         for row, reason in found.items():
             problems.setdefault(row, f"{self._topic}: {reason}")
@@ -94,7 +94,7 @@ class TopicEncoder:
             return pa.nulls(rows.num_rows, pa.string())
         pieces: list[pa.Array | str] = []
         for at, (header, name) in enumerate(self._topic.headers.items()):
-            # Headers repeat themselves: each value is encoded once.
+            # Headers often repeat, so each distinct value is encoded once.
             distinct = self._bytes(rows, name).dictionary_encode()
             encoded = [f'"{base64.b64encode(value).decode()}"' for value in distinct.dictionary.to_pylist()]
             values = pa.array(encoded, pa.string()).take(distinct.indices)
@@ -106,11 +106,11 @@ class TopicEncoder:
             return pa.nulls(rows.num_rows, pa.int32())
         partitions = rows.column(self._topic.partition).cast(pa.int32())
         for row in pc.indices_nonzero(pc.fill_null(pc.less(partitions, 0), False)).to_pylist():
-            problems.setdefault(row, f"{self._topic}: {self._topic.partition} is negative, which no partition is")
+            problems.setdefault(row, f"{self._topic}: {self._topic.partition} is negative; partitions count from 0")
         return partitions
 
     def _bytes(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        """A column as it is sent by itself: bytes as they are, everything else as text."""
+        """A column as a key or a header: bytes unchanged, everything else as text."""
         column, kind = rows.column(name), self._kinds[name]
         return column if kind.name == "bytea" else as_text(column, kind).cast(pa.binary())
 
@@ -134,7 +134,7 @@ def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEn
 
 
 class _ColumnValues:
-    """`Bytes` and `Text`: one column is the value."""
+    """Values of `Bytes` and `Text`: one column, as bytes."""
 
     def __init__(self, column: str) -> None:
         self._column = column

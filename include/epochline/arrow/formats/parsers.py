@@ -1,4 +1,4 @@
-"""From a declaration's ``parse`` to a function over record batches: ready-made, or the user's own."""
+"""Build the function that parses a pipeline's record batches: a ready-made one or the user's."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _TEXT = parse_type("text")
 def build_parser(pipeline: PipelineSpec) -> BatchFunction:
     """The function that parses this pipeline's source batches.
 
-    It gives one row per row, in order: the record's columns and perhaps ``_error`` and ``_skip``. Columns of the
-    ready-made parsers have the record's types already; those of a user's function are as the function gave them.
+    It returns one row per input row, in order: the record's columns and optionally ``_error`` and ``_skip``. Ready-made
+    parsers cast the columns to the record's types; a user's function may return other types.
 
     Raises:
-        DeclarationError: the function cannot be imported, or Arrow's RE2 does not take the pattern.
+        DeclarationError: the function cannot be imported, or Arrow's RE2 refuses the pattern.
     """
     parse = pipeline.parse
     if isinstance(parse, str):
-        return _checked(pipeline, parse, load_function(parse))
+        return _user_function(pipeline, parse, load_function(parse))
     if isinstance(parse, JsonSpec):
         return _JsonParser(parse)
     if isinstance(parse, AvroSpec):
@@ -43,7 +43,7 @@ def build_parser(pipeline: PipelineSpec) -> BatchFunction:
     return _BytesParser(parse)
 
 
-def _checked(pipeline: PipelineSpec, reference: str, function: BatchFunction) -> BatchFunction:
+def _user_function(pipeline: PipelineSpec, reference: str, function: BatchFunction) -> BatchFunction:
     what = f"parse {reference}"
     wanted = [name for name in pipeline.parsed_columns if pipeline.explode is None]
 
@@ -55,7 +55,8 @@ def _checked(pipeline: PipelineSpec, reference: str, function: BatchFunction) ->
     return parse
 
 
-def _parsed(names: list[str], columns: list[pa.Array], problems: dict[int, str]) -> pa.RecordBatch:
+def _with_errors(names: list[str], columns: list[pa.Array], problems: dict[int, str]) -> pa.RecordBatch:
+    """A batch of the columns and ``_error``."""
     rows = len(columns[0])
     reasons = pa.nulls(rows, pa.string())
     if problems:
@@ -66,7 +67,7 @@ def _parsed(names: list[str], columns: list[pa.Array], problems: dict[int, str])
 def _cast(
     columns: list[pa.Array], kinds: dict[str, ColumnType], problems: dict[int, str]
 ) -> tuple[list[pa.Array], dict[int, str]]:
-    """Cast every column; a row keeps the first problem it has."""
+    """Cast every column. A row keeps its first problem."""
     cast_columns = []
     for column, (name, kind) in zip(columns, kinds.items(), strict=True):
         cast = cast_column(name, column, kind)
@@ -86,7 +87,7 @@ class _AvroParser:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns, problems = self._reader.read(batch.column("value"), batch.column("key"))
         columns, problems = _cast(columns, self._kinds, problems)
-        return _parsed(list(self._kinds), columns, problems)
+        return _with_errors(list(self._kinds), columns, problems)
 
 
 class _BytesParser:
@@ -94,7 +95,7 @@ class _BytesParser:
         self._column = parse.column
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return _parsed([self._column], [batch.column("value")], {})
+        return _with_errors([self._column], [batch.column("value")], {})
 
 
 class _TextParser:
@@ -103,19 +104,19 @@ class _TextParser:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         texts = cast_column(self._column, batch.column("value"), _TEXT)
-        return _parsed([self._column], [texts.array], texts.problems)
+        return _with_errors([self._column], [texts.array], texts.problems)
 
 
 class _RegexParser:
     def __init__(self, parse: RegexSpec) -> None:
         self._kinds = {name: column_type(text) for name, text in parse.columns.items()}
-        # RE2's classes like \d are of ASCII; Python is asked only whether a group took part in the match.
+        # RE2's classes such as \d are ASCII. Python only finds out which groups took part in a match.
         self._python = re.compile(parse.pattern, re.ASCII)
         self._pattern = rf"\A(?:{_only_named_groups(parse.pattern)})\z"
         try:
             pc.extract_regex(pa.array([""]), self._pattern)
         except pa.ArrowInvalid as error:
-            raise DeclarationError(f"parse.pattern: RE2 does not take it: {error}") from error
+            raise DeclarationError(f"parse.pattern: RE2 refuses the pattern: {error}") from error
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         values = cast_column("value", batch.column("value"), _TEXT)
@@ -124,18 +125,18 @@ class _RegexParser:
         unmatched = pc.and_(matches.is_null(), values.array.is_valid())
         for row in pc.indices_nonzero(unmatched).to_pylist():
             problems[row] = "the value does not match the pattern"
-        # Flattening keeps the NULLs of rows that did not match.
+        # Flattening keeps NULLs for rows that did not match.
         groups = dict(zip((field.name for field in matches.type), matches.flatten(), strict=True))
         columns = self._absent_groups(values.array, [groups[name] for name in self._kinds])
         columns, problems = _cast(columns, self._kinds, problems)
-        return _parsed(list(self._kinds), columns, problems)
+        return _with_errors(list(self._kinds), columns, problems)
 
     def _absent_groups(self, values: pa.StringArray, groups: list[pa.Array]) -> list[pa.Array]:
-        """RE2 gives the empty text for a group that took no part in the match; that one is NULL."""
+        """Set groups that took no part in the match to NULL. RE2 gives an empty text for them."""
         empty = [pc.fill_null(pc.equal(group, ""), False) for group in groups]
         doubtful = pa.array([False] * len(values))
-        for one in empty:
-            doubtful = pc.or_(doubtful, one)
+        for column in empty:
+            doubtful = pc.or_(doubtful, column)
         rows = pc.indices_nonzero(doubtful).to_pylist()
         if not rows:
             return groups
@@ -155,7 +156,7 @@ _PATTERN_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]|\((?!\?
 
 
 def _only_named_groups(pattern: str) -> str:
-    """The pattern with groups that have no name made non-capturing: Arrow refuses them, and no one asks."""
+    """The pattern with unnamed groups made non-capturing, because Arrow refuses unnamed groups."""
     return _PATTERN_PART.sub(lambda part: "(?:" if part[0] == "(" else part[0], pattern)
 
 
@@ -171,10 +172,10 @@ class _JsonParser:
         else:
             columns, problems = self._with_tombstones(batch, values.array)
         columns, problems = _cast(columns, self._kinds, values.problems | problems)
-        return _parsed(list(self._kinds), columns, values.problems | problems)
+        return _with_errors(list(self._kinds), columns, values.problems | problems)
 
     def _with_tombstones(self, batch: pa.RecordBatch, values: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
-        """Records without a value take their columns from their keys; undecodable values stay NULL."""
+        """Read columns, for records without a value from their keys. Undecodable values stay NULL."""
         with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
         without = pc.indices_nonzero(values.is_null()).to_pylist()
         columns, found = self._reader.read(values.take(pa.array(with_value, pa.int64())))
@@ -191,7 +192,7 @@ class _JsonParser:
 
 
 def _object_text(key: bytes | None) -> str:
-    """The key if it may be a JSON object, else an empty one: a key of another shape has no columns to give."""
+    """The key if it may be a JSON object, else an empty object: other keys contain no columns."""
     try:
         text = (key or b"").decode()
     except UnicodeDecodeError:

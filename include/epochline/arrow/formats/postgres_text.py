@@ -1,4 +1,4 @@
-"""Columns as PostgreSQL shows them, in UTC; booleans as ``true`` and ``false``."""
+"""Write columns as PostgreSQL shows them in UTC, but booleans as ``true`` and ``false``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from epochline.arrow.cast.calendar import spelled_out
 from epochline.declare.columns import ColumnType
 
 _FIXED_DIGITS = {"real": 6, "double precision": 15}
-"""So many digits before the point are written out; beyond, PostgreSQL writes an exponent."""
+"""The number of digits before the point from which on PostgreSQL writes an exponent."""
 
 
 def as_text(column: pa.Array, kind: ColumnType) -> pa.Array:
-    """A column that is cast to its type, as text; NULL stays NULL.
-
-    ``json``, ``jsonb`` and ``interval`` are given as they were written, which is how they travel.
+    """A cast column as text. NULL stays NULL; ``json``, ``jsonb`` and ``interval`` stay as they were written.
 
     Args:
         column: cast by `epochline.arrow.cast.casting.cast_column`, and not ``bytea``.
@@ -42,7 +40,7 @@ def as_text(column: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def numeric_text(column: pa.Array) -> pa.Array:
-    """A ``numeric`` column digit by digit, without an exponent; such a text is a number of JSON too."""
+    """A ``numeric`` column as texts without an exponent, which are valid JSON numbers too."""
     texts = column.cast(pa.string())
     plain = pc.match_substring_regex(texts, r"^(0|-?[1-9][0-9]*|-?[1-9][0-9]*\.[0-9]+|0\.[0-9]+)$")
     return texts if pc.all(plain, min_count=0).as_py() else _each(texts, _digits)
@@ -54,7 +52,7 @@ def _each(texts: pa.StringArray, write: Callable[[str], str]) -> pa.Array:
 
 def _digits(text: str) -> str:
     value = Decimal(text)
-    # PostgreSQL's numeric knows no negative zero, and no exponent: 1e2 is 100 there.
+    # PostgreSQL's numeric has no negative zero and no exponent: it shows 1e2 as 100.
     return format(abs(value) if value.is_zero() else value, "f")
 
 
@@ -102,7 +100,7 @@ def _cidr(text: str) -> str:
 
 def _address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     value = int(address)
-    # PostgreSQL writes the end of an embedded IPv4 address with dots, Python only since 3.13 and not of all of them.
+    # PostgreSQL writes an embedded IPv4 address with dots. Python does so since 3.13, and not for all addresses.
     embedded = isinstance(address, ipaddress.IPv6Address) and (1 << 16 <= value < 1 << 32 or value >> 32 == 0xFFFF)
     if embedded:
         return f"::{'ffff:' if value >> 32 else ''}{ipaddress.IPv4Address(value & 0xFFFFFFFF)}"

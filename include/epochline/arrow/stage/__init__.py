@@ -1,1 +1,1 @@
-"""Turn parsed batches into the rows and bytes that staging takes."""
+"""Turn parsed batches into rows and bytes for staging tables."""

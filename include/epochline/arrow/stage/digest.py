@@ -1,7 +1,7 @@
 """The source digest: an order-free sum of record hashes, equal on every machine and in every process.
 
-It tells whether two tries of a part read the same records (protocol, "pre_commit"). It guards against
-accidents, not against somebody who wants two records to collide.
+It shows whether two tries of a part read the same records (INV-3). It detects accidents, but it is not
+cryptographic: records can be made to collide.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Hashes = npt.NDArray[np.uint64]
 _MULTIPLIER = np.uint64(0xFF51AFD7ED558CCD)
 _SHIFT = np.uint64(32)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
-# Rows up to this many bytes are hashed word by word over all rows at once; the few longer ones one by one,
-# since a single value of 10 MB would make a million rounds of the loop.
+# Rows up to this many bytes are hashed word by word, all rows at once. Longer ones are hashed one by one, because a
+# value of 10 MB would take a million rounds of the loop.
 _SHORT = 1024
 _TAIL = np.array([2 ** (8 * n) - 1 for n in range(9)], dtype=np.uint64)
 _WORD = "<u8"
 
 if sys.byteorder != "little":  # pragma: no cover
-    raise ImportError("the digest reads words in little-endian order; this machine's is another")
+    raise ImportError("the digest needs a little-endian machine")
 
 
 def _fold(state: Hashes, word: Hashes) -> Hashes:

@@ -1,4 +1,4 @@
-"""From record batches to the bytes of COPY. One place decides between its binary and its text format."""
+"""Encode record batches for COPY, in its binary or its text format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from epochline.errors import EpochlineError
 class CopyEncoder:
     """Encodes the batches of one staging table for ``COPY … FROM STDIN``.
 
-    Binary where every column's type has an exact binary encoder, else text, in which the server parses each
-    value. Batches must be cast already (`epochline.arrow.cast.casting`): here nothing is checked but the schema.
+    The format is binary if every column's type has an exact binary encoder, else text, which the server parses.
+    Batches must be cast (`epochline.arrow.cast.casting`); this class checks only their schema.
 
     Args:
         columns: names and PostgreSQL types of the staging table, in order.
@@ -33,13 +33,13 @@ class CopyEncoder:
 
     @property
     def copy_options(self) -> str:
-        """What stands in the parentheses of ``COPY … FROM STDIN WITH (…)``."""
+        """The options of ``COPY … FROM STDIN WITH (…)``."""
         if self.carrier is Carrier.BINARY:
             return "FORMAT binary, ENCODING 'UTF8'"
         return "FORMAT csv, ENCODING 'UTF8'"
 
     def begin(self) -> bytes:
-        """What comes before the first batch. Begins anew if called again."""
+        """The bytes before the first batch. Calling it again starts over."""
         if self.carrier is Carrier.TEXT:
             return b""
         self._binary = ArrowToPostgresBinaryEncoder(self._schema)
@@ -50,11 +50,11 @@ class CopyEncoder:
         """The rows of a batch.
 
         Raises:
-            EpochlineError: the batch has not the columns of the staging table.
+            EpochlineError: the batch does not have the staging table's columns, or `begin` was not called.
         """
         if not batch.schema.equals(self._schema):
             raise EpochlineError(
-                f"a batch of ({batch.schema.to_string()}) was to be copied into ({self._schema.to_string()})"
+                f"a batch with schema ({batch.schema.to_string()}) does not match ({self._schema.to_string()})"
             )
         if batch.num_rows == 0:
             return b""
@@ -66,7 +66,7 @@ class CopyEncoder:
         return rows
 
     def end(self) -> bytes:
-        """What comes after the last batch."""
+        """The bytes after the last batch."""
         if self._binary is None:
             return b""
         trailer: bytes = self._binary.finish()
@@ -74,12 +74,12 @@ class CopyEncoder:
         return trailer
 
 
-# Every text is quoted and NULL is not, so that COPY tells NULL from the empty text.
+# Texts are quoted and NULL is not, so that COPY distinguishes NULL from an empty text.
 _CSV = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed", batch_size=65536)
 
 
 def csv_rows(batch: pa.RecordBatch) -> bytes:
-    """The rows of a batch as COPY reads them with ``FORMAT csv``; a batch without rows gives nothing."""
+    """The rows of a batch for COPY with ``FORMAT csv``; a batch without rows gives no bytes."""
     columns = [_readable(column) for column in batch.columns]
     sink = pa.BufferOutputStream()
     pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _CSV)
@@ -88,7 +88,7 @@ def csv_rows(batch: pa.RecordBatch) -> bytes:
 
 
 def _readable(column: pa.Array) -> pa.Array:
-    """The column as Arrow writes it and PostgreSQL reads it."""
+    """The column in a form that Arrow writes and PostgreSQL reads."""
     if pa.types.is_binary(column.type):
         return hexadecimal(column)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):

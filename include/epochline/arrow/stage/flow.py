@@ -1,4 +1,4 @@
-"""From source batches to staged rows: parse, cast, share out to the sinks, set bad records aside, count."""
+"""Process source batches: parse and cast records, make each sink's rows, quarantine bad records, count."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Counts = dict[tuple[str, int], PartitionCounts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """What became of one source batch: rows per sink, quarantined records, and counts per Kafka partition."""
+    """The result of one source batch: rows per sink, quarantined records, and counts per Kafka partition."""
 
     rows: Mapping[str, pa.RecordBatch]
     quarantine: pa.RecordBatch
@@ -45,27 +45,27 @@ class Processed:
 
 @dataclass(slots=True)
 class _Parsed:
-    """Parsed rows of the records that are good so far, and what is known of the others."""
+    """Parsed rows of the records that are good so far, and which records are bad or skipped."""
 
     rows: pa.RecordBatch
     record: npt.NDArray[np.int64]
     """Per row, the index of its record in the source batch."""
     reasons: dict[int, str]
-    """Per bad record its reason; the first one found stays."""
-    skipped: int
+    """The reason per bad record; the first one found is kept."""
     skip: npt.NDArray[np.bool_]
+    """Per record of the source batch, whether it is skipped."""
 
 
 class BatchFlow:
-    """Takes source batches of one pipeline to rows of its staging tables.
+    """Turns source batches of one pipeline into rows of its staging tables.
 
-    A record is passed, skipped or quarantined, as a whole: a record that one sink cannot take is in none.
-    Batches are processed one by one and nothing is kept between them.
+    A record is passed, skipped or quarantined as a whole: if one sink refuses it, no sink gets it. No state is kept
+    between batches.
 
     Args:
-        pipeline: what is told of the declaration.
-        tables: what the attempt's rows go to; the quarantine may be among them.
-        refused: records that a target refused before, and that are bad for that reason.
+        pipeline: the resolved declaration.
+        tables: the attempt's staging tables, which may include the quarantine.
+        refused: records that a target refused earlier, with the reasons. They count as bad.
     """
 
     def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable], refused: Refused = NONE_REFUSED) -> None:
@@ -80,29 +80,29 @@ class BatchFlow:
             isinstance(sink, TableSpec) and sink.on_tombstone == "quarantine" for sink in pipeline.sinks
         )
 
-    def setting_aside(self, refused: Refused) -> BatchFlow:
-        """The same flow for another epoch's refused records."""
+    def with_refused(self, refused: Refused) -> BatchFlow:
+        """A copy of this flow with other refused records, for another epoch."""
         other = copy(self)
         other._refused = refused
         return other
 
     def process(self, batch: pa.RecordBatch) -> Processed:
-        """Rows for every sink, the quarantine's rows and the counts of one source batch.
+        """The rows of every sink, the quarantine's rows and the counts of one source batch.
 
         Raises:
-            BadRecordError: a record is bad and the pipeline's policy is ``fail``; it names the first.
-            EpochlineError: the parse or a select broke its contract; nothing of the batch may be used.
+            BadRecordError: a record is bad and the pipeline's policy is ``fail``. It names the first bad record.
+            EpochlineError: the parse or a select broke its contract.
         """
         source = source_batch(batch)
-        parsed = self._parsed(source)
+        parsed = self._parse_records(source)
         built: dict[str, tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = {}
         good = len(parsed.reasons)
         for name, sink in self._sinks.items():
-            rows, problems, left = sink.build(parsed.rows)
+            rows, problems, kept = sink.build(parsed.rows)
             for row, reason in problems.items():
                 parsed.reasons.setdefault(int(parsed.record[row]), reason)
-            built[name] = (rows, parsed.record if left is None else parsed.record[np.asarray(left)])
-        self._refuse(source, parsed.reasons)
+            built[name] = (rows, parsed.record if kept is None else parsed.record[np.asarray(kept)])
+        self._fail_if_declared(source, parsed.reasons)
         found_more = len(parsed.reasons) > good
         return Processed(
             rows={
@@ -116,22 +116,22 @@ class BatchFlow:
     def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, Counts]:
         """For a pipeline with a ``transform``: parsed rows, the quarantine's rows and the counts.
 
-        The rows have `parsed_schema`. A tombstone that a sink wants quarantined is quarantined here, since a
-        transform's rows belong to no record any more.
+        The rows have `parsed_schema`. If a sink quarantines tombstones, they are quarantined here, because a
+        transform's rows no longer belong to records.
 
         Raises:
             BadRecordError: a record is bad and the pipeline's policy is ``fail``.
             EpochlineError: the parse broke its contract.
         """
         source = source_batch(batch)
-        parsed = self._parsed(source)
+        parsed = self._parse_records(source)
         rows = parsed.rows
         if self._quarantines_tombstones and rows.column(TOMBSTONE).true_count:
             for row in pc.indices_nonzero(rows.column(TOMBSTONE)).to_pylist():
                 record = int(parsed.record[row])
                 parsed.reasons[record] = "the record has no value, and tombstones are quarantined"
             rows = _without(rows, parsed.record, parsed.reasons)
-        self._refuse(source, parsed.reasons)
+        self._fail_if_declared(source, parsed.reasons)
         counts = _counts(source, parsed)
         if self._pipeline.event_time is not None:
             for place, newest in _newest_times(rows, self._pipeline.event_time).items():
@@ -140,12 +140,12 @@ class BatchFlow:
 
     @property
     def transformed(self) -> bool:
-        """Whether the pipeline has a ``transform``, and `parse_only` is what its records go through."""
+        """Whether the pipeline has a ``transform``. Use `parse_only` then."""
         return self._pipeline.is_transformed
 
     @property
     def parsed_schema(self) -> pa.Schema:
-        """Schema of the rows that `parse_only` gives: the record, its lineage and ``_tombstone``."""
+        """The schema of the rows of `parse_only`: the record, its lineage and ``_tombstone``."""
         columns = dict(self._pipeline.parsed_columns) | STAGED_LINEAGE | {TOMBSTONE: "boolean"}
         return record_schema(columns)
 
@@ -153,7 +153,7 @@ class BatchFlow:
         """Cast a transform's rows to the staging columns; see `epochline.arrow.stage.rows.cast_rows`."""
         return cast_rows(staged, sink, batch)
 
-    def _parsed(self, source: pa.RecordBatch) -> _Parsed:
+    def _parse_records(self, source: pa.RecordBatch) -> _Parsed:
         what = f"parse of {self._pipeline.name}"
         given = self._parse(source)
         reasons, skipped = marks(what, given)
@@ -185,7 +185,7 @@ class BatchFlow:
                 reasons.setdefault(int(record[row]), reason)
         for name in self._pipeline.required:
             for row in pc.indices_nonzero(columns[name].is_null()).to_pylist():
-                reasons.setdefault(int(record[row]), f"{name} is NULL, so that the record belongs to no window")
+                reasons.setdefault(int(record[row]), f"{name} is NULL, so the record belongs to no window")
         whole = len(record) == source.num_rows and self._pipeline.explode is None
         for name in ("topic", "partition", "offset"):
             column = source.column(name)
@@ -193,21 +193,21 @@ class BatchFlow:
         columns["_row"] = numbers
         columns[TOMBSTONE] = tombstones if whole else tombstones.take(pa.array(record))
         rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        parsed = _Parsed(rows=rows, record=record, reasons=reasons, skipped=len(skipped), skip=skip)
+        parsed = _Parsed(rows=rows, record=record, reasons=reasons, skip=skip)
         if reasons:
             keep = ~np.isin(record, list(reasons))
             parsed.rows, parsed.record = rows.filter(pa.array(keep)), record[keep]
         return parsed
 
     def _refused_rows(self, source: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-        """Of the records that a target refused before, those in a batch."""
+        """Row and reason of each record in a batch that a target refused earlier."""
         for (topic, partition), offsets in self._refused.items():
             here = pc.and_(pc.equal(source.column("topic"), topic), pc.equal(source.column("partition"), partition))
             refused = pc.and_(here, pc.is_in(source.column("offset"), pa.array(list(offsets), pa.int64())))
             for row in pc.indices_nonzero(refused).to_pylist():
                 yield row, offsets[source.column("offset")[row].as_py()]
 
-    def _refuse(self, source: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
+    def _fail_if_declared(self, source: pa.RecordBatch, reasons: Mapping[int, str]) -> None:
         if not reasons or self._pipeline.bad_records == "quarantine":
             return
         row = min(reasons)
@@ -230,7 +230,7 @@ def _newest_times(rows: pa.RecordBatch, column: str) -> dict[tuple[str, int], da
     """The newest event time per topic and partition."""
     table = pa.table({"topic": rows["_topic"], "partition": rows["_partition"], "time": rows[column]})
     newest = table.group_by(["topic", "partition"]).aggregate([("time", "max")])
-    return {(one["topic"], one["partition"]): one["time_max"] for one in newest.to_pylist()}
+    return {(row["topic"], row["partition"]): row["time_max"] for row in newest.to_pylist()}
 
 
 def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mapping[int, str]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Rows of the quarantine: the record as it came, and why it was set aside."""
+"""Make the quarantine's rows: the unchanged record, and the reason."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from epochline.arrow.cast.types import record_schema
 from epochline.declare.columns import QUARANTINE_COLUMNS
 
 _SCHEMA = record_schema(QUARANTINE_COLUMNS)
-# The quarantine's headers become jsonb, which has no place for NUL.
-_NUL_SHOWN = "\N{SYMBOL FOR NULL}"
+# The quarantine stores headers as jsonb, which cannot hold NUL.
+_NUL_REPLACEMENT = "\N{SYMBOL FOR NULL}"
 
 
 def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
@@ -23,7 +23,7 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
 
     Args:
         source: the source batch (`epochline.arrow.cast.source.source_batch`).
-        reasons: per row that is quarantined, why.
+        reasons: the reason per quarantined row.
     """
     rows = sorted(reasons)
     taken = source.take(pa.array(rows, pa.int64()))
@@ -36,15 +36,15 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
 def _header_texts(headers: pa.ListArray) -> list[str | None]:
     if headers.null_count == len(headers):
         return [None] * len(headers)
-    # As bytes: a header's name need not be valid UTF-8, and Arrow would raise when it meets one that is not.
+    # As bytes, because the name of a header may be invalid UTF-8, on which Arrow raises.
     raw = headers.cast(pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])))
-    return [None if one is None else _header_text(one) for one in raw.to_pylist()]
+    return [None if pairs is None else _header_text(pairs) for pairs in raw.to_pylist()]
 
 
 def _header_text(headers: list[dict[str, Any]]) -> str:
     pairs = []
     for header in headers:
-        name = (header["key"] or b"").decode("utf-8", "replace").replace("\0", _NUL_SHOWN)
+        name = (header["key"] or b"").decode("utf-8", "replace").replace("\0", _NUL_REPLACEMENT)
         value = header["value"]
         pairs.append([name, None if value is None else base64.b64encode(value).decode()])
     return json.dumps(pairs, ensure_ascii=False)

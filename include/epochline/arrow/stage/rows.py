@@ -1,4 +1,4 @@
-"""From parsed rows to the rows of one sink's staging table (protocol, "What a sink mode means")."""
+"""Make the rows of one sink's staging table from parsed rows or from a transform's rows."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from epochline.errors import EpochlineError
 from epochline.protocol.staging import StagedTable
 
 TOMBSTONE = "_tombstone"
-"""Boolean column of parsed rows: the record had no value."""
+"""Boolean column of parsed rows: whether the record had no value."""
 
 
 class ValueDoesNotFitError(EpochlineError):
-    """A value of a transform's rows does not fit its column. There is no record to quarantine: the epoch fails."""
+    """A value of a transform's rows does not fit its column. No record can be quarantined for it: the epoch fails."""
 
 
 class RowBuilder:
     """Makes the staging rows of one sink.
 
     Args:
-        sink: what is told of the sink.
+        sink: the resolved declaration of the sink.
         staged: its staging table.
-        record: columns and types of the parsed record, which the rows that `build` gets are cast to already.
+        record: columns and types of the parsed record. The rows for `build` must be cast to them.
     """
 
     def __init__(self, sink: TableSpec, staged: StagedTable, record: Mapping[str, str]) -> None:
@@ -51,12 +51,16 @@ class RowBuilder:
         """The staging rows of parsed rows.
 
         Args:
-            rows: the record's columns (cast), whatever else the parse gave, lineage and `TOMBSTONE`. A true
-                ``_deleted`` deletes the row's key from an upsert target, whatever is declared for tombstones.
+            rows: the record's cast columns, other columns of the parse, lineage and `TOMBSTONE`. A true ``_deleted``
+                deletes the row's key from an upsert target, whatever the sink declares for tombstones.
 
         Returns:
-            The staging rows; per row of ``rows`` that cannot be one, the reason; and which rows of ``rows`` they
-            are where some are left out, else None.
+            The staging rows; the reason for each row of ``rows`` that cannot be staged; and the indices of the staged
+            rows in ``rows``, or None if no row was left out.
+
+        Raises:
+            BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
+            ColumnMismatchError: a column is missing, or its type cannot be cast.
         """
         problems: dict[int, str] = {}
         chosen = rows
@@ -83,29 +87,29 @@ class RowBuilder:
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
         if ignored is None:
             return batch, problems, None
-        left = pc.indices_nonzero(pc.invert(ignored))
-        kept = set(left.to_pylist())
-        return batch.take(left), {row: why for row, why in problems.items() if row in kept}, left
+        kept = pc.indices_nonzero(pc.invert(ignored))
+        rows_kept = set(kept.to_pylist())
+        return batch.take(kept), {row: why for row, why in problems.items() if row in rows_kept}, kept
 
     def _cast(self, name: str, column: pa.Array, problems: dict[int, str]) -> pa.Array:
         kind = self._kinds[name]
         if self._select is None and self._record.get(name) == str(kind):
-            array = column  # cast and checked already, as the record's column
+            array = column  # already cast and checked as a column of the record
         else:
             cast = cast_column(name, column, kind)
             for row, reason in cast.problems.items():
                 problems.setdefault(row, f"{self._sink}: {reason}")
             array = cast.array
-        return _no_null_measure(self._sink, name, array)
+        return _fill_measure(self._sink, name, array)
 
     def _deleted(self, rows: pa.RecordBatch, on_tombstone: str | None) -> pa.Array | None:
-        """Which rows delete their key; None where none does, or the sink knows no deletions."""
+        """Which rows delete their key, or None if no row does or the sink has no deletions."""
         if self._sink.mode != "upsert":
             return None
         deleted = rows.column(TOMBSTONE) if on_tombstone == "delete" else None
-        said = said_deleted(rows)
-        if said is not None:
-            deleted = said if deleted is None else pc.or_(deleted, said)
+        by_parse = deleted_by_parse(rows)
+        if by_parse is not None:
+            deleted = by_parse if deleted is None else pc.or_(deleted, by_parse)
         return deleted if deleted is not None and deleted.true_count else None
 
     def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], deleted: pa.Array | None) -> None:
@@ -125,7 +129,7 @@ class RowBuilder:
             problems.setdefault(row, f"{self._sink}: {_long_key(self._sink, size)}")
         for staged, name in self._orders.items():
             if staged in columns:
-                # Compared with a NULL nothing is newer: such a row, or deletion, would be lost without a word.
+                # No value is newer than NULL, so such a row or deletion would be lost silently (INV-9).
                 for row in null_rows(columns[staged]):
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, by which the newest row is chosen")
         for name in self._not_null:
@@ -134,26 +138,26 @@ class RowBuilder:
                     problems.setdefault(row, f"{self._sink}: NULL in {name}, which the table declares NOT NULL")
 
 
-def said_deleted(rows: pa.RecordBatch) -> pa.Array | None:
-    """Which rows the parse calls deleted; None where it says nothing of it.
+def deleted_by_parse(rows: pa.RecordBatch) -> pa.Array | None:
+    """Which rows the parse marked with ``_deleted``, or None if it has no such column.
 
     Raises:
-        BatchContractError: it says so otherwise than by a boolean.
+        BatchContractError: ``_deleted`` is not boolean.
     """
     if DELETED not in rows.schema.names:
         return None
-    said = rows.column(DELETED)
-    if not (pa.types.is_boolean(said.type) or pa.types.is_null(said.type)):
-        raise BatchContractError(f"the parse gave {DELETED} of type {said.type}; it must be boolean")
-    return pc.fill_null(said.cast(pa.bool_()), False)
+    column = rows.column(DELETED)
+    if not (pa.types.is_boolean(column.type) or pa.types.is_null(column.type)):
+        raise BatchContractError(f"the parse returned {DELETED} with type {column.type}; it must be boolean")
+    return pc.fill_null(column.cast(pa.bool_()), False)
 
 
 def _long_key(sink: TableSpec, size: int) -> str:
     return f"the key ({', '.join(sink.key)}) has {size} bytes, more than an index of PostgreSQL takes ({KEY_BYTES})"
 
 
-def _no_null_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
-    """A measure that is NULL adds nothing; left NULL it would turn the whole sum into NULL."""
+def _fill_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
+    """Replace NULL by 0 in a measure, because one NULL would make the whole sum NULL."""
     if name in sink.measures and column.null_count:
         return pc.fill_null(column, pa.scalar(0).cast(column.type))
     return column
@@ -162,11 +166,11 @@ def _no_null_measure(sink: TableSpec, name: str, column: pa.Array) -> pa.Array:
 def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Cast a batch of a transform's DataFrame to the staging columns.
 
-    Columns are taken by name. An upsert's order columns come from the columns of ``order_by``; ``_deleted`` from a
-    column of that name, else from ``_tombstone`` as the sink declares it, else it is false.
+    Columns are matched by name. An upsert's order columns come from the columns of ``order_by``. ``_deleted`` comes
+    from a column of that name, else from ``_tombstone`` as the sink declares, else it is false.
 
     Raises:
-        ColumnMismatchError: a column is missing or of an impossible type.
+        ColumnMismatchError: a column is missing, or its type cannot be cast.
         ValueDoesNotFitError: a value does not fit; the message names the column.
     """
     if TOMBSTONE in batch.schema.names and sink.on_tombstone == "ignore":
@@ -195,7 +199,7 @@ def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa
         if (name in sink.key or name in orders) and cast.array.null_count:
             role = "the key" if name in sink.key else "order_by"
             raise ValueDoesNotFitError(f"{sink}: NULL in {source}, a column of {role}; the epoch fails")
-        columns.append(_no_null_measure(sink, name, cast.array))
+        columns.append(_fill_measure(sink, name, cast.array))
     rows = pa.RecordBatch.from_arrays(columns, schema=record_schema(staged.columns))
     for row, size in too_long([rows.column(name) for name in sink.key]).items():
         raise ValueDoesNotFitError(f"{sink}: {_long_key(sink, size)}; the epoch fails{_position(batch, row)}")

@@ -1,4 +1,4 @@
-"""Summing the rows of an ``add`` sink before they are staged, so that a busy key is one row per part."""
+"""Sum the rows of an ``add`` sink before staging, so that a frequent key gives one row per part."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Key = tuple[Any, ...]
 class PartialSums:
     """Partial sums per key of one part.
 
-    What comes out, and in which order, follows from the rows that went in and their order: sums are given up
-    when a new key finds ``max_keys`` of them held, never for memory or time, and wherever batches begin or
-    end. A second try of the part therefore stages as many rows.
+    The output depends only on the rows and their order. Sums are flushed when a new key arrives while ``max_keys`` keys
+    are held, and never because of memory, time or the limits of batches. So a second try of the part stages the same
+    number of rows.
 
-    A sum that its column cannot hold is not lost: the sum so far is given up as a row of its own and a new one
-    begun. Whether the total fits is for the commit to find.
+    If a sum would exceed its column's type, the sum so far is flushed as one row and a new sum begins. The commit finds
+    out whether the total fits.
 
     Args:
         staged: the sink's staging table.
         sink: of mode ``add``.
-        max_keys: so many keys are held at most.
+        max_keys: the maximum number of keys held.
     """
 
     def __init__(self, staged: StagedTable, sink: TableSpec, max_keys: int = 100_000) -> None:
@@ -38,21 +38,21 @@ class PartialSums:
         }
         self._max_keys = max_keys
         self._sums: dict[Key, list[Any]] = {}
-        self._given_up: list[tuple[Key, list[Any]]] = []
+        self._flushed: list[tuple[Key, list[Any]]] = []
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take in rows, cast to the staging columns; gives the sums that were given up, if any."""
+        """Add rows that are cast to the staging columns. Returns the flushed sums, or None."""
         while batch.num_rows:
-            batch = self._take(batch)
-        return self._given()
+            batch = self._add_some(batch)
+        return self._take_flushed()
 
     def flush(self) -> pa.RecordBatch | None:
-        """Give up every sum that is held; None if there is none."""
-        self._give_up_all()
-        return self._given()
+        """Flush all sums. Returns them, or None if there are none."""
+        self._flush_all()
+        return self._take_flushed()
 
-    def _take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take in rows up to the one whose key finds no room; what is left of the batch."""
+    def _add_some(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add rows up to the first one whose key exceeds ``max_keys``. Returns the rest of the batch."""
         groups = self._grouped(batch)
         if groups is None:
             groups = self._single_rows(batch)
@@ -63,19 +63,19 @@ class PartialSums:
             if len(self._sums) + len(fresh) < self._max_keys:
                 fresh.add(key)
             elif row == 0:
-                self._give_up_all()
+                self._flush_all()
                 return batch
             else:
-                self._take(batch.slice(0, row))
+                self._add_some(batch.slice(0, row))
                 return batch.slice(row)
         for key, values, _ in groups:
             self._merge(key, values)
         return batch.slice(batch.num_rows)
 
     def _grouped(self, batch: pa.RecordBatch) -> list[tuple[Key, list[Any], int]] | None:
-        """Per key of the batch, in the order of first rows: key, sums and first row; None where Arrow cannot.
+        """Key, sums and first row of each key of the batch, in the order of first rows.
 
-        A sum over the batch that its column cannot hold is such a case.
+        Returns None if Arrow cannot sum the batch, or if a sum over the batch exceeds its column's type.
         """
         columns = {name: _hashable(batch.column(name)) for name in self._keys}
         for name, measure in self._measures.items():
@@ -114,17 +114,17 @@ class PartialSums:
         if all(m.holds(value) for m, value in zip(measures, sums, strict=True)):
             self._sums[key] = sums
         else:
-            self._given_up.append((key, held))
+            self._flushed.append((key, held))
             self._sums[key] = values
 
-    def _give_up_all(self) -> None:
-        self._given_up += self._sums.items()
+    def _flush_all(self) -> None:
+        self._flushed += self._sums.items()
         self._sums = {}
 
-    def _given(self) -> pa.RecordBatch | None:
-        if not self._given_up:
+    def _take_flushed(self) -> pa.RecordBatch | None:
+        if not self._flushed:
             return None
-        rows, self._given_up = self._given_up, []
+        rows, self._flushed = self._flushed, []
         keys = {name: [key[at] for key, _ in rows] for at, name in enumerate(self._keys)}
         sums = {name: [values[at] for _, values in rows] for at, name in enumerate(self._measures)}
         columns = []
@@ -137,7 +137,7 @@ class PartialSums:
 
 
 def _hashable_type(kind: pa.DataType) -> pa.DataType:
-    """Python has no dates beyond the year 9999, so what counts days or microseconds is held as integers."""
+    """An integer type for dates and times, because Python has no dates after the year 9999; else the type itself."""
     if pa.types.is_date(kind):
         return pa.int32()
     return pa.int64() if pa.types.is_temporal(kind) else kind

@@ -1,4 +1,4 @@
-"""From parsed rows, or a transform's, to the rows of a topic's outbox."""
+"""Make outbox rows from parsed rows or from a transform's rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_type, record_schema
 from epochline.arrow.formats.outbox import TopicEncoder
-from epochline.arrow.stage.rows import TOMBSTONE, ValueDoesNotFitError, said_deleted
+from epochline.arrow.stage.rows import TOMBSTONE, ValueDoesNotFitError, deleted_by_parse
 from epochline.declare.columns import DELETED, STAGED_LINEAGE, STAGED_PLACE
 from epochline.declare.functions import load_function
 from epochline.declare.specs import OutboxSpec
@@ -20,27 +20,27 @@ from epochline.protocol.staging import StagedTable
 
 
 class TopicRows:
-    """Makes the outbox's rows of one topic; a record without a value stays one, a deleted row becomes one.
+    """Makes the outbox rows of one topic. Tombstones and deleted rows become records without a value.
 
     Args:
         outbox: of the topic.
-        staged: its staging table.
+        staged: the topic's staging table.
     """
 
     def __init__(self, outbox: OutboxSpec, staged: StagedTable) -> None:
         self._topic = outbox.topic
-        # STAGED_PLACE is added where the rows are staged.
+        # Staging adds the columns of STAGED_PLACE.
         self._schema = record_schema({name: kind for name, kind in staged.columns.items() if name not in STAGED_PLACE})
         self._kinds = {name: column_type(text) for name, text in outbox.topic.record.items()}
         self._encoder = TopicEncoder(outbox)
         self._select: BatchFunction | None = load_function(outbox.topic.select) if outbox.topic.select else None
 
     def build(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str], pa.Array | None]:
-        """The outbox's rows of parsed rows, and per row that cannot be sent the reason; no row is left out.
+        """The outbox rows of parsed rows, and the reason for each row that cannot be sent. No row is left out.
 
         Args:
-            rows: the record's columns (cast), whatever else the parse gave, lineage and ``_tombstone``. A true
-                ``_deleted`` makes a record without a value, with its key.
+            rows: the record's cast columns, other columns of the parse, lineage and ``_tombstone``. A true
+                ``_deleted`` makes a record with its key and without a value.
 
         Raises:
             BatchContractError: ``_deleted`` is not boolean, or a select broke its contract.
@@ -51,32 +51,34 @@ class TopicRows:
             what = f"select {self._topic.select} of {self._topic}"
             chosen = call(what, self._select, rows)
         tombstones = rows.column(TOMBSTONE)
-        said = said_deleted(rows)
-        deleted = tombstones if said is None else pc.or_(tombstones, said)
-        made, problems = self._made(what, chosen, deleted if deleted.true_count else None)
-        columns = {name: made.column(name) for name in made.schema.names}
+        by_parse = deleted_by_parse(rows)
+        deleted = tombstones if by_parse is None else pc.or_(tombstones, by_parse)
+        encoded, problems = self._encode(what, chosen, deleted if deleted.true_count else None)
+        columns = {name: encoded.column(name) for name in encoded.schema.names}
         columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
         return self._batch(columns), problems, None
 
     def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The outbox's rows of a transform's; a true ``_deleted`` makes a record without a value.
+        """The outbox rows of a transform's rows. A true ``_deleted`` makes a record without a value.
 
         Raises:
-            ValueDoesNotFitError: a value does not fit its column or cannot be sent.
+            ValueDoesNotFitError: a value does not fit its column, or cannot be sent.
             ColumnMismatchError: a column is missing.
         """
         deleted = batch.column(DELETED) if DELETED in batch.schema.names else None
-        made, problems = self._made(f"the transform of {self._topic}", batch, deleted)
+        encoded, problems = self._encode(f"the transform of {self._topic}", batch, deleted)
         if problems:
             reason = without_values(problems[min(problems)])
             raise ValueDoesNotFitError(
                 f"{self._topic}: {reason}. After a transform a row has no record to quarantine, so the epoch fails"
             )
-        columns = {name: made.column(name) for name in made.schema.names}
+        columns = {name: encoded.column(name) for name in encoded.schema.names}
         columns |= {name: batch.column(name) for name in self._schema.names if name in STAGED_LINEAGE}
         return self._batch(columns)
 
-    def _made(self, what: str, rows: pa.RecordBatch, deleted: pa.Array | None) -> tuple[pa.RecordBatch, dict[int, str]]:
+    def _encode(
+        self, what: str, rows: pa.RecordBatch, deleted: pa.Array | None
+    ) -> tuple[pa.RecordBatch, dict[int, str]]:
         require_columns(what, rows, self._kinds)
         columns: dict[str, pa.Array] = {}
         problems: dict[int, str] = {}
@@ -88,8 +90,8 @@ class TopicRows:
         if deleted is not None:
             columns[DELETED] = pc.fill_null(deleted.cast(pa.bool_()), False)
         batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-        made, found = self._encoder.encode(batch)
-        return made, found | problems
+        encoded, found = self._encoder.encode(batch)
+        return encoded, found | problems
 
     def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
@@ -97,6 +99,6 @@ class TopicRows:
         )
 
 
-def taken_columns(outbox: OutboxSpec) -> list[str]:
-    """Columns that a topic takes from a transform's DataFrame."""
+def needed_columns(outbox: OutboxSpec) -> list[str]:
+    """The columns that a topic needs of a transform's DataFrame."""
     return [*outbox.topic.record, *(() if outbox.aggregated else STAGED_LINEAGE)]

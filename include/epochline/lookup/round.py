@@ -1,4 +1,4 @@
-"""One round of look-ups: threads that ask, a caller that waits for each answer until its deadline and no longer."""
+"""One round of look-ups: threads fetch the values, and the caller waits for each answer until its deadline."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Generic[K, V]):
-    """What became of one look-up.
+    """The result of one look-up.
 
     Args:
         position: of the key among the keys, from 0.
         key: that was looked up.
-        outcome: how it ended.
-        value: what was found; of one that timed out, what ``on_timeout`` gave for it.
-        error: of one that failed. Its text may show the key, or where the store is.
+        outcome: how the look-up ended.
+        value: what was found; after a time-out, what ``on_timeout`` returned.
+        error: why the look-up failed. Its text may contain the key or the store's address.
     """
 
     position: int
@@ -49,8 +49,8 @@ class Answer(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms(Generic[K, V, C]):
-    """What is asked, and how; see `epochline.lookup.Lookup`."""
+class RoundSettings(Generic[K, V, C]):
+    """What a round needs of the arguments of `epochline.lookup.Lookup`."""
 
     fetch: Callable[[C, K], V]
     concurrency: int
@@ -61,29 +61,29 @@ class Terms(Generic[K, V, C]):
 
 
 class _Unreachable(Exception):  # noqa: N818 - never raised
-    """No connection could be opened, which is no key's fault; the cause says why."""
+    """No connection could be opened, whatever the key. The cause holds the reason."""
 
 
 class _Request(Generic[K, V, C]):
-    """One look-up on its way. Whoever settles it first, its thread or the deadline, decides what became of it."""
+    """One look-up in progress. Either its thread or its deadline settles it, whichever comes first."""
 
     def __init__(self, position: int, key: K, deadline: float) -> None:
         self.position, self.key, self.deadline = position, key, deadline
         self.answer: Answer[K, V] | None = None
         self.connection: C | None = None
-        """The connection that is busy with it, or was when it was settled."""
+        """The connection that runs the look-up, or ran it when the request was settled."""
         self._lock = threading.Lock()
 
     def settle(self, outcome: Outcome, value: V | None = None, error: Exception | None = None) -> bool:
-        """Write down the outcome; False where there is one already."""
+        """Set the answer. Returns False if the request is settled already."""
         with self._lock:
             if self.answer is not None:
                 return False
             self.answer = Answer(position=self.position, key=self.key, outcome=outcome, value=value, error=error)
             return True
 
-    def uses(self, connection: C) -> bool:
-        """Note which connection will be busy with it; False where nobody waits for it any more."""
+    def start_on(self, connection: C) -> bool:
+        """Note the connection that will run the look-up. Returns False if the request is settled already."""
         with self._lock:
             if self.answer is None:
                 self.connection = connection
@@ -91,55 +91,54 @@ class _Request(Generic[K, V, C]):
 
 
 class Round(Generic[K, V, C]):
-    """Answers to some keys. A thread that is not back in time is left to itself, and another takes its place."""
+    """Looks up some keys. A thread that misses its deadline is abandoned, and another one takes its place."""
 
-    def __init__(self, terms: Terms[K, V, C], pool: Pool[C]) -> None:
-        self._terms, self._pool = terms, pool
+    def __init__(self, settings: RoundSettings[K, V, C], pool: Pool[C]) -> None:
+        self._settings, self._pool = settings, pool
         self._todo: queue.SimpleQueue[_Request[K, V, C] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Request[K, V, C]] = queue.SimpleQueue()
-        self._asked: deque[_Request[K, V, C]] = deque()
-        """What was asked, in the order of the deadlines; settled ones leave as they become the oldest."""
-        self._waited_for = 0
+        self._by_deadline: deque[_Request[K, V, C]] = deque()
+        """Requests in the order of their deadlines. A settled request is removed once it is the oldest."""
+        self._in_flight = 0
         self._threads = 0
 
     def answers(self, keys: Iterable[K], *, ordered: bool) -> Generator[Answer[K, V], None, None]:
-        """Each key's answer, in the keys' order or as they come.
+        """Yields each key's answer, in the order of the keys or as the answers come.
 
-        Never are more keys taken than look-ups may be made at once; an answer that has to wait for an earlier one is
-        counted among them.
+        At most ``concurrency`` keys are taken ahead. An answer that waits for an earlier key counts among them.
 
         Raises:
             LookupUnavailableError: no connection could be opened.
         """
         numbered = enumerate(keys)
-        held: dict[int, Answer[K, V]] = {}
+        buffered: dict[int, Answer[K, V]] = {}
         position = 0
         try:
             while True:
                 while (
-                    self._waited_for + len(held) < self._terms.concurrency
+                    self._in_flight + len(buffered) < self._settings.concurrency
                     and (following := next(numbered, None)) is not None
                 ):
-                    self._ask(*following)
-                if not self._waited_for:
+                    self._submit(*following)
+                if not self._in_flight:
                     return
-                answer = self._told(self._next_settled())
+                answer = self._finish(self._next_settled())
                 if not ordered:
                     yield answer
                     continue
-                held[answer.position] = answer
-                while position in held:
-                    yield held.pop(position)
+                buffered[answer.position] = answer
+                while position in buffered:
+                    yield buffered.pop(position)
                     position += 1
         finally:
-            self._end()
+            self._shut_down()
 
-    def _ask(self, position: int, key: K) -> None:
-        deadline = time.monotonic() + self._terms.timeout.total_seconds()
+    def _submit(self, position: int, key: K) -> None:
+        deadline = time.monotonic() + self._settings.timeout.total_seconds()
         request: _Request[K, V, C] = _Request(position, key, deadline)
-        self._asked.append(request)
-        self._waited_for += 1
-        if self._threads < self._waited_for:
+        self._by_deadline.append(request)
+        self._in_flight += 1
+        if self._threads < self._in_flight:
             # A daemon: a look-up that never ends must not keep the process from ending.
             threading.Thread(target=self._work, name="epochline-lookup", daemon=True).start()
             self._threads += 1
@@ -147,38 +146,38 @@ class Round(Generic[K, V, C]):
 
     def _next_settled(self) -> _Request[K, V, C]:
         while True:
-            while self._asked and self._asked[0].answer is not None:
-                self._asked.popleft()
-            if not self._asked:
+            while self._by_deadline and self._by_deadline[0].answer is not None:
+                self._by_deadline.popleft()
+            if not self._by_deadline:
                 return self._done.get()
-            oldest = self._asked[0]
+            oldest = self._by_deadline[0]
             try:
                 return self._done.get(timeout=max(0.0, oldest.deadline - time.monotonic()))
             except queue.Empty:
                 if oldest.settle(Outcome.TIMED_OUT):
-                    self._leave_alone(oldest)
+                    self._abandon(oldest)
                     return oldest
 
-    def _told(self, request: _Request[K, V, C]) -> Answer[K, V]:
-        self._waited_for -= 1
+    def _finish(self, request: _Request[K, V, C]) -> Answer[K, V]:
+        self._in_flight -= 1
         answer = cast("Answer[K, V]", request.answer)
         if isinstance(answer.error, _Unreachable):
             _raise_unreachable(answer.error.__cause__)
-        if answer.outcome is Outcome.TIMED_OUT and self._terms.on_timeout is not None:
-            return replace(answer, value=self._terms.on_timeout(answer.key))
+        if answer.outcome is Outcome.TIMED_OUT and self._settings.on_timeout is not None:
+            return replace(answer, value=self._settings.on_timeout(answer.key))
         return answer
 
-    def _leave_alone(self, request: _Request[K, V, C]) -> None:
+    def _abandon(self, request: _Request[K, V, C]) -> None:
         self._threads -= 1
-        cancel, connection = self._terms.cancel, request.connection
+        cancel, connection = self._settings.cancel, request.connection
         if cancel is not None and connection is not None:
-            # In a thread of its own, because a store that does not answer may not take a cancellation either.
+            # In its own thread, because a store that does not answer may not accept a cancellation either.
             threading.Thread(target=_quietly, args=(cancel, connection), name="epochline-cancel", daemon=True).start()
 
-    def _end(self) -> None:
-        for request in self._asked:
+    def _shut_down(self) -> None:
+        for request in self._by_deadline:
             if request.settle(Outcome.TIMED_OUT):
-                self._leave_alone(request)
+                self._abandon(request)
         for _ in range(self._threads):
             self._todo.put(None)
 
@@ -188,50 +187,50 @@ class Round(Generic[K, V, C]):
                 return
 
     def _serve(self, request: _Request[K, V, C]) -> bool:
-        """Settle a request; False where the deadline was faster, and this thread is not waited for any more."""
-        max_wait = self._terms.max_wait
-        patience = time.monotonic() + max_wait.total_seconds() if max_wait is not None else request.deadline
+        """Settle a request. Returns False if the deadline settled it first: this thread is abandoned then."""
+        max_wait = self._settings.max_wait
+        wait_until = time.monotonic() + max_wait.total_seconds() if max_wait is not None else request.deadline
         try:
-            connection, used = self._pool.take(min(patience, request.deadline))
+            connection, used = self._pool.take(min(wait_until, request.deadline))
         except PoolExhaustedError as error:
-            return self._settled(request, Outcome.FAILED if patience < request.deadline else Outcome.TIMED_OUT, error)
+            return self._settle(request, Outcome.FAILED if wait_until < request.deadline else Outcome.TIMED_OUT, error)
         except Exception as error:
-            return self._unreachable(request, error)
-        while request.uses(connection):
+            return self._settle_unreachable(request, error)
+        while request.start_on(connection):
             try:
-                value = self._terms.fetch(connection, request.key)
+                value = self._settings.fetch(connection, request.key)
             except Exception as error:
                 if not used or request.answer is not None:
-                    in_time = self._settled(request, Outcome.FAILED, error)
+                    in_time = self._settle(request, Outcome.FAILED, error)
                     self._pool.drop(connection)
                     return in_time
             else:
-                return self._answered(request, connection, value)
-            # Whether the connection broke while nobody used it, or the store refuses the key, a new one will show.
+                return self._settle_answered(request, connection, value)
+            # An idle connection may have broken, or the store refuses the key. A new connection shows which.
             try:
                 connection, used = self._pool.replace(connection), False
             except Exception as error:
-                return self._unreachable(request, error)
+                return self._settle_unreachable(request, error)
         if not self._pool.give(connection):
             self._pool.drop(connection)
         return False
 
-    def _answered(self, request: _Request[K, V, C], connection: C, value: V) -> bool:
+    def _settle_answered(self, request: _Request[K, V, C], connection: C, value: V) -> bool:
         in_time = request.settle(Outcome.ANSWERED, value)
         kept = in_time and self._pool.give(connection)
         if in_time:
             self._done.put(request)
         if not kept:
-            # Last, because closing may take its time.
+            # Last, because closing may take long.
             self._pool.drop(connection)
         return in_time
 
-    def _unreachable(self, request: _Request[K, V, C], cause: Exception) -> bool:
+    def _settle_unreachable(self, request: _Request[K, V, C], cause: Exception) -> bool:
         error = _Unreachable()
         error.__cause__ = cause
-        return self._settled(request, Outcome.FAILED, error)
+        return self._settle(request, Outcome.FAILED, error)
 
-    def _settled(self, request: _Request[K, V, C], outcome: Outcome, error: Exception) -> bool:
+    def _settle(self, request: _Request[K, V, C], outcome: Outcome, error: Exception) -> bool:
         in_time = request.settle(outcome, error=None if outcome is Outcome.TIMED_OUT else error)
         if in_time:
             self._done.put(request)
@@ -241,10 +240,10 @@ class Round(Generic[K, V, C]):
 def _raise_unreachable(cause: BaseException | None) -> NoReturn:
     if isinstance(cause, EpochlineError):
         raise cause
-    # Neither text nor cause: a client may show its password in them, and logs show this (trap 17).
+    # Neither text nor cause: a client may show its password in them, and logs show both (SEC-4).
     raise LookupUnavailableError(
-        f"no connection could be opened for a look-up ({type(cause).__name__}); the store is down, or what `connect`"
-        " connects to is wrong. No record is to blame for it, so that the whole attempt fails"
+        f"no connection could be opened for a look-up ({type(cause).__name__}). The store is down, or `connect` uses"
+        " a wrong address. No record causes this error, so the whole attempt fails."
     ) from None
 
 
