@@ -158,7 +158,7 @@ def test_two_epochs_at_once_are_accepted_capped_at_one_and_said_so() -> None:
     one = resolve_settings(pipeline(schedule=seconds(1), settings=Settings(max_concurrent=2)))
 
     assert one.max_concurrent == 1
-    assert one.notes == ("max_concurrent=2 was asked for; one epoch of a pipeline is in flight at a time (K14)",)
+    assert one.notes == ("max_concurrent=2 has no effect: one epoch of a pipeline is in flight at a time (K14)",)
 
 
 def test_without_an_interval_there_is_one_attempt_and_it_is_said_what_is_off() -> None:
@@ -202,7 +202,7 @@ def test_a_run_may_change_these_settings() -> None:
         ({"postgres_connection": "other"}, "which no run may set"),
         ({"schedule": 5}, "schedule cannot be set for one run: it belongs to the DAG"),
         ({"interval": 5}, "interval cannot be set for one run: the schedule belongs to the DAG"),
-        ({"restart": {"kind": "none"}}, "restart cannot be set for one run: Airflow takes it from the DAG"),
+        ({"restart": {"kind": "none"}}, "restart cannot be set for one run: Airflow reads it from the DAG"),
         ({"tolerable_failures": 5}, "tolerable_failures cannot be set for one run"),
         ({"semantics": "at_least_once"}, "semantics cannot be set for one run: it is always exactly_once"),
         ({"timeout": -5}, "timeout: must be longer than zero"),
@@ -247,7 +247,7 @@ def test_the_file_beside_the_package_is_read_by_default_and_may_be_missing(
         ("[settings", "settings.toml: "),
         ("[settings]\ntimeout = 0\n", "settings.toml: Invalid declaration of Settings: timeout: "),
         ("[settings]\npassword = 1\n", "settings.toml: .*password: Extra inputs"),
-        ("[pipelines]\n", "settings.toml: pipelines is not known there"),
+        ("[pipelines]\n", "settings.toml: unknown: pipelines"),
         ("settings = 3\n", "settings.toml: "),
     ],
 )
