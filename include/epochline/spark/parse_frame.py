@@ -134,12 +134,12 @@ class QuarantineFactory:
 
     tables: tuple[StagedTable, ...]
 
-    def make(self) -> FirstWriteFlow:
+    def make(self) -> QuarantineFlow:
         """Make a flow for one Spark partition."""
-        return FirstWriteFlow()
+        return QuarantineFlow()
 
 
-class FirstWriteFlow:
+class QuarantineFlow:
     """Takes the refused records of one Spark partition, and the counts of its parse task."""
 
     def __init__(self) -> None:
