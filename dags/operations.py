@@ -1,4 +1,4 @@
-"""What operators do: a manual DAG for each action, and the janitor every hour."""
+"""DAGs for operators: one manual DAG for each action, and the hourly janitor."""
 
 from epochline.airflow.operations import janitor_dag, operation_dags
 

@@ -1,4 +1,4 @@
-"""What spark-submit runs: stage one attempt of one epoch. Connection details come from a file, never as arguments."""
+"""Main program of spark-submit: stages one attempt of one epoch. Connection details come from a file (K21)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from epochline.spark.orphan import end_with_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Stage the attempt; 0 only when its end mark is written.
+    """Stage the attempt; returns 0 once its end mark is written, 1 for an Epochline error.
 
-    The last line on stderr of a failure of ours is ``EPOCHLINE-ERROR <class>: <message>``. In client mode
-    spark-submit joins this process's stderr to its own stdout: that is where the line is found.
+    The last line on stderr of an Epochline error is ``EPOCHLINE-ERROR <class>: <message>``. In client mode spark-submit
+    prints this process's stderr on its own stdout.
     """
     parser = argparse.ArgumentParser(description="Stage one attempt of an epoch: Kafka to PostgreSQL's staging.")
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--epoch", required=True, type=int)
     parser.add_argument("--attempt", required=True, type=int)
-    asked = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
     end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        _run(asked.pipeline, asked.epoch, asked.attempt)
+        _run(given.pipeline, given.epoch, given.attempt)
     except EpochlineError as error:
         print(f"EPOCHLINE-ERROR {type(error).__name__}: {one_line(error)}", file=sys.stderr, flush=True)
         return 1
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(pipeline: str, epoch: int, attempt: int) -> None:
     credentials = read_credentials()
-    # Spark is imported and started only for a job that can begin.
+    # Imported here, so that Spark starts only if the credentials can be read.
     from pyspark.sql import SparkSession
 
     from epochline.spark.job import run

@@ -1,8 +1,8 @@
-"""Change data capture: the table ``orders`` of another database, kept as it is there, from Debezium's change events.
+"""Change data capture: a copy of the table ``orders`` of another database, kept by Debezium's change events.
 
-The connector needs ``decimal.handling.mode=string``. Its topic must not be compacted (Debezium makes it so): there a
-delete may be gone and only its tombstone be left, which says nothing of when it happened. Where the log of the source
-begins anew (MySQL's ``RESET``, another server), positions tell no order any more: begin with an empty table.
+The connector needs ``decimal.handling.mode=string``. Its topic must not be compacted (Debezium does not compact it):
+compaction may keep a tombstone without its delete event, and a tombstone has no position. If the log of the source
+starts over (MySQL's ``RESET``, another server), positions no longer give the order: start with an empty table.
 """
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
@@ -19,8 +19,8 @@ pipeline = Pipeline(
         table="orders",
         mode="upsert",
         key="id",
-        # Where the change stands in the source's own log: right wherever a key's records are, and however often.
-        # The file is the number of MySQL's binlog, whose positions begin anew with each; 0 for PostgreSQL.
+        # The change's position in the source's log: correct for any partition of a record and any number of repeats.
+        # MySQL's positions start over in each binlog file, whose number is source_file; for PostgreSQL it is 0.
         order_by=("source_file", "source_position"),
         columns={
             "id": "bigint", "customer": "text", "amount": "numeric(12,2)", "status": "text", "placed_at": "timestamptz",

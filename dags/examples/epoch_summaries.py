@@ -1,4 +1,4 @@
-"""Downstream of another pipeline: a row per epoch of access_log, each epoch once (docs/downstream.md)."""
+"""A consumer of another pipeline: writes one row per epoch of access_log, each epoch once (docs/downstream.md)."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ from epochline_examples.epoch_summaries import summarize
 
 with DAG(
     dag_id="epoch_summaries",
-    # An event may come twice, and one run may stand for many: which epochs are new is asked of the cursor.
+    # An event may come twice, and one run may cover many events, so the cursor decides which epochs are new.
     schedule=sink_asset("access_log", "access_log"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
@@ -20,7 +20,7 @@ with DAG(
 
     @task(retries=2)
     def take_new_epochs() -> None:
-        """Write a row for each epoch that has none."""
+        """Write a row for each new epoch."""
         taken = summarize(
             postgres_dsn("epochline_postgres"), consumer="epoch_summaries", pipeline="access_log", sink="access_log"
         )

@@ -1,4 +1,4 @@
-"""What follows the IP count: its topic, read committed, into a table with each window's last count (Q7, X21)."""
+"""Consumer of the IP count's topic: writes each window's last count into a table (Q7, X21)."""
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
 
@@ -6,7 +6,7 @@ COUNT = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz
 
 pipeline = Pipeline(
     name="ip_count_read_on",
-    # Transactions leave offsets without a record; the broker forgets that there were any when their producer is gone.
+    # Transactions leave offsets without a record, but the broker forgets their producer after a while.
     source=KafkaSource(topics="ip_count_sink", gaps_expected=True),
     parse=Json(columns=COUNT),
     sinks=PostgresTable(

@@ -1,7 +1,7 @@
-"""The documents' pass-through: bytes from one topic to another, exactly once and, beside it, at least once (E12, K16).
+"""Pass-through: bytes from one topic to another, once exactly once and once at least once (E12, K16).
 
-The documents' program has no checkpoint and the default semantics, so it repeats after a crash (X25). That is
-``pass_through_at_least_once``; the two differ in one word, and in the topic that they write.
+``pass_through_at_least_once`` repeats records after a crash (X25). The two pipelines differ only in ``semantics`` and
+in the topic that they write.
 """
 
 from epochline import Bytes, KafkaSource, KafkaTopic, Pipeline, epoch_dag

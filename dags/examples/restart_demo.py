@@ -1,4 +1,4 @@
-"""The documents' RestartDemo: numbers into t_restart, five in an epoch; where it goes on is in the ledger (E8)."""
+"""Restart demo: numbers into t_restart, five per epoch; after a crash it continues at the ledger's head (E8)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

@@ -1,7 +1,6 @@
 """One error tree. The class says whether a retry helps; the message says which epoch, what happened, what to do.
 
-Airflow's retry policy, the command line's exit codes and the coordinator's callers all read ``retryable``
-and nothing else.
+Airflow's retry policy and the coordinator's callers decide by ``retryable`` alone, the command line by ``exit_code``.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ class EpochlineError(Exception):
 
 
 class StateError(EpochlineError):
-    """A pipeline's state is not what its last committed epoch left; the message says what an operator may do."""
+    """A pipeline's state differs from what its last committed epoch left; the message says what an operator may do."""
 
 
 class SavepointFileError(EpochlineError):
-    """A file is no savepoint, or not what was saved."""
+    """A file is not a savepoint, or is damaged."""
 
 
 class DownstreamError(EpochlineError):
@@ -30,7 +29,7 @@ class DownstreamError(EpochlineError):
 
 
 class DeclarationError(EpochlineError):
-    """A pipeline's declaration cannot work; the message names the field and the fix."""
+    """A pipeline's declaration is invalid; the message names the field and the fix."""
 
     exit_code = 2
 
@@ -44,13 +43,13 @@ class ConfigurationError(EpochlineError):
 
 
 class SourceError(EpochlineError):
-    """Kafka answered with something that no epoch may be planned on."""
+    """No epoch may be planned on what Kafka answered."""
 
 
 class TopicMissingError(SourceError):
-    """Kafka has no topic of a name that the declaration reads.
+    """Kafka has no topic of a declared name.
 
-    ``topics`` are the names, ``cluster_id`` is the cluster that was asked.
+    ``topics`` holds the names, ``cluster_id`` the cluster that was asked.
     """
 
     def __init__(self, message: str, topics: Iterable[str] = (), cluster_id: str | None = None) -> None:
@@ -60,29 +59,29 @@ class TopicMissingError(SourceError):
 
 
 class SourceUnavailableError(SourceError):
-    """Kafka did not answer, or a partition has no leader now: trying again helps."""
+    """Kafka did not answer, or a partition has no leader: a retry helps."""
 
     retryable = True
 
 
 class SourceAuthenticationError(SourceError):
-    """Kafka and this client do not trust each other: user, password or certificate. Another try gives the same."""
+    """Kafka or this client rejects a user, a password or a certificate. A retry gives the same."""
 
 
 class DataLossError(SourceError):
-    """Records between the head and the log are gone, or the log is another one (traps 9, 10, 11)."""
+    """Records after a head are gone, or a topic's log was replaced or truncated (INV-9)."""
 
 
 class LedgerError(EpochlineError):
-    """The ledger refuses: it is missing, of another version, or holds something impossible."""
+    """The ledger is missing, has another version, or refuses a change."""
 
 
 class LedgerBehindError(LedgerError):
-    """Kafka or a sink shows an epoch that the ledger does not know: the ledger went back in time, as from a backup."""
+    """Kafka or a sink shows an epoch that the ledger does not know: an older ledger was restored from a backup."""
 
 
 class LedgerUnavailableError(LedgerError):
-    """The connection to PostgreSQL was lost or refused; whatever was in flight is settled by asking again."""
+    """The connection to PostgreSQL was lost or refused. The outcome of a lost commit is read from the ledger later."""
 
     retryable = True
 
@@ -94,33 +93,33 @@ class LockTimeoutError(LedgerError):
 
 
 class StatementTimeoutError(LedgerError):
-    """A statement took longer than its time-out, or somebody cancelled it; its transaction was rolled back."""
+    """A statement was cancelled, by its time-out or by hand; its transaction was rolled back."""
 
     retryable = True
 
 
 class TargetError(EpochlineError):
-    """A target table cannot take this pipeline's rows: another owner, other columns, missing key."""
+    """A target table cannot take this pipeline's rows: it has another owner, other columns or no key."""
 
 
 class SinkError(EpochlineError):
-    """A sink refuses what a committed epoch has for it; the message names sink and epoch, and what to do."""
+    """A sink refuses the rows of a committed epoch; the message names sink and epoch, and what to do."""
 
 
 class SinkUnavailableError(SinkError):
-    """A sink is down, or another process took over there: trying again helps, and nothing is lost meanwhile."""
+    """A sink is down, or another process publishes to it: a retry helps, and nothing is lost meanwhile."""
 
     retryable = True
 
 
 class LookupUnavailableError(EpochlineError):
-    """The store that a parse looks keys up in cannot be reached: trying again helps, and no record is to blame."""
+    """The store of a parse's look-ups cannot be reached: a retry helps, and no record is bad."""
 
     retryable = True
 
 
 class SinkAheadError(SinkError):
-    """A sink shows an epoch that the ledger does not know: the ledger went back in time, as from a backup."""
+    """A sink shows an epoch that the ledger does not know: an older ledger was restored from a backup."""
 
 
 class PipelinePausedError(EpochlineError):
@@ -128,15 +127,15 @@ class PipelinePausedError(EpochlineError):
 
 
 class PipelineDroppedError(EpochlineError):
-    """An operator dropped the pipeline: its history stays, its name is used no more."""
+    """An operator dropped the pipeline: its history stays, and its name cannot be reused."""
 
 
 class ActionRefusedError(EpochlineError):
-    """What an operator asked for would be wrong, or has nothing to act on; nothing was changed."""
+    """An operator's action would be wrong or has nothing to act on; nothing was changed."""
 
 
 class EpochError(EpochlineError):
-    """Something about one epoch."""
+    """Base of the errors about one epoch."""
 
 
 class EpochBusyError(EpochError):
@@ -146,17 +145,17 @@ class EpochBusyError(EpochError):
 
 
 class PlanChangedError(EpochError):
-    """Heads or the unfinished epoch moved between asking Kafka and planning: plan again."""
+    """A head or the unfinished epoch changed between the look at Kafka and the plan: plan again."""
 
     retryable = True
 
 
 class EpochFencedError(EpochError):
-    """This attempt was fenced: a newer attempt, an abort or a recovery took its place. Nothing it wrote counts."""
+    """This attempt was fenced by a newer attempt, an abort or a recovery. Nothing that it wrote counts."""
 
 
 class EpochStateError(EpochError):
-    """The epoch is in a state in which this step is refused."""
+    """The epoch's state does not allow this step."""
 
 
 class EpochNotFoundError(EpochError):
@@ -168,51 +167,51 @@ class RestartsExhaustedError(EpochError):
 
 
 class EpochTimeoutError(EpochError):
-    """The epoch was not staged and sealed in time; it is aborted and its range is the next epoch's (K10)."""
+    """The epoch was not staged and sealed in time; it is aborted and the next epoch takes its range (K10)."""
 
 
 class EpochAwaitsApprovalError(EpochError):
-    """The unfinished epoch is pre-committed and waits for somebody's decision."""
+    """The unfinished epoch is pre-committed and waits for approval."""
 
 
 class BeforeOriginError(EpochError):
-    """A backfill's interval lies before the pipeline's origin: no run may commit it, extend-back may."""
+    """A backfill's interval lies before the pipeline's origin: only ``extend-back`` may commit it."""
 
 
 class EpochNotCommittedError(EpochError):
-    """The run ends without its epoch being committed; the message says what will finish it."""
+    """The run ends without committing its epoch; the message says what will finish the epoch."""
 
 
 class SealRefusedError(EpochError):
-    """Staging is not complete or does not balance; the attempt failed (INV-9)."""
+    """Staging is incomplete or does not balance; the attempt failed (INV-9)."""
 
     retryable = True
 
 
 class RecordsRefusedError(SealRefusedError):
-    """A target refuses records that the parse took; the next attempt sets them aside in the quarantine."""
+    """A target refuses parsed records; the next attempt moves them to the quarantine."""
 
 
 class OutboxTooLargeError(EpochError):
-    """An epoch has more for a topic than one Kafka transaction may take; the message names the limit to lower."""
+    """An epoch has more rows for a topic than one Kafka transaction may take; the message names the limit to lower."""
 
 
 class HeadMovedError(EpochError):
-    """A range no longer starts at its head: the compare-and-swap of the commit refused (INV-1)."""
+    """A range no longer starts at its head, so the commit's compare-and-swap failed (INV-1)."""
 
 
 class StagingLostError(EpochError):
-    """A sealed epoch's staging is missing or holds other rows than its manifest (trap 21)."""
+    """A sealed epoch's staging is missing or differs from its manifest (INV-6)."""
 
 
 class NonDeterministicPartError(EpochError):
-    """A second try of the same part gave other rows (trap 20)."""
+    """A second try of a part gave other rows."""
 
     retryable = True
 
 
 class InputCutError(EpochError):
-    """Spark's input of a task broke off before its end, so that a part would lack its rest; nothing of it was kept."""
+    """Spark's input of a task broke off, so that its part would be incomplete; nothing of the part was kept."""
 
     retryable = True
 
@@ -222,7 +221,7 @@ class BadRecordError(EpochError):
 
 
 def error_of(text: str) -> EpochlineError | None:
-    """The error that another process wrote down as ``Class: message``; None where it was none of ours."""
+    """Rebuild an error that another process recorded as ``Class: message``; None for any other text."""
     name, _, message = text.partition(": ")
     kind = globals().get(name)
     if isinstance(kind, type) and issubclass(kind, EpochlineError):

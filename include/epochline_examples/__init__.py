@@ -1,1 +1,1 @@
-"""The documents' programs, and what shows without Epochline what goes wrong without it."""
+"""Example programs with Epochline, and plain programs that show what goes wrong without it."""

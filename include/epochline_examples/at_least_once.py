@@ -1,4 +1,4 @@
-"""At least once: rows are written before the offset is noted. NOT a mode of the product: a crash repeats them (G2)."""
+"""At least once: writes rows before the offset. NOT a mode of the product: a crash in between repeats rows (G2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def program(step: Step) -> None:
     step.maybe_crash("begin")
     step.write_rows()
     step.commit()
-    step.maybe_crash("middle")  # The rows are there, the offset has not moved: they will be read and written again.
+    step.maybe_crash("middle")  # The rows are there, but the offset has not moved: they will be written again.
     step.note_offset()
     step.commit()
     step.maybe_crash("end")

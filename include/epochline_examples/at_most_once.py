@@ -1,4 +1,4 @@
-"""At most once: the offset is noted before rows are written. NOT a mode of the product: a crash between loses (G1)."""
+"""At most once: writes the offset before rows. NOT a mode of the product: a crash in between loses rows (G1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def program(step: Step) -> None:
     step.maybe_crash("begin")
     step.note_offset()
     step.commit()
-    step.maybe_crash("middle")  # The offset has moved, the rows are nowhere: nobody will read them again.
+    step.maybe_crash("middle")  # The offset has moved, but the rows are not there: they will never be read again.
     step.write_rows()
     step.commit()
     step.maybe_crash("end")

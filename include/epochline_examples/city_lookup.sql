@@ -1,4 +1,4 @@
--- The cities that dags/examples/city_lookup.py looks up. Spark's jobs need no more than to read them.
+-- The cities that dags/examples/city_lookup.py looks up. Spark's jobs only need to read them.
 CREATE TABLE city (id text PRIMARY KEY, name text NOT NULL);
 INSERT INTO city VALUES
     ('1', 'beijing'), ('2', 'shanghai'), ('3', 'guangzhou'), ('4', 'shenzhen'), ('5', 'hangzhou'),

@@ -1,4 +1,4 @@
-"""A consumer of committed epochs: one row per epoch into a table whose key is the epoch, so that none fits in twice."""
+"""A consumer of committed epochs: writes one row per epoch into a table with the epoch as primary key."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from epochline.downstream import take_epochs
 
 
 def summarize(dsn: str, *, consumer: str, pipeline: str, sink: str) -> list[int]:
-    """Write how many rows each new epoch brought, into a table named as the consumer, made where it is missing.
+    """Write the number of rows of each new epoch into a table with the consumer's name; creates the table if missing.
 
     Args:
-        dsn: of the database that holds the ledger and the sink's table.
-        consumer: whose cursor moves.
-        pipeline: whose epochs.
+        dsn: libpq URL of the database with the ledger and the sink's table.
+        consumer: name of the consumer and of its table.
+        pipeline: the pipeline whose epochs are taken.
         sink: a table with lineage.
 
     Returns:
-        The epochs that were taken.
+        Ids of the taken epochs.
     """
     table, source = sql.Identifier(consumer), sql.Identifier(*sink.split("."))
     taken = []

@@ -1,4 +1,4 @@
-"""Exactly once: rows and offset are one transaction. The principle of the product, and no more than that (G3)."""
+"""Exactly once: writes rows and offset in one transaction, which is the principle of the product (G3)."""
 
 from __future__ import annotations
 

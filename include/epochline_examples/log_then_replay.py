@@ -1,12 +1,12 @@
-"""A write-ahead log, then its replay into a table: NOT a mode of the product. A crash in mid-replay repeats rows (P3).
+"""A write-ahead log and its replay into a table: NOT a mode of the product. A crash in mid-replay repeats rows (P3).
 
-The log is durable before a row is written (X27): a read is one entry, and the last entry says where the next read
-begins. So far nothing is lost and nothing is twice. What decides is the replay:
+The log is durable before a row is written (X27): each read is one entry, and the last entry says where the next read
+begins. Up to here nothing is lost or doubled. The replay makes the difference:
 
-- into ``append``, a sink without transactions: each row is there at once, and how far the replay got is noted beside
-  the log after an entry's last row. Killed between the two, it writes the entry's first rows again.
-- into ``transaction``: an entry's rows and how far the replay got are one transaction. Killed anywhere, it repeats
-  none.
+- into ``append``, a sink without transactions: each row is visible at once, and a file next to the log records the
+  entry after its last row. If the process is killed before that, the next replay writes the entry's first rows again.
+- into ``transaction``: an entry's rows and the position of the replay change in one transaction, so that a kill at any
+  point repeats no row.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from epochline_examples.two_transactions import read
 
 @dataclass(frozen=True)
 class Entry:
-    """What one read gave, and the offset where the next begins."""
+    """The values of one read, and the offset at which the next read begins."""
 
     values: list[str]
     until: int
 
 
 class Log:
-    """A file of entries, each a line of JSON, safe on the disk when `append` returns."""
+    """A file of entries, each a line of JSON, on the disk when `append` returns."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._replayed = path.with_name(f"{path.name}.replayed")
         whole = path.read_bytes() if path.exists() else b""
-        # A line without its end is of a process that died before its entry was safe: it is read from Kafka again.
+        # A process that died before its entry was on the disk may leave half a line: its records are read again.
         _write_safely(path, whole[: whole.rfind(b"\n") + 1])
 
     @property
     def entries(self) -> list[Entry]:
-        """Everything that was read so far."""
+        """All entries so far."""
         return [Entry(**json.loads(line)) for line in self._path.read_bytes().splitlines()]
 
     def append(self, entry: Entry) -> None:
-        """Keep an entry."""
+        """Write an entry."""
         with self._path.open("ab") as file:
             file.write(json.dumps({"values": entry.values, "until": entry.until}).encode() + b"\n")
             file.flush()
@@ -58,11 +58,11 @@ class Log:
 
     @property
     def replayed(self) -> int:
-        """How many entries were replayed, as far as the file beside the log knows."""
+        """Number of replayed entries, as recorded next to the log."""
         return int(self._replayed.read_text()) if self._replayed.exists() else 0
 
     def note_replayed(self, entries: int) -> None:
-        """Note that so many entries were replayed."""
+        """Record the number of replayed entries."""
         _write_safely(self._replayed, str(entries).encode())
 
 
@@ -79,9 +79,9 @@ class Replay:
     """Writes the log's entries into a table of one column.
 
     Args:
-        log: what is replayed.
-        connection: where the table is.
-        kill_after: rows that this process writes before it kills itself; None: it lives.
+        log: the log to replay.
+        connection: connection to the database of the table.
+        kill_after: number of rows after which this process kills itself, or None.
     """
 
     def __init__(self, log: Log, connection: Connection, kill_after: int | None) -> None:
@@ -89,7 +89,7 @@ class Replay:
         self._left = kill_after
 
     def into_append(self) -> None:
-        """Row by row, each there at once; then note it beside the log."""
+        """Write an entry row by row, each visible at once; then record the entry next to the log."""
         self._connection.autocommit = True
         for number, entry in enumerate(self._log.entries):
             if number >= self._log.replayed:
@@ -97,7 +97,7 @@ class Replay:
                 self._log.note_replayed(number + 1)
 
     def into_transaction(self) -> None:
-        """An entry's rows and how far the replay got, in one transaction."""
+        """Write an entry's rows and the position of the replay in one transaction."""
         for number, entry in enumerate(self._log.entries):
             with self._connection, self._connection.cursor() as cursor:
                 cursor.execute("SELECT coalesce(max(entries), 0) FROM example_replayed")
@@ -120,15 +120,15 @@ class Replay:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, log what is new, replay the log, and report. The database is that of PGHOST and so on."""
+    """Log new records, replay the log, and print a report. PGHOST, PGUSER and so on name the database."""
     import psycopg2
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
     parser.add_argument("--topic", required=True, help="a topic with one partition")
-    parser.add_argument("--log", required=True, type=Path, help="the log's file; one for each of the two")
-    parser.add_argument("--into", required=True, choices=("append", "transaction"), help="where it is replayed")
-    parser.add_argument("--kill-after", type=int, help="rows that are written before this process kills itself (-9)")
+    parser.add_argument("--log", required=True, type=Path, help="the log's file, another one for each --into")
+    parser.add_argument("--into", required=True, choices=("append", "transaction"), help="kind of sink to replay into")
+    parser.add_argument("--kill-after", type=int, help="number of rows after which this process kills itself (-9)")
     given = parser.parse_args(arguments)
 
     log = Log(given.log)

@@ -1,4 +1,4 @@
-"""The documents' producers: lines without end on standard output, for `epochline feed -`.
+"""Producers of endless lines on standard output, for `epochline feed -`.
 
 ``PYTHONPATH=include python -m epochline_examples.producers orders | epochline feed - --topic order_windows``
 """
@@ -34,19 +34,19 @@ def numbers() -> Iterator[str]:
 
 
 def visits() -> Iterator[str]:
-    """Four addresses, each once a second (E5b)."""
+    """One visit per second of four addresses (E5b)."""
     for second in itertools.count():
         for last in range(1, 5):
             yield f"{_FIRST_VISIT + timedelta(seconds=second):%Y-%m-%d_%H:%M:%S} 192.168.1.{last}"
 
 
 def orders() -> Iterator[str]:
-    """Orders of three users, of now (E11)."""
+    """Orders of three users, with the current time (E11)."""
     while True:
         yield json.dumps(
             {
                 "orderId": str(uuid.uuid4()),
-                "userId": random.randrange(3),  # noqa: S311 - nobody's secret
+                "userId": random.randrange(3),  # noqa: S311 - not a secret
                 "money": random.randint(0, 100),  # noqa: S311
                 "createTime": round(time.time() * 1000),
             }
@@ -59,15 +59,15 @@ PRODUCERS: dict[str, Callable[[], Iterator[str]]] = {
 
 
 def main() -> None:
-    """Write lines until there are enough, or nobody reads them any more."""
+    """Write lines until there are enough, or until the reader closes the pipe."""
     parser = argparse.ArgumentParser(prog="python -m epochline_examples.producers", description=__doc__)
-    parser.add_argument("name", choices=PRODUCERS, help="what to produce")
-    parser.add_argument("--count", type=int, default=1000, help="how many lines (X16: 1000)")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two lines; the documents wait 1")
-    told = parser.parse_args()
-    for line in itertools.islice(PRODUCERS[told.name](), told.count):
-        print(line, flush=bool(told.pause))
-        time.sleep(told.pause)
+    parser.add_argument("name", choices=PRODUCERS, help="the producer")
+    parser.add_argument("--count", type=int, default=1000, help="number of lines (default: 1000)")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two lines (default: 0)")
+    given = parser.parse_args()
+    for line in itertools.islice(PRODUCERS[given.name](), given.count):
+        print(line, flush=bool(given.pause))
+        time.sleep(given.pause)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The documents' programs, step by step: what is sent, which commands are run, what is in the target then.
+"""Example programs, step by step: the input, the commands, and the expected content of the target.
 
-`epochline examples run NAME` goes through the steps on the embedded stack; each is a command that anybody can type.
+`epochline examples run NAME` performs the steps on the embedded stack; each step can also be typed by hand.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from epochline_examples.topic_programs import TOPIC_PROGRAMS, visits
 
 
 def _orders(*orders: tuple[int, float, int]) -> Send:
-    """Orders of a user, so many seconds after midnight, of so much money."""
+    """Orders, each as user, seconds after midnight, and money."""
     return Send(
         *(
             f'{{"orderId": "{user}-{second:g}", "userId": {user}, "money": {money},'
@@ -49,7 +49,7 @@ _ORDERS = "SELECT user_id, orders, max_money, min_money FROM order_windows ORDER
 _ALL: Sequence[Program] = (
     Program(
         name="word_count",
-        shows="Words are counted on from the state, and a crash before the commit counts nothing twice (E3).",
+        shows="Counts continue from the state, and a crash before the commit counts nothing twice (E3).",
         pipeline="word_count",
         topic="word_count",
         steps=(
@@ -65,7 +65,7 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="savepoint",
-        shows="Counts go on from a savepoint, with the target put back to it (E7).",
+        shows="Counts continue from a savepoint, after a restore of state and target (E7).",
         pipeline="word_count",
         topic="word_count",
         steps=(
@@ -83,7 +83,7 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="restart",
-        shows="Numbers go on behind the last committed one, although the program dies after every fifth (E8).",
+        shows="Numbers continue after the last committed one, although the program dies after every fifth (E8).",
         pipeline="restart_demo",
         topic="restart_demo",
         steps=(
@@ -98,8 +98,8 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="ip_count",
-        shows="Visits per address and window of five seconds; a late one corrects its window, a later one is kept"
-        " aside (E5).",
+        shows="Visits per address and window of five seconds; a late visit corrects its window, a too late one is kept"
+        " in another table (E5).",
         pipeline="ip_count",
         topic="ip_count_source",
         steps=(
@@ -128,7 +128,7 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="streaming_sql",
-        shows="Orders per user and window of five seconds, given out once, two seconds behind the newest order (E11).",
+        shows="Orders per user and window of five seconds, written once, two seconds behind the newest order (E11).",
         pipeline="order_windows",
         topic="order_windows",
         steps=(
@@ -165,7 +165,7 @@ _ALL: Sequence[Program] = (
     ),
     Program(
         name="city_lookup",
-        shows="Nine ids get the names of their cities, which are looked up in another table, all at a time (E9).",
+        shows="Nine ids get the names of their cities by parallel look-ups in another table (E9).",
         pipeline="city_lookup",
         topic="city_lookup",
         sql="city_lookup.sql",

@@ -1,4 +1,4 @@
-"""The documents' DataProducer: messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another (E2b)."""
+"""Sends the messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another (E2b)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 
 TOPIC = "flink_kafka"
-"""The one topic that this program writes and the pipeline ``raw_value`` reads (X1)."""
+"""Topic that this program writes and the pipeline ``raw_value`` reads (X1)."""
 
 
 def produce(bootstrap_servers: str, *, count: int = 20, pause: float = 1.0, topic: str = TOPIC) -> None:
-    """Send ``count`` messages without a key, ``pause`` seconds apart, and return when Kafka has acknowledged each.
+    """Send ``count`` messages without a key, ``pause`` seconds apart; return once Kafka has acknowledged each.
 
     The topic must exist. With one partition the messages are read in the order in which they were sent.
     """
@@ -31,11 +31,11 @@ def produce(bootstrap_servers: str, *, count: int = 20, pause: float = 1.0, topi
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read the command line, and send."""
+    """Send the messages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
-    parser.add_argument("--count", type=int, default=20, help="how many messages (default: 20)")
-    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two of them (default: 1)")
+    parser.add_argument("--count", type=int, default=20, help="number of messages (default: 20)")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds between two messages (default: 1)")
     given = parser.parse_args(arguments)
     produce(given.bootstrap_servers, count=given.count, pause=given.pause)
 

@@ -1,5 +1,5 @@
--- The target of the pipeline raw_value. Epochline fills value; the table itself gives the rest, in the commit.
--- Ids may have gaps: a trial or a commit that was taken back has used some up.
+-- The target of the pipeline raw_value. Epochline fills value; the table's defaults fill the rest at the commit.
+-- Ids may have gaps, because trials and rolled back commits use some up.
 CREATE TABLE IF NOT EXISTS t_test (
     id          bigserial PRIMARY KEY,
     value       varchar(255) NOT NULL,

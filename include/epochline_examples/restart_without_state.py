@@ -1,6 +1,6 @@
-"""The documents' RestartDemo as it is written there: its position is a variable, so that every restart forgets it (E8).
+"""A restart demo that keeps its position in a variable, so that every restart loses it (E8).
 
-**Not a mode of the product**: beside `epochline examples run restart`, it shows what a lost position repeats.
+**Not a mode of the product**: it shows what a lost position repeats. `epochline examples run restart` repeats nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ _EVERY = 5
 
 
 def run() -> Iterator[int]:
-    """The numbers that are sent until the restart strategy gives up."""
+    """Yield the numbers that are sent until the restart strategy gives up."""
     for _ in range(1 + RESTARTS):
         offset = 0
         while True:
             offset += 1
             yield offset
             if offset % _EVERY == 0:
-                break  # the documents' exception
+                break  # the exception
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Lines of TCP clients into a Kafka topic, a transaction per interval: the documents' socketTextStream and sink (E4).
+"""Sends lines of TCP clients to a Kafka topic, in one transaction per interval (E4).
 
-Exactly-once from Kafka on, and no further: a socket cannot be read again. A line that was sent and not yet committed is
-lost when this process dies, and who sent it is not told (X10). Kafka shows a transaction's lines all or not at all,
-each once. The order is that of the lines of one client, in a topic with one partition.
+The guarantee is exactly-once from Kafka on, because a socket cannot be read again. A line that is not yet committed is
+lost if this process dies, and its sender does not learn of it (X10). Kafka shows all of a transaction's lines or none,
+each once. In a topic with one partition the lines of one client keep their order.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from confluent_kafka import KafkaException, Producer
 
 FROM_KAFKA_ON = "exactly-once from Kafka on"
 REFUSED = (
-    "a socket cannot be read again: lines that were sent before a commit are lost in a crash, so that nobody can"
-    f" promise exactly-once from the socket on. What holds is {FROM_KAFKA_ON}: add --from-kafka-on if that is enough,"
-    " otherwise send to Kafka without a socket in between"
+    "a socket cannot be read again: a crash loses lines that were sent before a commit, so exactly-once from the socket"
+    f" on is impossible. The guarantee is {FROM_KAFKA_ON}: add --from-kafka-on if that is enough, otherwise send to"
+    " Kafka without a socket in between"
 )
 _LONGEST = 1_000_000
 _LARGEST = 1_048_576
-"""Bytes of a line, and of the record that is made of it; a broker takes as many by default."""
+"""Most bytes of a line, and of its record; a broker's default allows as many."""
 _WAITING = 10_000
-"""Lines in memory before clients have to wait."""
+"""Lines in memory before clients must wait."""
 _TICK = 0.1
 
 
 def say(text: str) -> None:
-    """A line on standard output, at once."""
+    """Print a line and flush it."""
     print(text, flush=True)
 
 
 class Clients(socketserver.ThreadingTCPServer):
-    """Takes lines from any number of clients; they wait when Kafka does not keep up."""
+    """Takes lines from any number of clients. Clients wait if Kafka is slower."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -57,7 +57,7 @@ class _Client(socketserver.StreamRequestHandler):
         try:
             why = self._take_lines()
         except OSError as error:
-            why = f"its connection broke ({error.strerror}), and with it the line that had begun, if any"
+            why = f"its connection broke ({error.strerror}); an incomplete line is lost"
         say(f"{name} is gone: {why}")
 
     def _take_lines(self) -> str:
@@ -66,22 +66,22 @@ class _Client(socketserver.StreamRequestHandler):
             if line.endswith(b"\n"):
                 self.server.lines.put(line[:-1].removesuffix(b"\r"))
             elif len(line) > _LONGEST:
-                return f"a line of more than {_LONGEST} bytes is not taken"
+                return f"a line of more than {_LONGEST} bytes is not accepted"
             elif line:
-                # Nobody can tell a last line without its end from one that was cut off.
-                return f"its last {len(line)} bytes have no end of line and are not taken"
+                # A last line without an end of line may have been cut off.
+                return f"its last {len(line)} bytes have no end of line and are not accepted"
             else:
                 return "it closed the connection"
 
 
 class Transactions:
-    """Kafka transactions, one after another; the first fences whoever had the id, and aborts what that one had open.
+    """Consecutive Kafka transactions. The first fences another producer with the same id and aborts its transaction.
 
     Args:
-        settings: librdkafka's.
-        topic: where the lines go.
-        interval: seconds that a transaction takes at most, from its first line.
-        lines: that it has at most.
+        settings: settings of librdkafka.
+        topic: topic of the lines.
+        interval: most seconds of a transaction, from its first line.
+        lines: most lines of a transaction.
     """
 
     def __init__(self, settings: dict[str, str | int], topic: str, *, interval: float, lines: int) -> None:
@@ -89,7 +89,7 @@ class Transactions:
         self._interval, self._most = interval, lines
         self._due = 0.0
         self.open = 0
-        """Lines of the open transaction; without any, none is open."""
+        """Number of lines in the open transaction; 0 if none is open."""
         self._producer.init_transactions()
 
     def send(self, line: bytes) -> None:
@@ -105,7 +105,7 @@ class Transactions:
                 self._producer.poll(_TICK)
 
     def commit_if_due(self) -> None:
-        """Commit what has enough lines, or has been open long enough."""
+        """Commit the open transaction if it has enough lines or has been open long enough."""
         self._producer.poll(0)
         if self.open >= self._most or (self.open and time.monotonic() >= self._due):
             self.commit()
@@ -126,7 +126,7 @@ class Transactions:
 
 
 def bridge(clients: Clients, transactions: Transactions, stopped: Callable[[], bool]) -> None:
-    """Send lines until told to stop; then those that have been taken are sent and committed too."""
+    """Send lines until ``stopped``; then send and commit the lines in memory."""
     while not stopped() or not clients.lines.empty():
         try:
             line = clients.lines.get(timeout=_TICK)
@@ -140,7 +140,7 @@ def bridge(clients: Clients, transactions: Transactions, stopped: Callable[[], b
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, and serve until SIGTERM or Ctrl-C; 1 where Kafka failed."""
+    """Serve until SIGTERM or Ctrl-C; returns 1 if Kafka failed."""
     given = _command_line(arguments)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Clients(*given.listen) as clients:
             threading.Thread(target=clients.serve_forever, daemon=True).start()
             label = FROM_KAFKA_ON if given.from_kafka_on else "at-most-once from the socket on"
-            say(f"{label}: lines that are not committed are lost in a crash, because a socket cannot be read again")
+            say(f"{label}: a crash loses uncommitted lines, because a socket cannot be read again")
             say(f"listening on {given.listen[0]}:{clients.server_address[1]}")
             try:
                 bridge(clients, transactions, stop.is_set)
@@ -165,36 +165,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 clients.shutdown()
     except KafkaException as error:
         lost = transactions.open if transactions else 0
-        print(f"Kafka failed: {error.args[0].str()}. Lines sent and not committed, lost: {lost}", file=sys.stderr)
+        print(f"Kafka failed: {error.args[0].str()}. Uncommitted lines lost: {lost}", file=sys.stderr)
         return 1
     return 0
 
 
 def _command_line(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--listen", type=_address, required=True, help="host:port, as 127.0.0.1:9999")
+    parser.add_argument("--listen", type=_address, required=True, help="host:port, such as 127.0.0.1:9999")
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
-    parser.add_argument("--topic", required=True, help="where the lines go; it must exist")
+    parser.add_argument("--topic", required=True, help="topic of the lines; it must exist")
     parser.add_argument("--interval", type=float, default=10.0, help="seconds of a transaction (default: 10)")
     parser.add_argument("--lines", type=int, default=10_000, help="most lines of a transaction (default: 10000)")
-    parser.add_argument("--transactional-id", help="of this bridge alone (default: socket-bridge.TOPIC)")
+    parser.add_argument("--transactional-id", help="id used by this bridge only (default: socket-bridge.TOPIC)")
     parser.add_argument(
-        "--transaction-timeout", type=float, default=900.0, help="seconds until Kafka aborts it (default: 900)"
-    )
+        "--transaction-timeout", type=float, default=900.0,
+        help="seconds until Kafka aborts a transaction (default: 900)",
+    )  # fmt: skip
     parser.add_argument(
         "--semantics", choices=("at-most-once", "exactly-once"), default="at-most-once",
-        help="what is promised of a line that was sent to the socket (default: at-most-once)",
+        help="guarantee for a line that was sent to the socket (default: at-most-once)",
     )  # fmt: skip
     parser.add_argument("--from-kafka-on", action="store_true", help="exactly-once counts from Kafka on")
     given = parser.parse_args(arguments)
     if given.semantics == "exactly-once" and not given.from_kafka_on:
         parser.error(f"--semantics exactly-once: {REFUSED}")
     if given.from_kafka_on and given.semantics != "exactly-once":
-        parser.error("--from-kafka-on says what --semantics exactly-once means, which is not given")
+        parser.error("--from-kafka-on needs --semantics exactly-once")
     if given.interval <= 0 or given.lines < 1:
-        parser.error("--interval and --lines must be more than nothing")
+        parser.error("--interval and --lines must be more than zero")
     if given.interval >= given.transaction_timeout:
-        parser.error("--interval must be shorter than --transaction-timeout, or Kafka aborts what is to be committed")
+        parser.error("--interval must be shorter than --transaction-timeout, or Kafka aborts transactions")
     return given
 
 

@@ -1,4 +1,4 @@
-"""What the documents' programs are made of: steps, each of which anybody can do by hand."""
+"""Steps of the example programs. Each can also be done by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Lines that go to the program's topic, each a record."""
+    """Sends lines to the program's topic, each as a record."""
 
     lines: tuple[str, ...]
 
@@ -17,12 +17,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A command of `epochline`.
+    """Calls `epochline`.
 
     Args:
-        command: its arguments; ``{folder}`` stands for a folder of the program's own.
-        killed_at: a failpoint at which the process is killed: the document's fault.
-        fault: what ``EPOCHLINE_EXAMPLE_FAULT`` is then: the program throws by itself, and the run fails.
+        command: its arguments; ``{folder}`` stands for the program's folder.
+        killed_at: the failpoint at which the process is killed, or None.
+        fault: value of ``EPOCHLINE_EXAMPLE_FAULT``, with which the program raises and the run fails, or None.
     """
 
     command: str
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a query gives at this moment, as text."""
+    """Checks the result of a query, as text."""
 
     query: str
     expected: tuple[tuple[str, ...], ...]
@@ -44,7 +44,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a consumer that reads committed records sees of a topic at this moment, in the order of the texts."""
+    """Checks the records of a topic that a ``read_committed`` consumer sees, sorted."""
 
     topic: str
     expected: tuple[str, ...]
@@ -59,18 +59,18 @@ Step = Send | Call | Look | Read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One of the documents' programs.
+    """One example program.
 
     Args:
-        name: as the command line spells it.
+        name: its name on the command line.
         shows: what it shows, in a sentence.
-        pipeline: declared under ``dags/examples``.
-        topic: which that reads; made anew with one partition. Topics that it writes are made anew with three.
-        steps: in order.
-        result: what is there in the end.
-        files: names of files that must be in the program's folder in the end.
-        sql: file beside this one that makes the tables which the program finds there.
-        service: under which its functions find the database in libpq's service file.
+        pipeline: name of its pipeline, declared under ``dags/examples``.
+        topic: topic that the pipeline reads; it is created again with one partition, output topics with three.
+        steps: its steps, in order.
+        result: the last check.
+        files: names of the files that must be in the program's folder at the end.
+        sql: SQL file in this folder that creates the program's existing tables.
+        service: name of the database in libpq's service file, for the program's functions.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The documents' programs that write to a topic, step by step; see `epochline_examples.programs`."""
+"""Example programs that write to a topic, step by step; see `epochline_examples.programs`."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def _tuples(count: int) -> Send:
 
 
 def visits(*seconds: int) -> Send:
-    """Visits of one address, so many seconds after ten o'clock."""
+    """Visits of one address, at the given seconds after ten o'clock."""
     return Send(*(f"2019-09-15_10:00:{second:02} 192.168.1.1" for second in seconds))
 
 
 TOPIC_PROGRAMS: Sequence[Program] = (
     Program(
         name="running_counts",
-        shows="One running count for each word that comes in, from topic to topic, although words throw (E1).",
+        shows="One running count for each incoming word, from topic to topic, although words raise errors (E1).",
         pipeline="running_counts",
         topic="flink_kafka",
         steps=(
-            Call("run running_counts"),  # what comes from now on is read
+            Call("run running_counts"),  # begins at the end of the topic
             Send("hello world hello"),
             Call("run running_counts", fault="0.2:1"),
             Read("flink_kafka2"),
@@ -55,7 +55,7 @@ TOPIC_PROGRAMS: Sequence[Program] = (
     ),
     Program(
         name="pass_through",
-        shows="Bytes from topic to topic; a publisher that is killed behind its send repeats nothing (E12).",
+        shows="Bytes from topic to topic; a publisher that is killed after its send repeats nothing (E12).",
         pipeline="pass_through",
         topic="flink_kafka_poc_input",
         steps=(
@@ -67,7 +67,7 @@ TOPIC_PROGRAMS: Sequence[Program] = (
     ),
     Program(
         name="pass_through_at_least_once",
-        shows="The same as the documents have it, at least once: what is killed behind its send repeats (E12, K16).",
+        shows="The same at least once: a publisher that is killed after its send repeats records (E12, K16).",
         pipeline="pass_through_at_least_once",
         topic="flink_kafka_poc_input",
         steps=(
@@ -79,7 +79,7 @@ TOPIC_PROGRAMS: Sequence[Program] = (
     ),
     Program(
         name="sink_comparison",
-        shows="A topic, a table of rows and a table of sums hold the same, whatever is killed between them (E6).",
+        shows="A topic, a table of rows and a table of sums hold the same after kills between them (E6).",
         pipeline="sink_comparison",
         topic="flink_input",
         steps=(
@@ -96,8 +96,8 @@ TOPIC_PROGRAMS: Sequence[Program] = (
     ),
     Program(
         name="ip_count_topic",
-        shows="Windows go into a topic, and a second pipeline reads it into a table; a late visit makes a second,"
-        " higher record of its window (E5, Q7).",
+        shows="Windows are written to a topic, which a second pipeline reads into a table; a late visit adds a second"
+        " record of its window with a higher count (E5, Q7).",
         pipeline="ip_count_topic",
         topic="ip_count_source",
         steps=(

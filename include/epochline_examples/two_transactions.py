@@ -1,4 +1,4 @@
-"""What the three programs share: a topic with one partition, a table of rows, a table with the next offset, a crash."""
+"""Common code of the three programs: a topic with one partition, a table of rows, a table with the next offset."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ KILLED = 137
 
 
 class Step:
-    """One step of a program: read what follows the noted offset, write the rows, note the next offset.
+    """One step of a program: read from the recorded offset, write the rows, record the next offset.
 
     Args:
-        connection: where rows and offset are kept.
-        bootstrap_servers: Kafka.
-        topic: with one partition.
-        crash_at: where this process ends at once, as if killed; ``never`` for nowhere.
+        connection: connection to the database of rows and offset.
+        bootstrap_servers: addresses of Kafka's brokers.
+        topic: a topic with one partition.
+        crash_at: the point at which this process ends at once, as if killed, or ``never``.
     """
 
     def __init__(self, connection: Connection, bootstrap_servers: str, topic: str, crash_at: CrashPoint) -> None:
@@ -36,28 +36,28 @@ class Step:
         self.values, self._next = read(bootstrap_servers, topic, noted or 0)
 
     def write_rows(self) -> None:
-        """In the open transaction."""
+        """Write the rows in the open transaction."""
         with self._connection.cursor() as cursor:
             cursor.executemany("INSERT INTO example_row (value) VALUES (%s)", [(value,) for value in self.values])
 
     def note_offset(self) -> None:
-        """In the open transaction."""
+        """Record the next offset in the open transaction."""
         with self._connection.cursor() as cursor:
             cursor.execute("DELETE FROM example_offset")
             cursor.execute("INSERT INTO example_offset (next_offset) VALUES (%s)", (self._next,))
 
     def commit(self) -> None:
-        """End the open transaction."""
+        """Commit the open transaction."""
         self._connection.commit()
 
     def maybe_crash(self, point: CrashPoint) -> None:
-        """End this process here, if it was told to."""
+        """End this process if ``crash_at`` is this point."""
         if point == self._crash_at:
             os._exit(KILLED)
 
 
 def read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int]:
-    """The committed values from an offset on, and the offset behind them."""
+    """Read the committed values from an offset on; return them with the next offset."""
     from kafka import KafkaConsumer, TopicPartition
 
     partition = TopicPartition(topic, 0)
@@ -78,13 +78,13 @@ def read(bootstrap_servers: str, topic: str, start: int) -> tuple[list[str], int
 
 
 def run(program: Callable[[Step], None], description: str | None, arguments: Sequence[str] | None = None) -> None:
-    """Read the command line and run one step. The database is that of the variables PGHOST, PGUSER and so on."""
+    """Run one step. The variables PGHOST, PGUSER and so on name the database."""
     import psycopg2
 
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--bootstrap-servers", required=True, help="Kafka's host:port")
     parser.add_argument("--topic", required=True, help="a topic with one partition")
-    parser.add_argument("--crash-at", choices=CRASH_POINTS, default="never", help="where this process ends at once")
+    parser.add_argument("--crash-at", choices=CRASH_POINTS, default="never", help="point at which this process ends")
     given = parser.parse_args(arguments)
     connection = psycopg2.connect("")
     try:

@@ -1,1 +1,1 @@
-"""Functions of the pipelines: parse, select and transform. Nothing else lives here."""
+"""Functions of the pipelines: parse, select and transform."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# A line is taken apart in two ways that agree: by cutting at quotes, for lines as servers mostly write them, and
-# by one expression for the others. RE2 is quick with few groups and over bytes, and slow with many over text.
+# Lines are parsed in two ways that agree: the usual ones by splitting at quotes, the others by one expression. RE2 is
+# fast with few groups over bytes, and slow with many groups over text.
 _HEAD = r"\A(?P<client>[^ ]+) [^ ]+ [^\[ ][^\[]*\[(?P<time>[^\]]*)\] \z"
 _REST = (
     r"\A (?P<status>[0-9][0-9][0-9]) (?P<bytes>[0-9]+|-)"
@@ -17,14 +17,14 @@ _REST = (
 )
 _DIGITS = 18
 
-# Inside quotes a backslash takes the byte after it along; a request with a bare quote in it ends before the status.
+# Inside quotes a backslash escapes the next byte; a request that contains a bare quote ends before the status.
 _QUOTED = r'(?:[^"\\]|\\.)*'
 _LINE = (
     r"(?s)\A(?P<client>[^ ]+) [^ ]+ [^ ].*? \[(?P<time>[0-9]{2}/[A-Za-z]{3}/[0-9]{4}:[^\]]*)\]"
     rf' "(?P<request>{_QUOTED}|.*?)" (?P<status>[0-9]{{3}}) (?P<bytes>[0-9]{{1,{_DIGITS}}}|-)(?P<tail>(?: .*)?)\z'
 )
-# Referrer and agent may be absent, others may follow, and a line cut off in either has no closing quote. Each is
-# taken with its opening quote, which tells an empty one from one that is not there.
+# Referrer and agent may be absent, other fields may follow, and a truncated line has no closing quote. Each group
+# includes the opening quote, which tells an empty field from a missing one.
 _TAIL = (
     rf'(?s)\A (?P<referrer>"{_QUOTED}\\?)'
     rf'(?:"(?: (?P<user_agent>"{_QUOTED}\\?)(?:".*)?|.*))?\z'
@@ -41,11 +41,11 @@ _NUMBERS = pa.array([f"{number:02d}" for number in range(1, 13)])
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    r"""Lines to columns; a line without client, time, request, status and size in their places is an error.
+    r"""Parse lines; a line without client, time, request, status and size in their places is a bad record.
 
-    A size of ``-`` is NULL, as are a referrer or agent that is not there. A request that is not
-    ``METHOD path PROTOCOL`` is the path as a whole. Quoted fields stay as the server escaped them; bytes that a text
-    column cannot hold (no UTF-8, NUL) are escaped as servers do it, ``\xhh``.
+    A size of ``-`` and a missing referrer or agent are NULL. A request that is not ``METHOD path PROTOCOL`` becomes the
+    path as a whole. Quoted fields keep the server's escapes; bytes that a text column cannot hold (invalid UTF-8, NUL)
+    are escaped in the same way, as ``\xhh``.
     """
     values = _as_text(batch.column("value"))
     field = _taken_apart(values)
@@ -79,7 +79,7 @@ def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_text(values: pa.BinaryArray) -> pa.BinaryArray:
-    """The lines with those bytes escaped that a text column cannot hold."""
+    """Escape the bytes that a text column cannot hold."""
     if pc.any(pc.match_substring(values, b"\0")).as_py():
         values = pc.replace_substring(values, b"\0", b"\\x00")
     try:
@@ -92,16 +92,16 @@ def _as_text(values: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def _groups(texts: pa.BinaryArray, pattern: str) -> dict[str, pa.Array]:
-    """Named groups of an expression; NULL, all of them, where it does not match."""
+    """Named groups of an expression; all are NULL if it does not match."""
     found = pc.extract_regex(texts, pattern)
     return dict(zip((one.name for one in found.type), found.flatten(), strict=True))
 
 
 def _taken_apart(lines: pa.BinaryArray) -> dict[str, pa.Array]:
-    """The fields of each line, as bytes; NULL, all of them, in a line that is none."""
+    """The fields of each line, as bytes; all are NULL for a malformed line."""
     if pc.any(pc.match_substring_regex(lines, r"[\r\n]\z")).as_py():
         lines = pc.replace_substring_regex(lines, r"[\r\n]+\z", "")
-    # Up to three pieces: what is before the request, the request, and what is after it.
+    # Up to three pieces: the part before the request, the request, and the rest.
     pieces = pc.split_pattern(lines, '"', max_splits=2)
     whole = pc.equal(pc.list_value_length(pieces), 3)
     pieces = pc.if_else(whole, pieces, pa.scalar([None] * 3, pieces.type))
@@ -135,16 +135,16 @@ def _request(requests: pa.BinaryArray) -> tuple[pa.Array, pa.Array, pa.Array]:
 
 
 def _marked(errors: pa.StringArray, bad: pa.BooleanArray, reason: str) -> pa.StringArray:
-    """The errors with a reason added where a row is bad and has none yet."""
+    """Add a reason to the errors of bad rows that have none yet."""
     if not bad.true_count:
         return errors
     return pc.if_else(pc.and_(bad, errors.is_null()), reason, errors)
 
 
 def _moments(times: pa.BinaryArray) -> pa.TimestampArray:
-    """The times in UTC; NULL where there is no such day, hour or offset.
+    """Parse times to UTC; NULL if there is no such day, hour or offset.
 
-    Through ISO 8601, since strptime would take the 31st of February for the 3rd of March.
+    Converted through ISO 8601, because strptime reads the 31st of February as the 3rd of March.
     """
     encoded = times.cast(pa.string()).dictionary_encode()
     field = _groups(encoded.dictionary, _TIME)
@@ -168,11 +168,11 @@ def _cast_existing(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
 
 
 def _sizes(texts: pa.BinaryArray) -> pa.BinaryArray:
-    """NULL for ``-``."""
+    """Replace ``-`` by NULL."""
     return pc.if_else(pc.equal(texts, b"-"), None, texts)
 
 
 def _quoted(texts: pa.BinaryArray) -> pa.StringArray:
-    """What is behind the opening quote; NULL for a field that is not there, which RE2 gives as an empty text."""
+    """Remove the opening quote; NULL for a missing field, which RE2 returns as an empty text."""
     there = pc.if_else(pc.equal(texts, b""), None, texts)
     return pc.utf8_slice_codeunits(there.cast(pa.string()), 1)

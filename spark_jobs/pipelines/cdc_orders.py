@@ -1,4 +1,4 @@
-"""Debezium's change events of a table ``orders``, as JSON with and without the converter's schema."""
+"""Parses Debezium's change events of a table ``orders``, as JSON with or without the converter's schema."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _COLUMNS = {
     "_error": pa.string(),
 }
 _UPSERTS = ("c", "r", "u")
-"""Created, read by a snapshot, updated; a ``d`` is a deletion, and a table's truncation is not followed."""
+"""Created, read by a snapshot, updated. ``d`` is a deletion; a truncation of the table is not supported."""
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Each change event as the row that it leaves, or as a deletion of its key.
+    """Turn each change event into the row that it leaves, or into a deletion of its key.
 
-    The tombstone after a deletion is skipped: it has no position in the source's log, and the deletion was told.
+    The tombstone after a deletion is skipped: it has no position in the source's log, and adds nothing to the deletion.
     """
     rows = [_row(key, value) for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)]
     columns = [pa.array([row.get(name) for row in rows], kind) for name, kind in _COLUMNS.items()]
@@ -40,7 +40,7 @@ def _row(key: bytes | None, value: bytes | None) -> dict[str, Any]:
     try:
         return _change(_payload(value), key)
     except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        return {"_error": f"is no change of an order ({type(error).__name__})"}
+        return {"_error": f"is not a change of an order ({type(error).__name__})"}
 
 
 def _change(event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
@@ -53,21 +53,21 @@ def _change(event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
         row = {name: _text(after[name]) for name in ("customer", "status", "placed_at")}
         row |= {"id": _integer(after["id"]), "amount": None if amount is None else str(Decimal(amount))}
     else:
-        return {"_error": "is of an operation that is neither c, r, u nor d"}
+        return {"_error": "has an operation other than c, r, u and d"}
     return row | _position(event["source"])
 
 
 def _position(source: dict[str, Any]) -> dict[str, int]:
-    """PostgreSQL's log has one number for a change, which grows for each key; MySQL's begins anew with each file.
+    """The position of a change: PostgreSQL's log has one growing number, MySQL's starts over in each file.
 
-    The time of a change decides nothing: it is one for many changes, and a snapshot's rows carry when they were read.
+    The time of a change gives no order: many changes share it, and a snapshot's rows carry the time of their read.
     """
     if source.get("lsn") is not None:
         return {"source_file": 0, "source_position": _integer(source["lsn"])}
     # Compared as a number: after binlog.999999 comes binlog.1000000.
     name, _, number = source["file"].rpartition(".")
     if not (name and number.isascii() and number.isdecimal()):
-        raise ValueError("no file of MySQL's log")
+        raise ValueError("not a file of MySQL's log")
     return {"source_file": _integer(int(number)), "source_position": _integer(source["pos"])}
 
 
@@ -80,7 +80,7 @@ def _payload(document: bytes) -> dict[str, Any]:
 
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
-        raise ValueError("no integer of 64 bits")
+        raise ValueError("not an integer of 64 bits")
     return value
 
 
@@ -88,6 +88,6 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise TypeError("no text")
-    value.encode()  # half a surrogate pair is no text
+        raise TypeError("not a string")
+    value.encode()  # raises for half a surrogate pair
     return value

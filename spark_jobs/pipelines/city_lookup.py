@@ -1,7 +1,7 @@
-"""Ids, each with the name of its city, which is looked up in PostgreSQL, nine at a time (E9).
+"""Adds to each id the name of its city, looked up in PostgreSQL, nine ids at a time (E9).
 
-Where the cities are, and by which login, is no part of the declaration: executors find the service ``city_lookup`` in
-the file that PGSERVICEFILE names, or in ``~/.pg_service.conf``, which only their account should be able to read.
+The database and its login are not part of the declaration. Executors find the service ``city_lookup`` in the file that
+PGSERVICEFILE names, or in ``~/.pg_service.conf``; only their account should be able to read that file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ID = re.compile(rb"[0-9]{1,18}")
 
 
 def _connect() -> Connection:
-    # The server gives a statement up by itself, so that no session is left to a look-up that nobody waits for.
+    # The server cancels a slow statement, so that no session keeps running an abandoned look-up.
     opened = psycopg2.connect(service=SERVICE, connect_timeout=5, options="-c statement_timeout=2000")
     opened.autocommit = True
     return opened
@@ -42,10 +42,10 @@ _with_city = over_batches(CITIES, key="id", column="city", kind=pa.string())
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``id`` and ``city``; what is no number is the record's error, and so is a look-up that takes a second."""
+    """Parse ``id`` and look up ``city``; an id that is not a number, or a look-up of a second, is a bad record."""
     values = [value or b"" for value in batch.column("value").to_pylist()]
     ids = [value.decode() if _ID.fullmatch(value) else None for value in values]
-    errors = [None if one else "is no number of up to 18 digits" for one in ids]
+    errors = [None if one else "is not a number of up to 18 digits" for one in ids]
     return _with_city(
         pa.RecordBatch.from_arrays([pa.array(ids, pa.string()), pa.array(errors, pa.string())], names=["id", "_error"])
     )

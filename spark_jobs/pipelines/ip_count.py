@@ -1,11 +1,11 @@
-"""Time and address of a visit: ``2019-09-15_10:00:00 192.168.1.1``, or a line of a web server's log (E5, E5b)."""
+"""Parses visits: ``2019-09-15_10:00:00 192.168.1.1``, or a line of a web server's log (E5, E5b)."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Over bytes: what follows the time in a log need not be text. What is taken out of a line is ASCII.
+# Over bytes, because the rest of a log's line may not be text. The extracted groups are ASCII.
 _SHORT = r"\A(?P<time>(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})_[0-9]{2}:[0-9]{2}:[0-9]{2}) (?P<ip>[!-~]+)\s*\z"
 _LOGGED = (
     r"\A(?P<ip>[!-~]+) [^\[]*"
@@ -14,7 +14,7 @@ _LOGGED = (
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``ip`` and ``visited_at`` (UTC where a line names no zone); a line of neither form is the record's error."""
+    """Parse ``ip`` and ``visited_at`` (UTC if a line names no zone); a line of neither form is a bad record."""
     lines = batch.column("value")
     short, logged = pc.extract_regex(lines, _SHORT), pc.extract_regex(lines, _LOGGED)
     ip = pc.coalesce(_text(short, "ip"), _text(logged, "ip"))
@@ -32,7 +32,7 @@ def _text(found: pa.StructArray, name: str) -> pa.Array:
 
 
 def _moments(found: pa.StructArray, day: str, clock: str) -> pa.Array:
-    """The moments; NULL also for a day that does not exist, which strptime takes for one of the next month."""
+    """Parse moments; NULL for a day that does not exist, which strptime would read as a day of the next month."""
     moments, days = _read(_text(found, "time"), day + clock), _text(found, "day")
     exists = pc.equal(pc.strftime(_read(days, day), format=day), days)
     return pc.if_else(exists, moments, pa.scalar(None, moments.type))

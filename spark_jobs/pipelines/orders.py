@@ -1,4 +1,4 @@
-"""The documents' orders, as JSON and as comma-separated text, and what each user spent, in SQL (E10, E11)."""
+"""Parses orders from JSON and from CSV, and sums them by user in SQL (E10, E11)."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def parse_csv(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool | float):
-        raise TypeError("no integer")
+        raise TypeError("not an integer")
     return int(value)
 
 
 def totals(orders: DataFrame) -> DataFrame:
-    """What each user spent; ``timestamp`` and the like are no names of columns here, so that nothing needs quoting."""
+    """Sum the orders by user. No column has a reserved name such as ``timestamp``, so that none needs quotes."""
     return orders.sparkSession.sql(_TOTALS, orders=orders)
 
 
@@ -60,12 +60,12 @@ def _parsed(
     for value in batch.column("value").to_pylist():
         try:
             row = one(value or b"")
-            # Whatever does not fit its column is this record's fault, not that of the batch.
+            # A value that does not fit its column must fail this record, not the batch.
             for cell, kind in zip(row, types, strict=True):
                 pa.scalar(cell, kind)
         except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
             row = (None,) * len(names)
-            errors.append(f"is no order ({type(error).__name__})")
+            errors.append(f"is not an order ({type(error).__name__})")
         else:
             errors.append(None)
         rows.append(row)

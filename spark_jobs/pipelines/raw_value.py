@@ -1,4 +1,4 @@
-"""One number per record, in the shapes that the documents' programs give it: ``15``, ``"15"`` or ``{"value":"15"}``."""
+"""Parses one number per record, in three forms: ``15``, ``"15"`` or ``{"value":"15"}`` (X2)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The number as text; anything else is the record's error (X2)."""
+    """Parse the number to text; anything else is a bad record (X2)."""
     return _parsed(batch, frozenset())
 
 
 def parse_all_but_15(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """As `parse`, and 15 is an error: how the bad record is handled without touching the topic."""
+    """Like `parse`, but refuses 15: a fix for that record that leaves the topic unchanged."""
     return _parsed(batch, frozenset({"15"}))
 
 
@@ -24,7 +24,7 @@ def _parsed(batch: pa.RecordBatch, refused: frozenset[str]) -> pa.RecordBatch:
     values, errors = [], []
     for one in batch.column("value"):
         number = _number(one.as_py())
-        error = 'is no number, neither bare nor quoted nor as {"value": …}' if number is None else None
+        error = 'is not a number, neither bare nor quoted nor as {"value": …}' if number is None else None
         if number in refused:
             error = f"{number} is set aside"
         values.append(None if error else number)

@@ -1,4 +1,4 @@
-"""One number per record, as text."""
+"""Parses one number per record."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pyarrow.compute as pc
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The number as text; what is none is the record's error, found where the text becomes a bigint."""
+    """Return the value as text. The cast to bigint makes any other value a bad record."""
     return pa.RecordBatch.from_arrays([pc.cast(batch.column("value"), pa.string())], names=["number"])

@@ -1,8 +1,8 @@
-"""The documents' word count from topic to topic: one running count for each word that comes in (E1).
+"""Word count from topic to topic: one running count for each incoming word (E1).
 
-``EPOCHLINE_EXAMPLE_FAULT=0.2:7`` in the environment of the driver throws the documents' exception before each word
-with a probability of 20 %. It is drawn from the seed 7, the application's name, which tells an attempt from the one
-before, and the word's place: never from anything that a row is made of.
+``EPOCHLINE_EXAMPLE_FAULT=0.2:7`` in the environment of the driver raises an exception before each word with a
+probability of 20 %. The draw depends on the seed 7, the application's name (which differs between attempts) and the
+word's place, so that the rows never depend on it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 FAULT = "EPOCHLINE_EXAMPLE_FAULT"
 
@@ -27,7 +27,7 @@ def words(lines: DataFrame) -> DataFrame:
 
 
 def count(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """``word:::count`` for each word in turn, counted on from the state, and the last count of each to keep."""
+    """Return ``word:::count`` for each word in turn, counting on from the state, and each word's last count."""
     came = words(lines).withColumn("word", _or_fault(lines))
     before = state["running_counts"].withColumnRenamed("count", "before")
     in_turn = F.row_number().over(Over.partitionBy("word").orderBy(*_PLACE))
@@ -36,13 +36,13 @@ def count(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFra
         .join(before, "word", "left")
         .select("word", (F.coalesce("before", F.lit(0)) + F.col("turn")).alias("count"))
     )
-    said = counted.withColumn("value", F.concat_ws(":::", "word", F.col("count").cast("string")))
+    sent = counted.withColumn("value", F.concat_ws(":::", "word", F.col("count").cast("string")))
     kept = counted.groupBy("word").agg(F.max("count").alias("count"))
-    return {"kafka:flink_kafka2": said, "running_counts": kept}
+    return {"kafka:flink_kafka2": sent, "running_counts": kept}
 
 
 def _or_fault(lines: DataFrame) -> Column:
-    """The word, or, where the environment says so and a draw decides it, the documents' exception."""
+    """The word, or an exception if the environment asks for faults and the draw hits."""
     word = F.col("word")
     probability, _, seed = os.environ.get(FAULT, "0").partition(":")
     if not float(probability):

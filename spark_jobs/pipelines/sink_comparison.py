@@ -1,4 +1,4 @@
-"""The documents' tuples of three keys and a number, each with an id that is the same whenever it is read again (E6)."""
+"""Parses tuples of three keys and a number, each with an id that a repeated read reproduces (E6)."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _KEYS = ("key1", "key2", "key3")
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``{"key1": …, "key2": …, "key3": …, "indicate": 1}``, the record's time, and an id made of its place (X23)."""
+    """Parse ``{"key1": …, "key2": …, "key3": …, "indicate": 1}``; add the time and an id from the place (X23)."""
     rows: list[Sequence[Any]] = []
     errors: list[str | None] = []
     for value in batch.column("value").to_pylist():
         try:
-            told = json.loads(value or b"")
-            rows.append((*(_text(told[key]) for key in _KEYS), _integer(told["indicate"])))
+            read = json.loads(value or b"")
+            rows.append((*(_text(read[key]) for key in _KEYS), _integer(read["indicate"])))
             errors.append(None)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             rows.append((None,) * 4)
-            errors.append(f"is no tuple of three keys and a number ({type(error).__name__})")
+            errors.append(f"is not a tuple of three keys and a number ({type(error).__name__})")
     places = zip(*(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True)
     columns = {
         "uuid": pa.array([str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(map(str, place)))) for place in places]),
@@ -37,12 +37,12 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
-        raise ValueError("no integer of 64 bits")
+        raise ValueError("not an integer of 64 bits")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("no text")
-    value.encode()  # half a surrogate pair is no text
+        raise TypeError("not a string")
+    value.encode()  # raises for half a surrogate pair
     return value

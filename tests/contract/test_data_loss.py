@@ -71,8 +71,8 @@ def _moved_without_the_topic(world: World) -> None:
 LOSSES: dict[str, tuple[Callable[[World], None], str]] = {
     "retention": (_retention, r"offsets \[10, 12\), 2 of them, are gone.*`epochline declare-loss orders`"),
     "truncated": (_truncated, "its log ends at 8: 2 offsets that were read.*`epochline adopt-topic orders orders`"),
-    "truncated and grown": (_truncated_and_grown, "leader epoch 0 wrote now ends at 8.*: 2 offsets that were read"),
-    "a log of older leaders": (_older_log, "its log knows no leader epoch 1 or later any more"),
+    "truncated and grown": (_truncated_and_grown, "records of leader epoch 0 now end at 8.*: 2 offsets that were read"),
+    "a log of older leaders": (_older_log, "its log no longer has leader epoch 1 or a later one"),
     "made again": (
         _made_again,
         "offset 10 of partition 0; offset 5 of partition 1.*`epochline adopt-topic orders orders`",
@@ -196,9 +196,9 @@ def _grown_and_planned(world: World) -> tuple[Plan, StagingTicket]:
         (_gone, "orders-0 is gone"),
         (
             lambda world: world.kafka.change_leader("orders", 0, truncate_to=12),
-            "what leader epoch 0 wrote ends at offset 12",
+            "the records of leader epoch 0 end at offset 12",
         ),
-        (_truncated_and_grown, "what leader epoch 0 wrote ends at offset 8"),
+        (_truncated_and_grown, "the records of leader epoch 0 end at offset 8"),
     ],
     ids=["made again", "gone", "truncated", "truncated and grown"],
 )

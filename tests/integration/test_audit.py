@@ -322,7 +322,7 @@ def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> 
 
     assert (code, differences) == (3, [])
     assert epoch["partitions"][0]["not_judged"] == [
-        "1 records were compacted away since: rows without a record are not judged"
+        "1 records have been compacted away: rows without a record are not judged"
     ]
     one.sql("DELETE FROM people WHERE _offset = 2")
     assert one.audit()[:2] == (1, [("people", "missing", 0, 2, None)])

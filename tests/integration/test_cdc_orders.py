@@ -185,15 +185,15 @@ def test_a_change_that_is_told_again_changes_no_value_and_brings_no_row_back(dsn
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"op": "t", "source": {"lsn": 1}}, "neither c, r, u nor d"),
-        ({"before": None}, "no change of an order"),
-        ({"op": "c", "after": None, "source": {"lsn": 1}}, "no change of an order"),
-        ({"op": "d", "before": None, "source": {"lsn": 1}}, "no change of an order"),
-        ({"op": "d", "before": {"id": 1}, "source": {}}, "no change of an order"),
-        ({"op": "u", "after": {"id": 1, "customer": "\ud800", "amount": None, "status": None, "placed_at": None}, "source": {"lsn": 1}}, "no change of an order"),
-        ({"op": "u", "after": {"id": 1, "customer": None, "amount": "much", "status": None, "placed_at": None}, "source": {"lsn": 1}}, "no change of an order"),
+        ({"op": "t", "source": {"lsn": 1}}, "other than c, r, u and d"),
+        ({"before": None}, "not a change of an order"),
+        ({"op": "c", "after": None, "source": {"lsn": 1}}, "not a change of an order"),
+        ({"op": "d", "before": None, "source": {"lsn": 1}}, "not a change of an order"),
+        ({"op": "d", "before": {"id": 1}, "source": {}}, "not a change of an order"),
+        ({"op": "u", "after": {"id": 1, "customer": "\ud800", "amount": None, "status": None, "placed_at": None}, "source": {"lsn": 1}}, "not a change of an order"),
+        ({"op": "u", "after": {"id": 1, "customer": None, "amount": "much", "status": None, "placed_at": None}, "source": {"lsn": 1}}, "not a change of an order"),
         ({"op": "u", "after": {"id": 1, "customer": None, "amount": "1.001", "status": None, "placed_at": None}, "source": {"lsn": 1}}, "amount"),
-        ([], "no change of an order"),
+        ([], "not a change of an order"),
     ],
 )  # fmt: skip
 def test_what_is_no_change_is_quarantined_and_the_others_count(dsn: str, value: Any, reason: str) -> None:

@@ -61,7 +61,7 @@ def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(
     look = PROGRAMS["city_lookup"].result
     assert tuple(program.sql(look.query.replace("city_of_id", "city_of_id WHERE city IS NOT NULL"))) == look.expected
     assert program.sql("SELECT id FROM city_of_id WHERE city IS NULL") == [("10",)]
-    reason = "is no number of up to 18 digits"
+    reason = "is not a number of up to 18 digits"
     assert program.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY 1') == [(10, reason), (11, reason)]
 
 

@@ -248,7 +248,7 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
 
     with pytest.raises(
         DataLossError,
-        match=f"{topic}-0 is committed up to offset 8, but what leader epoch .* wrote now ends at 5 .*: 3 offsets that were"
+        match=f"{topic}-0 is committed up to offset 8, but the records of leader epoch .* now end at 5 .*: 3 offsets that were"
         " read have been truncated",
     ):
         world.plan("r3")

@@ -212,7 +212,7 @@ def test_a_line_that_comes_in_pieces_is_one_and_one_without_its_end_is_none(star
         client.sendall(b"first\n\nsec")
         wait_until(lambda: topic.sent == [b"first", b""])
         client.sendall(b"ond\r\n\xff third\nrest")
-    wait_until(lambda: "its last 4 bytes have no end of line and are not taken" in bridge.said)
+    wait_until(lambda: "its last 4 bytes have no end of line and are not accepted" in bridge.said)
 
     assert bridge.stop() == 0
 
@@ -259,7 +259,7 @@ def test_a_line_that_no_record_can_hold_ends_its_client_and_not_the_bridge(start
     bridge = start()
     with bridge.client() as client:
         client.sendall(b"x" * 1_000_001)
-        wait_until(lambda: "more than 1000000 bytes is not taken" in bridge.said)
+        wait_until(lambda: "more than 1000000 bytes is not accepted" in bridge.said)
     with bridge.client() as client:
         client.sendall(b"y" * 1_000_000 + b"\na\n")
         wait_until(lambda: "> a\n" in bridge.said)
@@ -280,7 +280,7 @@ def test_a_bridge_that_another_has_replaced_says_what_is_lost(start: Start, topi
         complaint = older.process.stderr.read()
 
     assert older.wait() == 1
-    assert "Lines sent and not committed, lost: 1" in complaint
+    assert "Uncommitted lines lost: 1" in complaint
     assert topic.committed == []
 
 
@@ -288,7 +288,7 @@ def test_a_bridge_that_another_has_replaced_says_what_is_lost(start: Start, topi
     ("options", "answer"),
     [
         (("--semantics", "exactly-once"), f"a socket cannot be read again.*{FROM_KAFKA_ON}: add --from-kafka-on"),
-        (("--from-kafka-on",), "--semantics exactly-once means"),
+        (("--from-kafka-on",), "--from-kafka-on needs --semantics exactly-once"),
         (("--interval", "900"), "--interval must be shorter"),
         (("--listen", "9999"), "'9999' is not host:port"),
     ],
@@ -309,5 +309,5 @@ def test_the_label_is_the_first_word(start: Start, topic: Topic) -> None:
     """G6, X10: what is promised, and what is not, before anybody can connect."""
     labelled, plain = (start(*options).said for options in (("--semantics", "exactly-once", "--from-kafka-on"), ()))
 
-    assert labelled.startswith(f"{FROM_KAFKA_ON}: lines that are not committed are lost in a crash")
-    assert plain.startswith("at-most-once from the socket on: lines that are not committed are lost in a crash")
+    assert labelled.startswith(f"{FROM_KAFKA_ON}: a crash loses uncommitted lines")
+    assert plain.startswith("at-most-once from the socket on: a crash loses uncommitted lines")

@@ -49,7 +49,7 @@ def test_a_host_stands_for_the_brokers_where_none_are_named() -> None:
         ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism is one of PLAIN, SCRAM"),
         ({"sasl.password": ""}, "SASL needs a user and a password"),
         ({"ssl.key.location": "/key"}, "belong together"),
-        ({"ssl.endpoint.identification.algorithm": "none"}, "can only be https"),
+        ({"ssl.endpoint.identification.algorithm": "none"}, "must be https"),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )

@@ -109,7 +109,7 @@ def test_every_window_of_a_moment_holds_it_and_none_is_left_out(seconds: float, 
 
 
 def test_a_slide_longer_than_the_window_is_refused() -> None:
-    with pytest.raises(DeclarationError, match="records between two windows would be in none"):
+    with pytest.raises(DeclarationError, match="records between two windows would belong to none"):
         Sliding(size=5, slide=6)
 
 

@@ -28,7 +28,7 @@ def test_what_is_no_order_is_an_error_of_its_own_row(value: bytes) -> None:
 
     rows = parse_json(batch(value, good)).to_pylist()
 
-    assert rows[0]["_error"].startswith("is no order")
+    assert rows[0]["_error"].startswith("is not an order")
     assert rows[0]["money"] is None
     assert (rows[1]["order_id"], rows[1]["money"], rows[1]["_error"]) == ("b", 3, None)
 
@@ -39,5 +39,5 @@ def test_what_is_no_order_is_an_error_of_its_own_row(value: bytes) -> None:
 def test_a_line_that_is_no_order_is_an_error_of_its_own_row(value: bytes) -> None:
     rows = parse_csv(batch(value, b"1,zhangsan,2018-10-20 15:30,358.5")).to_pylist()
 
-    assert rows[0]["_error"].startswith("is no order")
+    assert rows[0]["_error"].startswith("is not an order")
     assert (rows[1]["id"], rows[1]["user_name"], rows[1]["money"]) == (1, "zhangsan", "358.5")

@@ -33,4 +33,4 @@ def test_what_is_no_number_is_the_records_error(value: bytes | None) -> None:
     number, error = parsed(value)
 
     assert number is None
-    assert "is no number" in str(error)
+    assert "is not a number" in str(error)

@@ -196,8 +196,8 @@ def of(*fields: dict[str, Any]) -> dict[str, Any]:
     ("declared", "message"),
     [
         ({"columns": {"a-b": "text"}}, "no field named 'a-b'"),
-        ({"columns": {"a": "money"}}, "cannot be carried"),
-        ({"columns": {"a": "text"}, "schema_": {"type": "unheard of"}}, "no Avro schema"),
+        ({"columns": {"a": "money"}}, "unsupported type"),
+        ({"columns": {"a": "text"}, "schema_": {"type": "unheard of"}}, "not an Avro schema"),
         ({"columns": {"a": "text"}, "schema_": {"type": "array", "items": "int"}}, "must be a record"),
         ({"columns": {"a": "text"}, "schema_": of({"name": "b", "type": "int"})}, "no field a"),
         (
@@ -248,7 +248,7 @@ ENUM = {"type": "enum", "name": "e", "symbols": ["a"]}
     ],
 )
 def test_a_field_that_would_hold_its_columns_values_otherwise_is_refused(kind: str, avro: Any, found: str) -> None:
-    with pytest.raises(DeclarationError, match=f"field a is of Avro's {found}, which .* declare the field as ."):
+    with pytest.raises(DeclarationError, match=f"field a has the Avro type {found}, which .* declare the field as ."):
         Avro(columns={"a": kind}, schema_=of({"name": "a", "type": avro}))
 
 
@@ -279,7 +279,7 @@ def test_a_field_may_name_a_type_of_another() -> None:
     schema = of(*fields) | {"namespace": "x"}
 
     Avro(columns={"a": "text", "b": "text"}, schema_=schema)
-    with pytest.raises(DeclarationError, match="field b is of Avro's enum"):
+    with pytest.raises(DeclarationError, match="field b has the Avro type enum"):
         Avro(columns={"a": "text", "b": "bigint"}, schema_=schema)
 
 

@@ -31,16 +31,19 @@ def pipeline(**fields: Any) -> Pipeline:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"columns": None}, "columns: state has no columns but those that are declared"),
+        ({"columns": None}, "columns: a state table needs its columns declared"),
         ({"key": ()}, "key: mode 'upsert' needs it"),
         ({"key": "nobody"}, "key: nobody is not among the columns"),
-        ({"order_by": "requests"}, "order_by: state has no use for it"),
-        ({"select": TRANSFORM}, "select: state has no use for it"),
-        ({"tombstone": "ignore"}, "tombstone: state has no use for it"),
+        ({"order_by": "requests"}, "order_by: not supported for state"),
+        ({"select": TRANSFORM}, "select: not supported for state"),
+        ({"tombstone": "ignore"}, "tombstone: not supported for state"),
         ({"mode": "append"}, "mode"),
-        ({"columns": {"client": "text", "seen": "json"}}, "cannot tell whether seen changed, of type json; use jsonb"),
+        (
+            {"columns": {"client": "text", "seen": "json"}},
+            "seen is json, whose values PostgreSQL cannot compare; use jsonb",
+        ),
         ({"keys": "nowhere:keys"}, "there is no module 'nowhere'"),
-        ({"table": "epochline.counted"}, "is not for targets"),
+        ({"table": "epochline.counted"}, "is reserved"),
     ],
 )
 def test_wrong_state_names_its_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
@@ -53,7 +56,7 @@ def test_wrong_state_names_its_field_and_the_fix(fields: dict[str, Any], said: s
     [
         ({"transform": None}, "state: only a transform reads and writes state; name one"),
         ({"state": [state(keys=None)]}, "state.counted.key: the record has no client"),
-        ({"state": [state(table="out")]}, "a table is named twice, or is state too"),
+        ({"state": [state(table="out")]}, "a table is named twice, or is also a state table"),
         ({"state": [state(), state()]}, "a table is named twice"),
     ],
 )
@@ -89,8 +92,8 @@ def test_state_that_the_last_epoch_left_is_gone_on_with() -> None:
 @pytest.mark.parametrize(
     ("standing", "last", "said"),
     [
-        (replace(LEFT, now=None), 5, "a table that Epochline did not make"),
-        (replace(LEFT, now=StateDigest(keys=3, digest=8)), 5, "the same number of keys, and other values"),
+        (replace(LEFT, now=None), 5, "a table that Epochline did not create"),
+        (replace(LEFT, now=StateDigest(keys=3, digest=8)), 5, "the same number of keys with other values"),
         (replace(LEFT, now=StateDigest(keys=4, digest=7)), 5, "epoch 5 left 3 keys, it now holds 4 keys"),
         (LEFT, 6, "is of epoch 5, but the last committed epoch is 6"),
         (LEFT, None, "is of epoch 5, but the last committed epoch is None"),

@@ -85,8 +85,8 @@ def test_a_declaration_with_windows_is_read_back_from_the_ledger() -> None:
         (lambda: pipeline(sinks=sink(aggregated=False)), "must be aggregated"),
         (lambda: pipeline(sinks=sink(columns={**HITS, "more": "text"})), "exactly: hits, ip, window_end"),
         (lambda: pipeline(sinks=sink(columns={**HITS, "window_end": "text"})), "window_end is text"),
-        (lambda: pipeline(transform="json:loads"), "in place of a transform"),
-        (lambda: Sliding(size=5, slide=6), "in none"),
+        (lambda: pipeline(transform="json:loads"), "cannot be combined with a transform"),
+        (lambda: Sliding(size=5, slide=6), "belong to none"),
         (
             lambda: pipeline(
                 windows(too_late="late"), sinks=[sink(), PostgresTable(table="late", columns={"who": "text"})]

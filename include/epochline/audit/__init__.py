@@ -1,4 +1,4 @@
-"""The audit: committed ranges read again from Kafka, held against the ledger and the targets."""
+"""The audit: reads committed ranges again from Kafka and compares them with the ledger and the targets."""
 
 from epochline.audit.findings import Difference, EpochResult, PartitionResult, Reporter, SinkResult, Summary
 from epochline.audit.run import audit

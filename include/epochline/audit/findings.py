@@ -1,4 +1,4 @@
-"""What an audit finds, and whom it tells. No finding shows a value of a record (SEC-5)."""
+"""Findings of an audit, and their receiver. No finding shows a value of a record (SEC-5)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from epochline.protocol.offsets import PartitionCounts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not as the ledger and Kafka say.
+    """One difference from what the ledger and Kafka say.
 
     ``where`` is a target's name, ``quarantine`` or ``ledger``. ``kind`` is ``missing`` (a record without its row),
-    ``doubled`` (one row too many of a record), ``extra`` (a row without a record of the epoch), ``changed`` (``said``
-    names the columns), or for the ledger ``count`` and ``digest``. What belongs to a whole partition has no offset.
+    ``doubled`` (one row too many for a record), ``extra`` (a row without a record of the epoch), ``changed`` (``said``
+    names the columns), or for the ledger ``count`` and ``digest``. A difference of a whole partition has no offset.
     """
 
     epoch_id: int | None
@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """One committed range: what the ledger counted, what Kafka gives today, and what could not be judged."""
+    """One committed range: the ledger's counts, the counts of the records in Kafka now, and what was not judged."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class PartitionResult:
 class SinkResult:
     """How far the rows of one epoch in one target were compared.
 
-    ``judged`` is False where they should have been and could not; ``said`` tells why values were not compared.
+    ``judged`` is False if a required comparison was impossible; ``said`` is the reason why values were not compared.
     """
 
     sink: str
@@ -74,38 +74,38 @@ class EpochResult:
 
     @property
     def judged(self) -> bool:
-        """Whether everything that an audit judges could be judged."""
+        """Whether every comparison of the epoch was possible."""
         return all(sink.judged for sink in self.sinks) and not any(one.not_judged for one in self.partitions)
 
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """An audit as a whole. ``notes`` tells of declared losses."""
+    """An audit as a whole. ``notes`` lists declared losses."""
 
     epochs: int = 0
     records: int = 0
     differences: int = 0
     not_judged: int = 0
-    """Epochs of which something could not be judged."""
+    """Number of epochs with a comparison that was impossible."""
     notes: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
-        """No difference was found in what could be judged."""
+        """Whether no comparison found a difference."""
         return not self.differences
 
 
 class Reporter(Protocol):
-    """Is told what an audit finds while it runs, so that nothing has to be kept until its end."""
+    """Receives the findings of an audit while it runs, so that none has to be kept until its end."""
 
     def begin(self, epochs: int, offsets: int) -> None:
-        """So many committed epochs and offsets will be looked at."""
+        """Receive the number of epochs and offsets to audit."""
 
     def advance(self, offsets: int) -> None:
-        """So many more offsets are done with."""
+        """Receive the number of further offsets that were audited."""
 
     def difference(self, found: Difference) -> None:
-        """Something is not as it should be."""
+        """Receive a difference."""
 
     def epoch(self, result: EpochResult) -> None:
-        """An epoch is done with; its differences were told before."""
+        """Receive the result of an epoch, after its differences."""

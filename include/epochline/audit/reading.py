@@ -1,4 +1,4 @@
-"""One committed range read again: how much of it Kafka still has, what it counts, and which rows it gives."""
+"""Reads one committed range again: what Kafka still has of it, its counts, and the rows that it should give."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from epochline.protocol.staging import StagedTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAgain:
-    """What became of one range. ``found`` is None where nothing of it could be read."""
+    """Result of reading one range again. ``found`` is None if nothing of the range could be read."""
 
     found: PartitionCounts | None
     whole: bool
-    """Every offset of the range is there, so that counts and digest can be compared."""
+    """Whether Kafka has every offset of the range, so that counts and digest can be compared."""
     parsed: bool
-    """Every record went through the parse, so that its outcomes are counted too."""
+    """Whether every record was parsed, so that passed, skipped and quarantined records are counted too."""
     gone: int
-    """Records that compaction took."""
+    """Number of records that compaction removed."""
     not_judged: tuple[str, ...]
 
 
@@ -39,7 +39,7 @@ class RangeReader:
 
     Args:
         session: reads from Kafka.
-        flow: the declaration's own way from records to rows; None where it cannot be gone any more.
+        flow: the declaration's flow from records to rows; None if it cannot be built any more.
         expected: takes the rows.
         refused: by epoch, the records that it set aside because a target refused them.
     """
@@ -52,10 +52,10 @@ class RangeReader:
         self._flow = flow
         self._expected = expected
         self.broken: dict[int, str] = {}
-        """By epoch, why its rows are not known: its parse fails today."""
+        """By epoch, the reason why its rows are unknown: its parse fails now."""
 
     def read(self, epoch: RecordedEpoch, one: RecordedRange, log: TopicLog | None) -> ReadAgain:
-        """Read what is left of a range; the offsets that are not are left out of every comparison."""
+        """Read what Kafka still has of a range; missing offsets are left out of every comparison."""
         held, not_judged = _held(one, log)
         found: PartitionCounts | None = None
         if held is not None:
@@ -63,7 +63,7 @@ class RangeReader:
                 found = self._records(epoch.epoch_id, one, held)
             except DataLossError as error:
                 held = None
-                not_judged.append(f"not retained: offsets went while the audit read ({error})")
+                not_judged.append(f"not retained: offsets were deleted while the audit read ({error})")
         for gap in _gaps(one.range, held):
             self._expected.leave_out(one.topic, one.partition, gap.start, gap.until)
         whole = held == one.range
@@ -71,7 +71,7 @@ class RangeReader:
         if log is None or not log.compacted:
             gone = 0
         if gone > 0:
-            not_judged.append(f"{gone} records were compacted away since: rows without a record are not judged")
+            not_judged.append(f"{gone} records have been compacted away: rows without a record are not judged")
         return ReadAgain(
             found=found,
             whole=whole and gone <= 0,
@@ -88,11 +88,11 @@ class RangeReader:
         return seen
 
     def claims(self, epoch: RecordedEpoch, batch: pa.RecordBatch) -> None:
-        """Take the rows that claimed records should have given; those that were bad again stay in the quarantine."""
+        """Take the rows that claimed records should have given; records that were bad again stay in the quarantine."""
         self._expect(epoch.epoch_id, batch, claimed=True)
 
     def _expect(self, epoch_id: int, batch: pa.RecordBatch, *, claimed: bool = False) -> PartitionCounts | None:
-        """Put the rows of a batch where they are compared; what its records became, or None where no one can say."""
+        """Add the rows of a batch to the expected rows; return its counts, or None if its parse fails."""
         if self._flow is None or epoch_id in self.broken:
             return None
         try:
@@ -114,8 +114,8 @@ class RangeReader:
 
 
 def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlow | None, str | None]:
-    """The flow that an epoch's records went through, with bad records as data; or why it cannot be gone again."""
-    # What a policy `fail` would stop at now is a difference to be named, not an end of the audit.
+    """Build the flow that an epoch's records went through; or return the reason why it cannot be built."""
+    # A record that is bad now is a difference to report; the policy `fail` must not end the audit.
     lenient = declared.model_copy(update={"bad_records": "quarantine"})
     try:
         return BatchFlow(lenient.spec, tables), None
@@ -124,11 +124,11 @@ def flow_of(declared: Pipeline, tables: Sequence[StagedTable]) -> tuple[BatchFlo
 
 
 def _held(one: RecordedRange, log: TopicLog | None) -> tuple[OffsetRange | None, list[str]]:
-    """The part of a range that Kafka has today, and what is to be said of the rest."""
+    """The part of a range that Kafka has now, and a note about the rest."""
     if log is None or one.partition not in log.held:
         return None, [f"not retained: offsets {one.range}, Kafka has no {one.topic}-{one.partition}"]
     if log.topic_id != one.topic_id:
-        return None, [f"not judged: {one.topic} was deleted and made again since (topic id {one.topic_id} then)"]
+        return None, [f"not judged: {one.topic} was deleted and made again (its topic id was {one.topic_id})"]
     first, end = log.held[one.partition]
     start, until = max(one.range.start, first), min(one.range.until, end)
     if start >= until:

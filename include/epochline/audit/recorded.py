@@ -1,4 +1,4 @@
-"""The ledger's word on committed epochs, as an audit needs it."""
+"""Reads committed epochs from the ledger for an audit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.offsets import OffsetRange, PartitionCounts
 
 _AT_ONCE = 1_000_000
-_FEW = 100  # one record may have many megabytes
+_FEW = 100  # a record may have many megabytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedEpoch:
-    """A committed epoch: which declaration it ran, and which columns its targets had when it was planned."""
+    """A committed epoch with its declaration, and the columns of its targets at its plan."""
 
     epoch_id: int
     kind: str
@@ -32,7 +32,7 @@ class RecordedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRange:
-    """A range of a committed epoch and what was counted in it."""
+    """A range of a committed epoch and its counts."""
 
     topic: str
     topic_id: str
@@ -45,7 +45,7 @@ class RecordedRange:
 
 
 class Recorded:
-    """Questions to the ledger about one pipeline."""
+    """The ledger's records of one pipeline."""
 
     def __init__(self, connection: Connection, pipeline: str) -> None:
         self._connection = connection
@@ -68,7 +68,7 @@ class Recorded:
         ]
 
     def declaration(self, epoch: RecordedEpoch) -> Pipeline:
-        """What the pipeline was declared to be in this epoch."""
+        """The pipeline's declaration in this epoch."""
         row = execute(
             self._connection, "declaration_of_epoch", pipeline=self._pipeline, epoch_id=epoch.epoch_id
         ).scalar_one()
@@ -102,7 +102,7 @@ class Recorded:
         return int(row.scalar_one())
 
     def claimed(self, epoch: RecordedEpoch) -> Iterator[list[Row[Any]]]:
-        """The records that a requeue epoch claimed, a few at a time, each time in a transaction of its own."""
+        """The records that a requeue epoch claimed, in pages, each read in its own transaction."""
         after: tuple[str, int, int] = ("", -1, -1)
         while True:
             with self._connection.begin():
@@ -116,12 +116,12 @@ class Recorded:
             after = (page[-1].topic_id, page[-1].partition, page[-1].offset)
 
     def sealed_rows(self, epoch: RecordedEpoch) -> dict[str, int]:
-        """By sink, how many rows were sealed."""
+        """The number of sealed rows, by sink."""
         rows = execute(self._connection, "audited_rows", pipeline=self._pipeline, epoch_id=epoch.epoch_id)
         return {row.sink: row.rows for row in rows}
 
     def declared_losses(self) -> list[str]:
-        """Offsets that an operator declared lost, in words."""
+        """Descriptions of the offsets that an operator declared lost."""
         rows = execute(self._connection, "declared_losses", pipeline=self._pipeline)
         return [
             f"{row.topic}-{row.partition}: offsets [{row.start_offset}, {row.until_offset}) were declared lost"
@@ -131,9 +131,10 @@ class Recorded:
 
 
 def together(epochs: Sequence[RecordedEpoch]) -> Iterator[list[RecordedEpoch]]:
-    """Neighbouring epochs whose rows can be compared in one look at the targets.
+    """Group neighbouring epochs whose rows can be compared with one query per target.
 
-    They ran the same declaration on targets of the same columns; beyond a million offsets an epoch stands alone.
+    They ran the same declaration on targets with the same columns. A group has at most a million offsets, unless a
+    single epoch has more.
     """
     group: list[RecordedEpoch] = []
     for epoch in epochs:

@@ -1,7 +1,7 @@
-"""The rows that a target should have, beside those it has: both in PostgreSQL, compared there bit by bit.
+"""Compares the rows that a target should have with those that it has, bit by bit, inside PostgreSQL.
 
-What a parse gives goes by the product's own COPY into a temporary table with the target's own column types, so that
-both sides are what PostgreSQL makes of a value. Only differences leave the server.
+The expected rows are copied as in staging into a temporary table with the target's column types, so that PostgreSQL
+converts both sides alike. Only differences leave the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEPT = {**QUARANTINE_COLUMNS, "epoch_id": "bigint"}
 
 
 class RowDifference(NamedTuple):
-    """A row that one side has and the other has not, or has otherwise; ``columns`` names those that differ."""
+    """A row that one side lacks, or that differs between the sides in ``columns``."""
 
     epoch_id: int | None
     topic: str | None
@@ -44,7 +44,7 @@ class ExpectedRows:
     """Temporary tables of one session: the rows that targets should have for a few epochs.
 
     Args:
-        connection: a session of its own; every call is a transaction of its own.
+        connection: a dedicated session; every call is one transaction.
         sinks: per target its columns with their types, as `staged_columns` orders them.
     """
 
@@ -89,15 +89,15 @@ class ExpectedRows:
         execute_sql(self._connection, sql.SQL(statement) if isinstance(statement, str) else statement, values)
 
     def add(self, sink: str, epoch_id: int, rows: pa.RecordBatch) -> None:
-        """Rows that the target should have of an epoch."""
+        """Add rows that the target should have of an epoch."""
         self._copy(self._tables[sink], self._columns[sink], rows.append_column("_epoch", _constant(epoch_id, rows)))
 
     def set_aside(self, epoch_id: int, records: pa.RecordBatch) -> None:
-        """Records of an epoch that the quarantine should have (`epochline.protocol.staging.QUARANTINE_COLUMNS`)."""
+        """Add records of an epoch that the quarantine should have (`epochline.declare.columns.QUARANTINE_COLUMNS`)."""
         self._copy(_RECORD, _KEPT, records.append_column("epoch_id", _constant(epoch_id, records)))
 
     def leave_out(self, topic: str, partition: int, first: int, until: int) -> None:
-        """Offsets ``[first, until)`` of which nothing can be said: their rows are not looked at."""
+        """Exclude offsets ``[first, until)``, which cannot be judged, from every comparison."""
         with self._connection.begin():
             insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s)").format(_GAP)
             self._run(insert, (topic, partition, first, until))
@@ -118,7 +118,7 @@ class ExpectedRows:
         return driver.cursor() if name is None else driver.cursor(name)
 
     def differences(self, sink: str, epochs: Sequence[int]) -> Iterator[RowDifference]:
-        """Where the target's rows of these epochs are not the expected ones, in the order of the records."""
+        """Differences between the target's rows of these epochs and the expected rows, in the order of the records."""
         own = [name for name in self._columns[sink] if name not in _POSITION]
         statement = sql.SQL(
             "WITH t AS (SELECT {columns}, row_number() OVER (PARTITION BY {position} ORDER BY ctid) AS {copy}"
@@ -159,7 +159,7 @@ class ExpectedRows:
             yield from map(RowDifference._make, cursor)
 
     def quarantine_differences(self, pipeline: str, epochs: Sequence[int]) -> list[RowDifference]:
-        """Where the quarantine does not hold what these epochs should have set aside."""
+        """Differences between the quarantine and the records that these epochs should have set aside."""
         with self._connection.begin():
             rows = execute(self._connection, "quarantine_differences", pipeline=pipeline, epochs=list(epochs))
             return [
@@ -168,7 +168,7 @@ class ExpectedRows:
 
 
 def count_by_epoch(connection: Connection, sink: str, epochs: Sequence[int]) -> dict[int, int]:
-    """How many rows a target has of each epoch."""
+    """Count the rows of a target by epoch."""
     statement = sql.SQL("SELECT _epoch, count(*) FROM {} WHERE _epoch = ANY ({}) GROUP BY _epoch")
     with connection.begin():
         return dict(execute_sql(connection, statement.format(_target(sink), sql.Literal(list(epochs))))[1])
@@ -201,5 +201,5 @@ def _names(columns: Sequence[str] | Mapping[str, str], prefix: str | None = None
 
 
 def _record(columns: Sequence[str], prefix: str) -> sql.Composed:
-    # As a record, which the operator for binary images takes; two rows would be compared column by column.
+    # As a record: *<> compares the binary images of records, while two rows would be compared column by column.
     return sql.SQL("ROW({})::record").format(_names(columns, prefix))

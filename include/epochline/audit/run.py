@@ -43,32 +43,33 @@ def audit(
     first: int | None = None,
     last: int | None = None,
 ) -> Summary:
-    """Compare committed epochs with what Kafka gives for their ranges today. Changes nothing but temporary tables.
+    """Compare committed epochs with the records that Kafka has now. Changes nothing but temporary tables.
 
-    It can run beside a live pipeline: epochs committed after it began are not looked at, and each target is compared
-    in one snapshot. The functions that a declaration names are those of today. Rows of epochs that are not looked at
-    are judged only when no epochs are named: a row must then name a committed epoch.
+    It can run next to a live pipeline: it ignores epochs that commit after its start, and compares each target in one
+    snapshot. It uses the current version of a declaration's functions. If neither ``first`` nor ``last`` is given,
+    every row of a target must name a committed epoch.
 
     Args:
         dsn: libpq URL of the target database.
-        reader: of the pipeline's Kafka.
+        reader: reads the pipeline's records from Kafka.
         pipeline: its name.
-        reporter: is told every difference and every epoch.
-        first: id of an epoch; None begins with the oldest.
-        last: id of an epoch, included; None ends with the newest.
+        reporter: receives every difference and every epoch.
+        first: id of the first epoch; None: the oldest.
+        last: id of the last epoch, inclusive; None: the newest.
 
     Raises:
         EpochNotFoundError: the ledger has no committed epoch of the pipeline in that range.
-        SourceUnavailableError, LedgerUnavailableError: Kafka or PostgreSQL does not answer; trying again helps.
+        ConfigurationError: the connection leads to another session in each transaction.
+        SourceUnavailableError, LedgerUnavailableError: Kafka or PostgreSQL does not answer; a retry helps.
     """
     with _session(dsn) as connection:
         return _Audit(connection, reader, pipeline, reporter).run(first, last)
 
 
 class _OneSession:
-    """Puts the audit's settings in force in each transaction, and sees to it that all are of one session.
+    """Applies the audit's settings in each transaction, and refuses a connection that changes its session.
 
-    What was read from Kafka is kept in temporary tables of the session, over many transactions.
+    The expected rows are in temporary tables, which exist in one session only.
     """
 
     _settings = set_local({"lock_timeout": 30_000, "TimeZone": "UTC"})
@@ -81,9 +82,8 @@ class _OneSession:
         session = int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
         if self._session not in (None, session):
             raise ConfigurationError(
-                "the audit keeps what it read in its session, and its connection leads to another session of the server"
-                " in each transaction, as that of a pooler in transaction mode does. Give it a connection to PostgreSQL"
-                " itself."
+                "the audit needs one session of the server, but its connection leads to another session in each"
+                " transaction, as a pooler in transaction mode does. Give it a direct connection to PostgreSQL."
             )
         self._session = session
 
@@ -113,14 +113,14 @@ def _session(dsn: str) -> Iterator[Connection]:
 
 @dataclass(slots=True)
 class _Epoch:
-    """What is known so far of an epoch under audit."""
+    """Findings so far about an epoch under audit."""
 
     recorded: RecordedEpoch
     partitions: list[PartitionResult] = field(default_factory=list)
     sinks: list[SinkResult] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     broken: str | None = None
-    """Why its rows cannot be compared although the others' can."""
+    """Reason why the rows of this epoch alone cannot be compared."""
     differences: int = 0
 
 
@@ -133,7 +133,7 @@ class _Audit:
         self._reporter = reporter
         self._summary = Summary()
         self._thinned: set[tuple[int | None, str | None, int | None]] = set()
-        """Epoch, topic and partition of ranges of which compaction took records."""
+        """Epoch, topic and partition of the ranges that lost records to compaction."""
 
     def run(self, first: int | None, last: int | None) -> Summary:
         with self._connection.begin():
@@ -157,7 +157,7 @@ class _Audit:
             refused = {epoch.epoch_id: self._refused(epoch) for epoch in group}
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
-        # Asked anew for each group: retention goes on while an audit runs.
+        # Read again for each group: retention deletes records while an audit runs.
         logs = self._reader.logs(sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
         states = {epoch.epoch_id: _Epoch(epoch, sinks=list(sinks)) for epoch in group}
         flow, why_not = flow_of(declared, tables)
@@ -178,7 +178,7 @@ class _Audit:
             self._finish(state)
 
     def _tables(self, declared: Pipeline, epoch: RecordedEpoch) -> tuple[StagedTable, ...]:
-        """What an attempt of the epoch would write, with the targets' rules of today."""
+        """Staging tables of the epoch, with the current rules of the targets."""
         driver: Any = self._connection.connection.dbapi_connection
         with closing(driver.cursor()) as cursor:
             return with_rules(cursor, staged_tables(declared, epoch.targets, 0, 0))
@@ -189,7 +189,7 @@ class _Audit:
             return refused_records(cursor, self._pipeline, epoch.epoch_id, epoch.generation)
 
     def _comparable(self, declared: Pipeline, sink: PostgresTable, epoch: RecordedEpoch) -> SinkResult:
-        """Whether the rows of a target can be compared by value; ``said`` is None where they can."""
+        """Tell whether the rows of a target can be compared by value; ``said`` is None if they can."""
         said, judged = None, True
         if declared.is_transformed:
             said = "a transform made the rows"
@@ -210,7 +210,7 @@ class _Audit:
         return SinkResult(sink=sink.table, said=said and f"values not compared: {said}", judged=judged)
 
     def _read(self, state: _Epoch, one: RecordedRange, reader: RangeReader, log: TopicLog | None) -> PartitionResult:
-        """Read one range as far as it is there and compare what was counted."""
+        """Read what Kafka has of one range and compare its counts."""
         again = reader.read(state.recorded, one, log)
         self._reporter.advance(len(one.range))
         if again.found is not None:
@@ -293,7 +293,7 @@ class _Audit:
         self._reporter.difference(difference)
 
     def _count_rows(self, states: Mapping[int, _Epoch], declared: Pipeline) -> None:
-        """Where rows are not compared by value but name their epoch, their number is compared with what was sealed."""
+        """Compare the numbers of sealed rows with those in targets whose values are not compared."""
         for at, sink in enumerate(declared.targets):
             uncompared = [
                 epoch_id

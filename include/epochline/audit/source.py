@@ -1,4 +1,4 @@
-"""Records read again, in the shape in which Spark's worker hands them to a parse."""
+"""Converts records to the batches that a parse receives in a Spark worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEADERS = SOURCE_SCHEMA.field("headers").type
 
 
 def record_batch(topic: str, partition: int, columns: Columns) -> pa.RecordBatch:
-    """A batch of `SOURCE_SCHEMA` of one partition's records.
+    """Records of one partition as a batch of `SOURCE_SCHEMA`.
 
     Args:
         topic: their topic.
@@ -38,7 +38,7 @@ def record_batch(topic: str, partition: int, columns: Columns) -> pa.RecordBatch
 
 
 def claimed_batch(rows: Sequence[Any]) -> pa.RecordBatch:
-    """A batch of `SOURCE_SCHEMA` of quarantined records, as a requeue reads them: without a type of their time."""
+    """Quarantined records as a batch of `SOURCE_SCHEMA`, without ``timestamp_type``, as a requeue reads them."""
     return pa.RecordBatch.from_pylist([_claimed(row) for row in rows], schema=SOURCE_SCHEMA)
 
 

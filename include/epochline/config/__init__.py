@@ -1,1 +1,1 @@
-"""What holds in the end: settings of all levels, connections, schema registries, and where declarations are found."""
+"""Resolved configuration: settings, connections, schema registries, and the discovery of declarations."""

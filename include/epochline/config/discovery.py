@@ -1,7 +1,7 @@
-"""Where declarations are found: the files of the DAGs folder, read with or without Airflow.
+"""Finds declarations in the files of the DAGs folder, with or without Airflow.
 
-A DAG file ends with ``dag = epoch_dag(pipeline)``. Read by Airflow that gives the DAG; read by `find`, for the command
-line, it gives nothing, and Airflow is never imported.
+A DAG file ends with ``dag = epoch_dag(pipeline)``. In Airflow this makes the DAG. In `find`, which the command line
+uses, it only notes the pipeline, without importing Airflow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import ModuleType
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, DeclarationError
 
-# While declarations are read, each pipeline that a file hands to `epoch_dag` is put into this list.
+# Collects the pipelines that files hand to `epoch_dag` while `find_all` reads them; None otherwise.
 _declared: ContextVar[list[Pipeline] | None] = ContextVar("declared", default=None)
 
 
@@ -24,7 +24,7 @@ def collect(pipeline: Pipeline) -> bool:
     """Note a pipeline that a DAG file declares.
 
     Returns:
-        Whether this process reads declarations now: `find_all` does. Airflow does not, and needs a DAG.
+        Whether `find_all` is reading declarations. Otherwise Airflow is, and needs a DAG.
     """
     declared = _declared.get()
     if declared is not None:
@@ -38,7 +38,7 @@ def project_folder() -> Path:
 
 
 def dags_folder(otherwise: Path | None = None) -> Path:
-    """``EPOCHLINE_DAGS``; where that is not set, the folder given, or ``dags/`` of the project."""
+    """``EPOCHLINE_DAGS``, or else the given folder, or else ``dags/`` of the project."""
     named = os.environ.get("EPOCHLINE_DAGS")
     return Path(named) if named else otherwise or project_folder() / "dags"
 
@@ -47,7 +47,7 @@ def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
     """Every pipeline that a file of the folder declares, by name.
 
     Raises:
-        DeclarationError: a file cannot be read, a declaration is wrong, or two have one name.
+        DeclarationError: a file cannot be read, a declaration is invalid, or two share a name.
         ConfigurationError: there is no such folder.
     """
     folder = folder or dags_folder()
@@ -65,9 +65,7 @@ def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
             continue
         for pipeline in _declared_in(path):
             if pipeline.name in found and found[pipeline.name] != pipeline:
-                raise DeclarationError(
-                    f"{path}: pipeline {pipeline.name!r} is declared a second time, and differently."
-                )
+                raise DeclarationError(f"{path}: pipeline {pipeline.name!r} is declared twice, with different fields.")
             found[pipeline.name] = pipeline
     return found
 
@@ -76,7 +74,7 @@ def find(name: str, folder: Path | None = None) -> Pipeline:
     """The pipeline with this name.
 
     Raises:
-        DeclarationError: there is none; the message lists those that are.
+        DeclarationError: there is none; the message lists the declared ones.
     """
     found = find_all(folder)
     if name not in found:
@@ -89,7 +87,7 @@ def _declared_in(path: Path) -> list[Pipeline]:
     declared: list[Pipeline] = []
     reading = _declared.set(declared)
     try:
-        # As a module and not as a script, of which Python keeps no bytecode.
+        # As a module, because Python keeps no bytecode of a script.
         module = ModuleType(path.stem)
         module.__file__ = str(path)
         SourceFileLoader(path.stem, str(path)).exec_module(module)

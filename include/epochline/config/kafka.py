@@ -1,7 +1,7 @@
-"""How Kafka's brokers are reached: the properties of one connection, for kafka-python and for Kafka's Java client.
+"""Properties of a Kafka connection, for kafka-python and for Kafka's Java client.
 
-The names are librdkafka's, which connections of Airflow's own Kafka provider hold too. What is not listed is refused by
-its name: a property decides what is read, or where to (SEC-2).
+The names are librdkafka's, as in connections of Airflow's Kafka provider. Any other property is refused, because a
+property can change what is read or where data goes (SEC-2).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOGIN_MODULES = {
 }
 
 HIDDEN_OPTIONS = r"(?i)url|sasl|jaas|ssl\.key|password|secret|token"
-"""Names of Spark options whose values are shown nowhere."""
+"""Pattern of the names of Spark options whose values are hidden."""
 
 
 def broker_settings(
@@ -40,18 +40,18 @@ def broker_settings(
     login: str = "",
     password: str = "",
 ) -> dict[str, str]:
-    """The properties of a connection, checked; nothing that was given is ever shown.
+    """Check the properties of a connection. No message shows a given value.
 
     Args:
         where: names the connection in errors.
-        given: properties, as the connection's extra holds them.
-        host: of one broker, where the properties name none.
-        port: of that broker.
-        login: for SASL, where the properties hold none.
-        password: of that login.
+        given: properties from the connection's extra.
+        host: host of one broker, if the properties name no servers.
+        port: port of that broker.
+        login: user for SASL, if the properties hold none.
+        password: password of that user.
 
     Raises:
-        ConfigurationError: no brokers are named, a property is not supported, or they do not fit together.
+        ConfigurationError: no brokers are named, a property is not supported, or properties contradict each other.
     """
     settings = {key: value for key, value in given.items() if value}
     strangers = sorted(set(settings) - set(_ALLOWED))
@@ -68,7 +68,7 @@ def broker_settings(
         settings[_PROTOCOL] = protocol
     if settings.pop(_HOST_CHECK, "https") != "https":
         raise ConfigurationError(
-            f"{where}: {_HOST_CHECK} can only be https: a broker's certificate is always checked against its host"
+            f"{where}: {_HOST_CHECK} must be https: a broker's certificate is always checked against its host"
             " name. Put the name that clients use into the certificate."
         )
     if protocol.startswith("SASL"):
@@ -95,20 +95,20 @@ def _check_fits(where: str, settings: Mapping[str, str], protocol: str, login: s
     sasl = [name for name in (_MECHANISM, _USERNAME, _PASSWORD) if name in settings] + ["login"] * bool(login)
     if sasl and not protocol.startswith("SASL"):
         raise ConfigurationError(
-            f"{where}: {sasl[0]} would not be used, because {_PROTOCOL} is {protocol}; say SASL_SSL, or take it out."
+            f"{where}: {sasl[0]} would not be used, because {_PROTOCOL} is {protocol}; set SASL_SSL, or remove it."
         )
     tls = [name for name in (_CA, _CERTIFICATE, _KEY, _KEY_PASSWORD) if name in settings]
     if tls and not protocol.endswith("SSL"):
         raise ConfigurationError(
-            f"{where}: {tls[0]} would not be used, because {_PROTOCOL} is {protocol}; say SSL or SASL_SSL, or take it"
-            " out."
+            f"{where}: {tls[0]} would not be used, because {_PROTOCOL} is {protocol}; set SSL or SASL_SSL, or remove"
+            " it."
         )
     if (_CERTIFICATE in settings) is not (_KEY in settings) or (_KEY_PASSWORD in settings and _KEY not in settings):
         raise ConfigurationError(f"{where}: {_CERTIFICATE} and {_KEY} belong together.")
 
 
 def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
-    """The properties as kafka-python's clients take them."""
+    """Convert properties for kafka-python's clients."""
     names = {
         SERVERS: "bootstrap_servers",
         _PROTOCOL: "security_protocol",
@@ -124,7 +124,7 @@ def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """The properties as Kafka's Java client takes them, certificates read here: only the driver needs their files.
+    """Convert properties for Kafka's Java client. Reads the certificates, so that only the driver needs their files.
 
     Raises:
         ConfigurationError: a file with a certificate or key cannot be read.
@@ -147,7 +147,7 @@ def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of a JAAS configuration, which Kafka reads by the rules of Java's StreamTokenizer."""
+    """Quote a string for a JAAS configuration, which Kafka reads with Java's StreamTokenizer."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 

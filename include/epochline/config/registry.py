@@ -1,4 +1,4 @@
-"""Schema registries: how they are reached, and the Avro schemas that they hold. Each answer is kept per process."""
+"""Schema registries: their connections and their Avro schemas. Each process caches the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
 
 _HEADER = struct.Struct(">bI")
-"""Before every value: a zero byte and the schema's id."""
+"""Prefix of every value: a zero byte and the schema's id."""
 
 _TIMEOUT, _RETRIES = 30, 2
 _UNKNOWN_SCHEMA = 40403
@@ -27,25 +27,25 @@ _OVERLOADED = (408, 429)
 
 
 class UndecodableError(ValueError):
-    """A record's bytes are not of a schema that the registry holds; the message says why, and shows no value."""
+    """A record's bytes do not match a schema of the registry; the message gives the reason without any value."""
 
 
 def registry_settings(
     where: str, *, host: str, port: int | None, scheme: str, login: str, password: str, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """How a registry is reached: ``url``, ``login`` and ``password``, from the fields of an http connection.
+    """Settings of a registry (``url``, ``login``, ``password``) from the fields of an http connection.
 
     Args:
         where: names the connection in errors.
         host: a host's name, or a whole URL.
-        port: of the host.
+        port: port of the host.
         scheme: ``http`` or ``https``.
-        login: for HTTP's basic authentication; may be empty.
-        password: of that login.
-        extra: may hold ``path``, where the registry's API begins below the host.
+        login: user for HTTP's basic authentication; may be empty.
+        password: password of that user.
+        extra: may hold ``path``, the path of the registry's API on the host.
 
     Raises:
-        ConfigurationError: no host is named, or something is given that would not be used.
+        ConfigurationError: no host is named, or ``extra`` holds an unsupported key.
     """
     strangers = sorted(set(extra) - {"path"})
     if strangers:
@@ -62,12 +62,12 @@ def registry_settings(
 
 @dataclass(frozen=True, slots=True)
 class Registries:
-    """How registries are reached, by connection id; pickled on its way to executors. Its text form shows nothing."""
+    """Settings of registries by connection id, pickled for executors. ``repr`` hides the values."""
 
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
 
     def install(self) -> None:
-        """Have `registry` know them in this process."""
+        """Make the registries available to `registry` in this process."""
         for connection, settings in self.settings.items():
             known = _known.get(connection)
             if known is None or known.settings != settings:
@@ -78,12 +78,12 @@ def registry(connection: str) -> Registry:
     """The registry of a connection.
 
     Raises:
-        ConfigurationError: this process was not told how to reach it.
+        ConfigurationError: this process has no settings for it.
     """
     if connection not in _known:
         raise ConfigurationError(
-            f"schema registry {connection!r}: this process was not told how to reach it. Where Spark's driver reads"
-            f' its own credentials file, add {{"registries": {{"{connection}": {{"url": "http://host:8081"}}}}}} to it.'
+            f"schema registry {connection!r}: this process has no settings for it. If Spark's driver reads its own"
+            f' credentials file, add {{"registries": {{"{connection}": {{"url": "http://host:8081"}}}}}} to it.'
         )
     return _known[connection]
 
@@ -114,10 +114,10 @@ class Registry:
         """The parsed Avro schema of an id.
 
         Raises:
-            UndecodableError: the registry has none under this id, or no Avro schema.
-            SourceUnavailableError: it does not answer; a repeat helps.
-            SourceAuthenticationError: it does not let us in.
-            ConfigurationError: what answers is no registry.
+            UndecodableError: the registry has no schema under this id, or not an Avro schema.
+            SourceUnavailableError: the registry does not answer; a repeat helps.
+            SourceAuthenticationError: the registry rejects the login.
+            ConfigurationError: the server at its address is not a registry.
         """
         if schema_id not in self._schemas:
             from confluent_kafka.schema_registry import SchemaRegistryError
@@ -133,13 +133,13 @@ class Registry:
         return self._schemas[schema_id]
 
     def register(self, subject: str, schema: Mapping[str, Any]) -> int:
-        """The id of a schema under a subject; asked once, since a registry gives the same id for the same schema.
+        """Register a schema under a subject and return its id. The registry returns the same id for the same schema.
 
         Raises:
             SinkError: the registry refuses the schema.
-            SourceUnavailableError: it does not answer; a repeat helps.
-            SourceAuthenticationError: it does not let us in.
-            ConfigurationError: what answers is no registry.
+            SourceUnavailableError: the registry does not answer; a repeat helps.
+            SourceAuthenticationError: the registry rejects the login.
+            ConfigurationError: the server at its address is not a registry.
         """
         text = json.dumps(schema)
         if (subject, text) not in self._registered:
@@ -171,7 +171,7 @@ class Registry:
             raise UndecodableError(f"schema {schema_id} cannot be read ({type(error).__name__})") from None
 
     def _add_references(self, schema: Schema, named: dict[str, Any]) -> None:
-        """Parse what a schema refers to first, so that its names are known."""
+        """Parse the schemas that a schema refers to, so that their names are known."""
         from fastavro.schema import parse_schema
 
         for one in schema.references or ():
@@ -193,10 +193,10 @@ class Registry:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Tell apart a registry that is down, one that does not let us in, and an address that is none."""
+        """Turn the client's errors into ours: registry down, login rejected, or not a registry."""
         from confluent_kafka.schema_registry import SchemaRegistryError
 
-        # The client takes one of two libraries of one shape; only this module says which.
+        # The client uses one of two compatible libraries; only this module says which.
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
 
         try:
@@ -204,20 +204,20 @@ class Registry:
         except UndecodableError:
             raise
         except (ValueError, TypeError, AttributeError):
-            raise ConfigurationError(f"{self._name}: what answers at its address is no registry") from None
+            raise ConfigurationError(f"{self._name}: the server at its address is not a registry") from None
         except httpx.HTTPError as error:
             raise SourceUnavailableError(f"{self._name} does not answer ({type(error).__name__})") from None
         except SchemaRegistryError as error:
             status = error.http_status_code
             if status >= 500 or status in _OVERLOADED:
-                raise SourceUnavailableError(f"{self._name} is not able to answer (HTTP {status})") from None
+                raise SourceUnavailableError(f"{self._name} cannot answer (HTTP {status})") from None
             if status in (401, 403):
                 raise SourceAuthenticationError(
-                    f"{self._name} does not let us in (HTTP {status}). Correct the connection's login and password"
+                    f"{self._name} rejects the login (HTTP {status}). Correct the connection's login and password"
                 ) from None
             raise ConfigurationError(
-                f"{self._name} answers HTTP {status} where a registry would not. Is the path of its API right, in the"
-                " connection's extra?"
+                f"{self._name} answers HTTP {status}, unlike a registry. Check the path of its API in the connection's"
+                " extra."
             ) from None
 
 
@@ -225,15 +225,15 @@ HEADER_BYTES = _HEADER.size
 
 
 def with_header(schema_id: int, body: bytes) -> bytes:
-    """A value as it is sent: a zero byte, the schema's id, the body."""
+    """Prefix a value's body with the header: a zero byte and the schema's id."""
     return _HEADER.pack(0, schema_id) + body
 
 
 def split_header(value: bytes) -> int:
-    """The schema's id of a value; its body follows after `HEADER_BYTES`.
+    """Read the schema's id of a value; its body begins after `HEADER_BYTES`.
 
     Raises:
-        UndecodableError: it has no such header.
+        UndecodableError: the value has no such header.
     """
     if len(value) < HEADER_BYTES:
         raise UndecodableError("too short for Avro with a schema id")

@@ -1,6 +1,6 @@
-"""The settings in force for an epoch: defaults < file < profile < declaration < conf of the run (C10, R5). Pure.
+"""Resolves the settings of an epoch: defaults < file < profile < declaration < conf of the run (C10, R5). Pure.
 
-The epoch's row records each with its value and the place that decided it.
+The epoch's row records each setting with its value and the place that decided it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _DEFAULT_TIMEOUT = timedelta(hours=1)
 _NOT_PER_RUN = {
     "interval": "the schedule belongs to the DAG",
     "schedule": "it belongs to the DAG",
-    "restart": "Airflow takes it from the DAG when the run is made",
-    "tolerable_failures": "it is the pipeline's, whose epochs in a row are counted",
-    "fail_on_epoch_error": "it is the pipeline's, whose epochs in a row are counted",
+    "restart": "Airflow reads it from the DAG when it creates the run",
+    "tolerable_failures": "it counts aborted epochs of several runs",
+    "fail_on_epoch_error": "it counts aborted epochs of several runs",
     "max_concurrent": "one epoch is in flight at a time",
     "semantics": "it is always exactly_once",
     "profile": "it belongs to the declaration",
@@ -36,10 +36,10 @@ _NOT_PER_RUN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSettings:
-    """What holds for an epoch, every setting decided (`Settings` says what each means)."""
+    """The settings of an epoch, all decided (`Settings` describes each)."""
 
     interval: timedelta | str | None
-    """The schedule; None: checkpointing is off, epochs are run by hand alone (K22)."""
+    """The schedule; None: checkpointing is off, and epochs run only by hand (K22)."""
     minimum_pause: timedelta
     timeout: timedelta
     tolerable_failures: int | None
@@ -52,10 +52,10 @@ class ResolvedSettings:
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
-    """What was asked for and is not so, or means less than it seems to."""
+    """Notes on settings that have no effect or less than their name suggests."""
 
     def recorded(self) -> dict[str, dict[str, Any]]:
-        """As the epoch's row keeps it: durations in seconds."""
+        """The settings as the epoch's row records them: durations in seconds."""
         return {name: {"value": _plain(getattr(self, name)), "from": place} for name, place in self.decided_by.items()}
 
 
@@ -70,12 +70,12 @@ def _plain(value: Any) -> Any:
 def resolve_settings(
     pipeline: Pipeline, *, file: Settings | None = None, run: PerRun | None = None
 ) -> ResolvedSettings:
-    """The settings that hold for an epoch of the pipeline.
+    """Resolve the settings of an epoch of the pipeline.
 
     Args:
         pipeline: the declaration, which may name a profile.
-        file: the settings file; none where it is not given.
-        run: what the conf of the run changes.
+        file: settings of the settings file, if there is one.
+        run: settings of the run's conf, if it has any.
     """
     declared = pipeline.settings
     places: list[tuple[str, Settings | PerRun]] = [("declaration", declared), ("file", file or Settings())]
@@ -100,12 +100,12 @@ def resolve_settings(
     notes = []
     if interval is None:
         notes.append(
-            "no interval: checkpointing is off, so nothing is planned, tried again or finished until somebody runs the"
-            " pipeline; what a run commits is exactly once all the same (K22)"
+            "no interval: checkpointing is off, so nothing is planned, tried again or finished until the next manual"
+            " run; what a run commits is still exactly once (K22)"
         )
-    asked = decide("max_concurrent", 1)
-    if asked > 1:
-        notes.append(f"max_concurrent={asked} was asked for; one epoch of a pipeline is in flight at a time (K14)")
+    wanted = decide("max_concurrent", 1)
+    if wanted > 1:
+        notes.append(f"max_concurrent={wanted} has no effect: one epoch of a pipeline is in flight at a time (K14)")
     tolerance = decide("tolerable_failures", "any", "tolerance")
     return ResolvedSettings(
         interval=interval,
@@ -123,31 +123,31 @@ def resolve_settings(
 
 
 def recorded_restart(settings: Mapping[str, Any]) -> RestartStrategy:
-    """The restart strategy out of an epoch's recorded settings; without one, that of a run by hand."""
+    """Restart strategy of an epoch's recorded settings; without one, the strategy of a manual run."""
     recorded = settings.get("restart")
     return NoRestart() if recorded is None else _STRATEGY.validate_python(recorded["value"])
 
 
 def recorded_value(settings: Mapping[str, Any], name: str) -> Any:
-    """One value out of an epoch's recorded settings; None where it has none."""
+    """One value of an epoch's recorded settings; None if it is not recorded."""
     return settings.get(name, {}).get("value")
 
 
 def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
-    """The settings in the conf of a run; a value of None is none.
+    """Read the settings of a run from its conf; a value of None is ignored.
 
     Args:
-        conf: the run's conf, as it was triggered.
-        params: names of the DAG's params: what a conf may hold.
+        conf: the conf of the run.
+        params: names of the DAG's params, which a conf may hold.
 
     Raises:
-        ConfigurationError: the conf holds what no run may set (SEC-2), or a wrong value.
+        ConfigurationError: the conf holds a key that no run may set (SEC-2), or an invalid value.
     """
     for name in conf:
         if name in _NOT_PER_RUN:
             raise ConfigurationError(
-                f"{name} cannot be set for one run: {_NOT_PER_RUN[name]}. Nothing was planned. Take it out of the conf;"
-                " the declaration or the settings file may say it."
+                f"{name} cannot be set for one run: {_NOT_PER_RUN[name]}. Nothing was planned. Remove it from the conf;"
+                " set it in the declaration or in the settings file."
             )
     allowed = set(params)
     strangers = sorted(set(conf) - allowed)
@@ -160,4 +160,4 @@ def run_settings(conf: Mapping[str, Any], params: Iterable[str]) -> PerRun:
     try:
         return PerRun(**given)
     except DeclarationError as error:
-        raise ConfigurationError(f"the conf of the run: {error} Nothing was planned.") from error
+        raise ConfigurationError(f"the conf of the run: {error}. Nothing was planned.") from error

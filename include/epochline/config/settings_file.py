@@ -1,4 +1,4 @@
-"""The one file of settings for all pipelines: below their declarations, above the defaults (C10)."""
+"""Reads the settings file for all pipelines, which ranks below their declarations and above the defaults (C10)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def settings_file() -> Path:
 
 
 def file_settings() -> Settings:
-    """What the settings file says under ``[settings]``; nothing where there is no file that nobody named.
+    """Read ``[settings]`` of the settings file. Returns defaults if the default file does not exist.
 
     Raises:
-        ConfigurationError: the file that ``EPOCHLINE_SETTINGS`` names is missing, or the file is not to be read.
+        ConfigurationError: the file that ``EPOCHLINE_SETTINGS`` names is missing, or a file cannot be read.
     """
     path = settings_file()
     try:
@@ -34,7 +34,7 @@ def file_settings() -> Settings:
         tables = tomllib.loads(text)
         strangers = sorted(set(tables) - {"settings"})
         if strangers:
-            raise ConfigurationError(f"{path}: {', '.join(strangers)} is not known there; write [settings].")
+            raise ConfigurationError(f"{path}: unknown: {', '.join(strangers)}; only [settings] is supported.")
         return Settings(**tables.get("settings", {}))
     except (tomllib.TOMLDecodeError, DeclarationError, TypeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error

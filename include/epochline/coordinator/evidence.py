@@ -19,7 +19,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import LedgerBehindError, SinkError, SinkUnavailableError
 from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, MirroredOffset, OffsetSource, Transaction
 from epochline.protocol.offsets import reached_of
-from epochline.protocol.sink import Followed, ShownEpoch
+from epochline.protocol.sink import Inspectable, ShownEpoch
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoc
 def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline]) -> Evidence:
     found = [*mirrored_evidence(source, declared[-1].name)]
     for name, pipeline in {one.name: each for each in declared for one in each.post_commit_sinks}.items():
-        sink = cast("Followed", ledger.sink(pipeline, name))
+        sink = cast("Inspectable", ledger.sink(pipeline, name))
         if not hasattr(sink, "newest_shown"):
             continue
         try:

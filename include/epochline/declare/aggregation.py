@@ -1,4 +1,4 @@
-"""A windowed aggregation as a declaration says it: windows, keys, what is summed up, and where results go. Pure."""
+"""Declaration of a windowed aggregation: windows, keys, aggregates and the sinks of the results. Pure."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _TOPIC_BYTES = MAX_IDENTIFIER_BYTES - len("_open")
 
 
 Sink = PostgresTable | KafkaTopic
-"""What results can go to."""
+"""Sinks that can take results."""
 
 
 def sink_name(sink: Sink) -> str:
-    """How a declaration of windows names a sink: by its table, or as ``kafka:TOPIC``."""
+    """Name by which ``into`` and ``too_late`` refer to a sink: its table, or ``kafka:TOPIC``."""
     return sink.name if isinstance(sink, KafkaTopic) else sink.table
 
 
 class Aggregate(DeclarationModel):
-    """What is summed up: ``count(*)``, or ``sum``, ``min``, ``max`` or ``count`` of a column. Each can be merged."""
+    """One mergeable aggregate: ``count(*)``, or ``sum``, ``min``, ``max`` or ``count`` of a column."""
 
     function: str
     column: str | None = None
 
     @classmethod
     def read(cls, text: str) -> Aggregate:
-        """Read it as SQL writes it; ``ValueError`` where it is something else."""
+        """Parse an aggregate from SQL text; raises ``ValueError`` for any other text."""
         found = _AGGREGATE.match(text)
         if found is None:
             raise ValueError(f"{text!r}: write count(*), or sum, min, max or count of a column, such as sum(money)")
@@ -49,27 +49,27 @@ class Aggregate(DeclarationModel):
 
     @property
     def merges_by(self) -> str:
-        """How two partial results become one."""
+        """SQL function that merges two partial results."""
         return "sum" if self.function == "count" else self.function
 
 
 class Windowed(DeclarationModel):
     """Aggregates per key and window of event time, in place of a transform (E5, E11).
 
-    The result table has the columns of the key, ``window_start``, ``window_end`` and one for each aggregate, and is
-    an upsert target by key and ``window_start``: a late record gives the corrected row in place of the first (X21).
+    The result table has the columns of the key, ``window_start``, ``window_end`` and one column per aggregate. It is
+    an upsert target by key and ``window_start``: a late record replaces the first result with a corrected row (X21).
 
-    Open windows are state (`epochline.declare.state`), in a table named after the result's with ``_open``.
+    Open windows are state (`epochline.declare.state`). Their table has the name of the result table plus ``_open``.
 
     Args:
-        time: where a record's time is found, and how far the watermark stays behind it.
+        time: the column of a record's time, and how far the watermark stays behind it.
         window: `Tumbling`, `Sliding` or `Session`.
-        key: columns of the parsed record; none for one result per window.
-        aggregates: by column of the result, ``count(*)`` or ``sum``, ``min``, ``max``, ``count`` of a record's column.
+        key: columns of the parsed record; empty for one result per window.
+        aggregates: by result column, ``count(*)`` or ``sum``, ``min``, ``max``, ``count`` of a column of the record.
         into: the sink of the results.
-        lateness: how long after its end a window takes late records.
-        too_late: the sink of records that come later than that: every column of the record and its lineage. Without
-            one they are only counted.
+        lateness: how long a window takes late records after its end.
+        too_late: the sink of records later than ``lateness``, with every column of the record and its lineage.
+            Without it such records are only counted.
     """
 
     time: EventTime
@@ -103,28 +103,28 @@ class Windowed(DeclarationModel):
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Columns of the record without which it belongs to no window: NULL there makes it a bad record."""
+        """Columns that place a record in a window. NULL in one of them makes it a bad record."""
         return tuple(dict.fromkeys((self.time.column, *self.key)))
 
     def open_windows(self, sinks: Sequence[Sink | DeclarationModel]) -> StateTable:
-        """The table of the windows that are not forgotten yet.
+        """State table of the windows that may still change.
 
         Args:
-            sinks: the declared ones, checked by `check`.
+            sinks: the declared sinks, already checked by `check`.
         """
         into = next(sink for sink in sinks if isinstance(sink, Sink) and sink_name(sink) == self.into)
         if isinstance(into, KafkaTopic):
-            # A topic may have a longer name than a table, and other characters.
+            # A topic's name may be longer than a table's and may hold other characters.
             table, columns = re.sub("[^A-Za-z0-9_]", "_", into.topic)[:_TOPIC_BYTES], into.record
         else:
             table, columns = into.table, into.columns or {}
         return StateTable(table=f"{table}_open", key=(*self.key, START), columns=columns)
 
     def check(self, record: Mapping[str, str], sinks: Sequence[Sink | DeclarationModel]) -> None:
-        """Hold it against the record's columns and the sinks; ``ValueError`` says what does not fit."""
+        """Check the columns and the sinks that this declaration names; raises ``ValueError`` for the first misfit."""
         external = [str(sink) for sink in sinks if not isinstance(sink, Sink)]
         if external:
-            raise ValueError(f"windows: {', '.join(external)} cannot take results; a table or a topic can")
+            raise ValueError(f"windows: {', '.join(external)} cannot take results; use a table or a topic")
         by_table = {sink_name(sink): sink for sink in sinks if isinstance(sink, Sink)}
         columns = {"time.column": (self.time.column,), "key": self.key}
         columns |= {f"aggregates.{name}": (one.column,) for name, one in self.read_aggregates.items() if one.column}
@@ -174,9 +174,9 @@ class Windowed(DeclarationModel):
         columns = sink.record if isinstance(sink, KafkaTopic) else sink.columns or {}
         missing = [name for name in columns if name not in record]
         if missing:
-            raise ValueError(f"windows.too_late: {sink} has {', '.join(missing)}, which the record has not")
+            raise ValueError(f"windows.too_late: {sink} has {', '.join(missing)}, which the record does not have")
 
     @property
     def read_aggregates(self) -> dict[str, Aggregate]:
-        """By column of the result."""
+        """The parsed aggregates, by column of the result."""
         return {name: Aggregate.read(text) for name, text in self.aggregates.items()}

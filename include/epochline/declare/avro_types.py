@@ -1,4 +1,4 @@
-"""Which types of Avro hold every value of a column's type. Pure: one table says so."""
+"""The Avro types that hold every value of a column type. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOLDING: dict[str, tuple[str, ...]] = {
     "bigint": ("long",),
     "real": ("float", "double"),
     "double precision": ("double",),
-    # The length of a fixed and the symbols of an enum are checked value by value; no column's type says them.
+    # The writer checks each value against the length of a fixed and the symbols of an enum: no column type has them.
     "bytea": ("bytes", "fixed"),
     "text": ("string", "enum"),
     "character varying": ("string", "enum"),
@@ -26,22 +26,25 @@ _HOLDING: dict[str, tuple[str, ...]] = {
     "timestamp without time zone": _TIMESTAMP[::-1],
     "uuid": ("string", "string uuid"),
 }
-"""By column type; what is not named is written as text. The first is what a message proposes."""
+"""Avro types by column type. Any other column type is written as text. Messages propose the first Avro type."""
 
 _LOGICAL = {
     "int date", "int time-millis", "long time-micros", "string uuid", "bytes decimal", "fixed decimal",
     *(f"long {local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")),
 }  # fmt: skip
-"""Others are ignored, as Avro demands."""
+"""Known logical types. Any other is ignored, as the Avro specification demands."""
 
 
 def unheld(avro: Any, kind: ColumnType, named: Mapping[str, Any]) -> str | None:
-    """The first Avro type of a field, or of its union, that does not hold every value of a column; None: all do.
+    """Find the first Avro type of a field, or of its union, that does not hold every value of a column.
 
     Args:
         avro: the field's type, as fastavro parsed it.
         kind: the column's type.
-        named: types that are named in the schema.
+        named: the named types of the schema.
+
+    Returns:
+        The type as a message shows it; None if every type holds every value.
     """
     branches = [one for one in avro if one != "null"] if isinstance(avro, list) else [avro]
     if not branches:
@@ -54,7 +57,7 @@ def unheld(avro: Any, kind: ColumnType, named: Mapping[str, Any]) -> str | None:
 
 
 def proposed(kind: ColumnType) -> str:
-    """The Avro type to declare for a column, as it is written in a schema."""
+    """Avro type to declare for a column, as JSON of a schema."""
     if _is_decimal(kind):
         digits = f'"precision": {kind.precision}, "scale": {kind.scale or 0}'
         return f'{{"type": "bytes", "logicalType": "decimal", {digits}}}'
@@ -67,7 +70,7 @@ def _holds(avro: Any, kind: ColumnType) -> bool:
     if _is_decimal(kind):
         return spelled.endswith(" decimal") and _digits_fit(avro, kind.precision or 0, kind.scale or 0)
     if kind.name in INTEGERS:
-        # A number is written as it is, whatever a logical type makes of it.
+        # Avro writes an integer as it is; a logical type only changes its meaning.
         spelled = spelled.partition(" ")[0]
     return spelled in _HOLDING.get(kind.name, ("string",))
 

@@ -1,4 +1,4 @@
-"""What every part of a declaration shares: errors that name the field and the fix, checks of names and functions."""
+"""Base model of declarations: errors that name the field and the fix, checks of names and functions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from epochline.declare.columns import parse_type
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
 from epochline.errors import DeclarationError
 
-# Set while a declaration is read back from the ledger: it was checked when it was declared, and the reader may be
-# a process that has no need of the functions it names. (pydantic's own context does not reach nested models here.)
+# True while a declaration is read back from the ledger. It was checked when it was declared, and the reading process
+# may not have the functions that it names. (pydantic's own context does not reach nested models here.)
 reading_back: ContextVar[bool] = ContextVar("reading_back", default=False)
 
 _REFERENCE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
 class DeclarationModel(BaseModel):
-    """Base of all that a pipeline's author writes: frozen, no unknown field, one kind of error."""
+    """Base of all declarations: frozen, no unknown fields, `DeclarationError` for anything invalid."""
 
-    # A traceback shows pydantic's error too, and what was given may be what must not be shown.
+    # A traceback shows pydantic's error too, and the input may hold a secret.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def __init__(self, **fields: Any) -> None:
@@ -37,11 +37,11 @@ class DeclarationModel(BaseModel):
 
 def _readable(kind: str, fields: dict[str, Any], error: ValidationError) -> str:
     name = fields.get("name") or fields.get("table") or ""
-    return f"{kind}{f' {name!r}' if name else ''} is declared wrongly. {problems(error)}"
+    return f"Invalid declaration of {kind}{f' {name!r}' if name else ''}: {problems(error)}"
 
 
 def problems(error: ValidationError) -> str:
-    """Field by field what is wrong, without the input that pydantic would show beside it."""
+    """List the invalid fields without their input, which pydantic's own text would show."""
     found = []
     for one in error.errors(include_url=False):
         where = ".".join(str(step) for step in one["loc"])
@@ -51,7 +51,7 @@ def problems(error: ValidationError) -> str:
 
 
 def check_identifier(name: str) -> str:
-    """A name that PostgreSQL takes as it is; ``ValueError`` otherwise."""
+    """Return a name that PostgreSQL takes unchanged; raises ``ValueError`` for any other."""
     if not name or "\0" in name:
         raise ValueError("a name must not be empty or hold a NUL")
     if len(name.encode()) > MAX_IDENTIFIER_BYTES:
@@ -60,23 +60,23 @@ def check_identifier(name: str) -> str:
 
 
 def in_order(columns: Any) -> Any:
-    """Columns as pairs, as the ledger keeps them where their order matters, back to what a user writes."""
+    """Turn a list of pairs, which keeps the order of columns in the ledger, back into a dict."""
     return dict(columns) if isinstance(columns, list | tuple) else columns
 
 
 def check_columns(columns: dict[str, str]) -> dict[str, str]:
-    """Columns with their types in canonical spelling; ``ValueError`` for a name or type that cannot be used."""
+    """Return columns with their types in canonical spelling; raises ``ValueError`` for an unusable name or type."""
     checked = {}
     for name, text in columns.items():
         check_identifier(name)
         if name.startswith("_"):
-            raise ValueError(f"{name!r} begins with an underscore, which is kept for epochline's own columns")
+            raise ValueError(f"{name!r} begins with an underscore, which is reserved for epochline's own columns")
         checked[name] = str(parse_type(text))
     return checked
 
 
 def check_reference(reference: str) -> str:
-    """A function named ``module:function``; named, not imported, so that parsing a DAG imports nothing heavy."""
+    """Check ``module:function`` without importing the module, so that parsing a DAG imports nothing heavy."""
     if not _REFERENCE.match(reference):
         raise ValueError(f"write it as 'pipelines.my_pipeline:my_function', got {reference!r}")
     if reading_back.get():
@@ -84,12 +84,12 @@ def check_reference(reference: str) -> str:
     module, _, function = reference.partition(":")
     try:
         spec = importlib.util.find_spec(module)
-    except (ModuleNotFoundError, ValueError):  # the latter for a module without a file, such as __main__ of a prompt
+    except (ModuleNotFoundError, ValueError):  # ValueError: a module without a file, such as __main__ of a prompt
         spec = None
     if spec is None or spec.origin is None:
         raise ValueError(
             f"there is no module {module!r}; put the function into"
-            f" spark_jobs/{module.replace('.', '/')}.py, and spark_jobs on PYTHONPATH"
+            f" spark_jobs/{module.replace('.', '/')}.py, and put spark_jobs on PYTHONPATH"
         )
     tree = ast.parse(Path(spec.origin).read_bytes())
     if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):

@@ -1,4 +1,4 @@
-"""Column types of targets and records, by their PostgreSQL names. Pure: one place says which types there are."""
+"""Column types of targets and records, by their PostgreSQL names. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 
 class Carrier(enum.StrEnum):
-    """How values of a type travel into staging."""
+    """COPY format of a type's values."""
 
     BINARY = "binary"
-    """COPY in binary: an exact encoder exists, the server converts nothing."""
+    """An exact encoder exists; the server converts nothing."""
     TEXT = "text"
-    """COPY in text: the server parses the value, at about twice the cost for the whole sink."""
+    """The server parses the value. One such column doubles the cost of the whole sink's COPY."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class ColumnType:
     scale: int | None = None
     length: int | None = None
     labels: tuple[str, ...] = ()
-    """Of an enum; empty where they are not known."""
+    """Labels of an enum; empty if they are unknown."""
 
     def __str__(self) -> str:
         if self.name == "numeric" and self.precision is not None:
@@ -50,27 +50,27 @@ _ALIASES = {
 }  # fmt: skip
 
 SUPPORTED = tuple(sorted(_BINARY | _TEXT))
-"""Canonical names of every type a column can have, apart from enums of an existing table (carried as text)."""
+"""Canonical names of every supported type, apart from enums of an existing table (carried as text)."""
 
 _SPELLING = re.compile(r"^\s*([a-z0-9 ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*$")
 
 
 def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
-    """Read a type as PostgreSQL spells it, aliases included.
+    """Parse a type as PostgreSQL spells it, aliases included.
 
     Args:
         text: ``bigint``, ``int8``, ``varchar(20)``, ``numeric(12,2)``, …
         enums: names of enum types that exist in the target database; they are carried as text.
 
     Raises:
-        ValueError: the type cannot be carried; the message lists those that can.
+        ValueError: the type is unsupported; the message lists the supported ones.
     """
     if text in enums:
         return ColumnType(name=text, carrier=Carrier.TEXT)
     match = _SPELLING.match(text.lower())
     name = _ALIASES.get(match[1], match[1]) if match else ""
     if match is None or name not in _BINARY | _TEXT:
-        raise ValueError(f"type {text!r} cannot be carried; use one of: {', '.join(SUPPORTED)}")
+        raise ValueError(f"unsupported type {text!r}; use one of: {', '.join(SUPPORTED)}")
     first, second = match[2], match[3]
     carrier = Carrier.BINARY if name in _BINARY else Carrier.TEXT
     if name == "numeric":
@@ -90,10 +90,10 @@ def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
 
 
 INTEGERS = frozenset({"smallint", "integer", "bigint"})
-"""Types that sum exactly as integers; with ``numeric`` they are what a measure of mode ``add`` may be."""
+"""Types that sum exactly as integers. A measure of mode ``add`` has one of them or ``numeric``."""
 
 START, END = "window_start", "window_end"
-"""Columns of every window's result and of its state: ``timestamptz``, ``[window_start, window_end)``."""
+"""``timestamptz`` columns of every window's result and state: ``[window_start, window_end)``."""
 
 LINEAGE: dict[str, str] = {
     "_topic": "text",
@@ -102,20 +102,20 @@ LINEAGE: dict[str, str] = {
     "_row": "integer",
     "_epoch": "bigint",
 }
-"""Columns that tie a target row to its record and epoch (protocol, "What a sink mode means")."""
+"""Columns that tie a target row to its record and epoch."""
 
 
 STAGED_LINEAGE = {name: LINEAGE[name] for name in ("_topic", "_partition", "_offset", "_row")}
-"""What every staged row that belongs to a record carries; ``_epoch`` is added by the commit."""
+"""Lineage of every staged row that belongs to a record; the commit adds ``_epoch``."""
 
 STAGED_PLACE = {"_part": "integer", "_seq": "bigint"}
-"""What every row for a topic carries: the number of the Spark partition that staged it, and of the row within its part.
+"""Columns of every row for a topic: the Spark partition that staged the row, and the row's number within that part.
 
-Rows leave an outbox in an order that is written down: where a table keeps its rows says nothing of it.
+They record the order of an outbox, because the physical order of a table's rows is undefined.
 """
 
 DELETED = "_deleted"
-"""Boolean column of an upsert sink's staging: the row is a tombstone that deletes its key."""
+"""Boolean column of an upsert sink's staging: true for a tombstone that deletes its key."""
 
 QUARANTINE_COLUMNS = {
     "topic": "text",
@@ -127,4 +127,4 @@ QUARANTINE_COLUMNS = {
     "headers": "text",
     "reason": "text",
 }
-"""Staged quarantine; ``headers`` is JSON text: a list of [name, base64 of the value or null]."""
+"""Columns of the staged quarantine; ``headers`` is JSON text: a list of [name, base64 of the value or null]."""

@@ -1,8 +1,8 @@
-"""Event time: how a watermark comes of the records' own times. Pure.
+"""Event time: computes watermarks from the times of records. Pure.
 
-A watermark says that no record older than it is expected. Each epoch has two: records are judged late by the one that
-the epoch *before* left, and windows close by the one that the epoch leaves itself, so that a record and its window
-never depend on which of an epoch's records happened to be read first.
+A watermark is a time below which no further record is expected. Two watermarks matter in each epoch. The watermark of
+the *previous* epoch decides which records are late; the epoch's own watermark decides which windows close. So no
+result depends on the order in which an epoch's records are read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ K = TypeVar("K")
 
 
 class EventTime(DeclarationModel):
-    """Where a record's time is found, and how much out of order records come (E5, E11).
+    """The column of a record's time, and how far out of order records may come (E5, E11).
 
     Args:
         column: a ``timestamptz`` column of the parsed record; a record without a time is a bad record.
-        out_of_orderness: a record is at most this much older than the newest record of its partition before it.
-        idle_after: a partition without a record for so long holds the watermark back no longer; by default each does
-            for ever. While every partition is idle the watermark follows the clock of the database, and windows close
-            in epochs that read nothing.
+        out_of_orderness: how much older a record may be than the newest earlier record of its partition.
+        idle_after: after this time without a record a partition stops holding the watermark back; None: it never
+            does. While every partition is idle the watermark follows the clock of the database, and windows close in
+            epochs that read nothing.
     """
 
     column: str
@@ -45,18 +45,18 @@ class EventTime(DeclarationModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTime:
-    """What is known of the event time in one partition.
+    """Event time of one partition.
 
     Args:
-        newest: the newest time of any record read, None before the first.
-        read_at: when the database's clock stood at the commit of the last epoch that had a record of it; None before.
+        newest: the newest event time of any record read; None before the first record.
+        read_at: database time at the plan of the last committed epoch that read a record of the partition, or None.
     """
 
     newest: datetime | None = None
     read_at: datetime | None = None
 
     def and_then(self, newest: datetime | None, now: datetime) -> PartitionTime:
-        """The same after an epoch whose newest record of this partition was of ``newest``; None where it had none."""
+        """Event time after an epoch whose newest record of this partition is ``newest``; None: the epoch read none."""
         if newest is None:
             return self
         return PartitionTime(newest=newest if self.newest is None else max(self.newest, newest), read_at=now)
@@ -64,12 +64,12 @@ class PartitionTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeStanding:
-    """What is known of event time when an epoch is planned.
+    """Event time of a pipeline when an epoch is planned.
 
     Args:
-        watermark: what the last committed epoch left; None where none did.
-        partitions: of every partition that the pipeline reads, by topic and number.
-        now: the database's clock, when the epoch was planned.
+        watermark: the watermark of the last committed epoch, or None.
+        partitions: event time by topic and partition, for every partition that the pipeline reads.
+        now: database time at the plan.
     """
 
     watermark: datetime | None
@@ -77,7 +77,7 @@ class TimeStanding:
     now: datetime
 
     def after(self, declared: EventTime, newest: Mapping[tuple[str, int], datetime | None]) -> datetime | None:
-        """The watermark that the epoch leaves, whose newest record of each partition was of ``newest``."""
+        """Compute the epoch's watermark from its newest event time per partition."""
         read = {place: time.and_then(newest.get(place), self.now) for place, time in self.partitions.items()}
         return watermark(declared, read, self.watermark, self.now)
 
@@ -85,21 +85,21 @@ class TimeStanding:
 def watermark(
     declared: EventTime, partitions: Mapping[K, PartitionTime], before: datetime | None, now: datetime
 ) -> datetime | None:
-    """The watermark that an epoch leaves: the least of its partitions', and never less than the one before.
+    """Compute an epoch's watermark: the lowest of its partitions', and never below the previous epoch's.
 
     Args:
-        declared: of the pipeline.
-        partitions: of every partition that the pipeline reads, this epoch's records included.
-        before: what the epoch before left, None where nothing is known yet.
-        now: the database's clock.
+        declared: the pipeline's event time.
+        partitions: event time of every partition that the pipeline reads, including this epoch's records.
+        before: watermark of the previous epoch, or None.
+        now: database time.
 
     Returns:
-        None as long as a partition that is not idle has had no record.
+        ``before`` as long as a partition that is not idle has had no record.
     """
     awake = [one for one in partitions.values() if not _idle(declared, one, now)]
     if not awake:
         asleep = [one for one in partitions.values() if one.newest is not None and one.read_at is not None]
-        # The clock goes on where the newest record left off: time passes in an idle source, too.
+        # Time passes in an idle source too: the clock continues from the newest record.
         new = max(
             (
                 one.newest + (now - one.read_at) - declared.out_of_orderness
@@ -119,5 +119,5 @@ def watermark(
 def _idle(declared: EventTime, one: PartitionTime, now: datetime) -> bool:
     if declared.idle_after is None:
         return False
-    # A partition that never had a record is idle from the beginning: there is no moment to count from.
+    # A partition that never had a record is idle from the beginning: nothing says when its idle time began.
     return one.read_at is None or now - one.read_at >= declared.idle_after

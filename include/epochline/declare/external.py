@@ -1,4 +1,4 @@
-"""Sinks beside the database whose rows Spark writes where they belong: files, and a third party's own."""
+"""External sinks, whose rows Spark writes directly instead of staging them: files, and third-party sinks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from epochline.declare.table import PostgresTable
 
 
 class ExternalRows(PostgresTable):
-    """What a sink beside the database is given, as if it were an append target: nothing is staged for it."""
+    """Rows of an external sink in the form of an append target. Nothing is staged for them."""
 
 
 class ExternalSink(DeclarationModel):
-    """Base of the sinks beside the database.
+    """Base of the external sinks.
 
     Args:
         columns: names and PostgreSQL types of the rows.
         select: ``module:function`` from parsed batch to this sink's batch; by default columns are taken by name.
-        aggregated: rows of a ``transform`` that belong to no single record: they carry no lineage.
-        max_unpublished_epochs: as long as so many epochs are not shown there, none is planned.
+        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry no lineage.
+        max_unpublished_epochs: no epoch is planned while this many epochs wait to be shown.
     """
 
     columns: dict[str, str] = Field(min_length=1)
@@ -49,25 +49,25 @@ class ExternalSink(DeclarationModel):
 
     @property
     def name(self) -> str:
-        """How the ledger names the sink."""
+        """Name of the sink in the ledger."""
         raise NotImplementedError
 
     @property
     def spec(self) -> ExternalSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         raise NotImplementedError
 
     @property
     def rows(self) -> ExternalRows:
-        """Its rows, as an append target would have them."""
-        # Its name is no table's, so nothing of a table's name is checked.
+        """The sink's rows in the form of an append target."""
+        # Not validated, because the sink's name is no table name.
         return ExternalRows.model_construct(
             table=self.name, columns=self.columns, select=self.select, aggregated=self.aggregated
         )
 
     @property
     def written(self) -> dict[str, str]:
-        """Columns and types of the rows that a writer is given: the declared ones, then the record's position."""
+        """Columns and types of the rows that a writer receives: the declared columns, then the record's position."""
         lineage = {} if self.aggregated else {name: kind for name, kind in LINEAGE.items() if name != "_epoch"}
         return {**self.columns, **lineage}
 
@@ -78,17 +78,17 @@ class ExternalSink(DeclarationModel):
 _PASSWORD = re.compile("://[^/]*:[^/]*@")
 
 _LOCAL = ("file", "local")
-"""Schemes of fsspec that name a path of this host."""
+"""fsspec schemes of local paths."""
 
 _FILE_SERVERS = ("sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "arrow_hdfs")
-"""Schemes of fsspec behind which there are folders as on a disk."""
+"""fsspec schemes of servers with folders, as on a disk."""
 
 
 class Files(ExternalSink):
     """A folder of files, shown epoch by epoch: by an atomic rename on a local disk, by a manifest everywhere (P5, Q5).
 
     Args:
-        path: of the folder; a local path, or a URL that fsspec knows (``s3://bucket/folder``), without a password.
+        path: the folder: a local path, or a URL that fsspec knows (``s3://bucket/folder``), without a password.
         format: ``parquet``, ``csv`` (with a header line) or ``json`` (one object per line).
     """
 
@@ -98,22 +98,22 @@ class Files(ExternalSink):
     @field_validator("path")
     @classmethod
     def _path_is_one(cls, path: str) -> str:
-        # The ledger names the sink by what was stored, also where it was stored before there were these rules.
+        # The ledger names the sink by its stored path, which may be older than these rules.
         return path if reading_back.get() else _one_spelling(path)
 
     @property
     def name(self) -> str:
-        """How the ledger names the sink."""
+        """Name of the sink in the ledger."""
         return f"files:{self.path}"
 
     @property
     def spec(self) -> FilesSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return FilesSpec(name=self.name, path=self.path, format=self.format, written=self.written)
 
 
 def _one_spelling(path: str) -> str:
-    """A folder's path as it is spelled however it was written: two sinks of one folder would lose rows."""
+    """Normalise a folder's path, because two sinks of one folder would lose rows."""
     if _PASSWORD.search(path):
         raise ValueError(
             "a URL must not hold a password, because a declaration is kept and shown; the driver takes credentials"
@@ -125,24 +125,24 @@ def _one_spelling(path: str) -> str:
     elif not separator:
         scheme, rest = "", path
     if scheme and scheme not in _FILE_SERVERS:
-        # The names of an object store are texts: what is between two slashes may be empty there.
+        # Names in an object store are plain text: an empty name between two slashes is valid there.
         return f"{scheme}{separator}{rest.rstrip('/')}"
     host, slash, folders = rest.partition("/")
     if not scheme and (host or not slash):
-        raise ValueError("write the whole path, because tasks run in folders of their own")
+        raise ValueError("write an absolute path, because each task runs in its own folder")
     parts = [part for part in folders.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise ValueError("write the path without '..', which may lead elsewhere on each host")
+        raise ValueError("write the path without '..', which may lead to another folder on each host")
     return f"{scheme}{separator}{host}" + (f"/{'/'.join(parts)}" if parts or not scheme else "")
 
 
 class CustomSink(ExternalSink):
-    """A sink that somebody else wrote: a class with the methods of `epochline.protocol.sink.Sink`.
+    """A third-party sink: a class with the methods of `epochline.protocol.sink.Sink`.
 
     Args:
-        sink: ``module:Class``; it is made with the keyword arguments of ``options``, on the driver and on executors.
-        options: JSON values, kept with the declaration: no secrets.
-        label: names the sink, in the ledger and in messages; the class by default.
+        sink: ``module:Class``, constructed with ``options`` as keyword arguments on the driver and on executors.
+        options: JSON values. The ledger keeps them with the declaration, so they must hold no secrets.
+        label: name of the sink in the ledger and in messages; by default ``sink``.
     """
 
     sink: str
@@ -168,10 +168,10 @@ class CustomSink(ExternalSink):
 
     @property
     def name(self) -> str:
-        """How the ledger names the sink."""
+        """Name of the sink in the ledger."""
         return f"own:{self.label or self.sink}"
 
     @property
     def spec(self) -> CustomSinkSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return CustomSinkSpec(name=self.name, sink=self.sink, options=self.options)

@@ -1,4 +1,4 @@
-"""The functions of a pipeline's author, which a declaration names as ``module:function``."""
+"""Imports the functions that a declaration names as ``module:function``."""
 
 from __future__ import annotations
 

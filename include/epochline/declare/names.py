@@ -1,4 +1,4 @@
-"""Derived names, made and parsed in one place. PostgreSQL cuts identifiers at 63 bytes; these never get there."""
+"""Makes and parses derived names. All stay within 63 bytes, where PostgreSQL cuts identifiers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass
 
 MAX_IDENTIFIER_BYTES = 63
 QUARANTINE = "_quarantine"
-"""The quarantine's name where sinks are listed: it is staged, counted and committed like one."""
+"""The quarantine's name among sinks: it is staged, counted and committed like a sink."""
 
 OWNER, WRITER, READER = "epochline_owner", "epochline_writer", "epochline_reader"
-"""The roles of least privilege that the ledger's migration makes and grants to; none of them can log in."""
+"""Roles of least privilege, created by the ledger's migration. None of them can log in."""
 
 OUTBOX = "epochline_outbox"
-"""The schema of the tables that hold what is still to be sent to a topic."""
+"""Schema of the outbox tables."""
 
 FOLLOWED = "epochline_follow_state"
-"""How the names of a state table's triggers begin: they refuse no row, so that the seal need not try one."""
+"""Prefix of the names of a state table's triggers. They refuse no row, so the seal does not probe them."""
 
 _STAGING = re.compile(r"^stg_(?P<hint>[a-z0-9_]{0,20})_(?P<digest>[0-9a-f]{10})_e(?P<epoch>\d+)_a(?P<attempt>\d+)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingName:
-    """What a staging table's name tells."""
+    """The parts of a staging table's name."""
 
     digest: str
     epoch_id: int
@@ -38,14 +38,14 @@ def _digest(*parts: str) -> str:
 def staging_table(pipeline: str, sink: str, epoch_id: int, attempt: int) -> str:
     """Name of the table in ``epochline_staging`` into which one attempt stages the rows of one sink.
 
-    Readable where the names allow it, unique by a digest in any case, and never longer than PostgreSQL takes.
+    The name begins with a readable hint of the sink; its digest makes it unique.
     """
     hint = re.sub(r"[^a-z0-9_]", "_", sink.rsplit(".", 1)[-1].lower())[:20]
     return f"stg_{hint}_{_digest(pipeline, sink)}_e{epoch_id}_a{attempt}"
 
 
 def parse_staging_table(name: str) -> StagingName | None:
-    """The inverse of `staging_table`; None for a name that it did not make."""
+    """Parse a name that `staging_table` made; None for any other name."""
     match = _STAGING.match(name)
     if match is None:
         return None
@@ -53,7 +53,7 @@ def parse_staging_table(name: str) -> StagingName | None:
 
 
 def outbox_table(pipeline: str, topic: str) -> str:
-    """Name of the table in ``epochline_outbox`` that holds what is still to be sent to a topic."""
+    """Name of the table in ``epochline_outbox`` that holds a topic's unsent records."""
     hint = re.sub(r"[^a-z0-9_]", "_", topic.lower())[:40]
     return f"{hint}_{_digest(pipeline, topic)}"
 
@@ -69,7 +69,7 @@ def savepoint_table(pipeline: str, savepoint: str, state: str) -> str:
 
 
 def image_table(pipeline: str, sink: str, epoch_id: int) -> str:
-    """Name of the table in ``epochline`` that keeps the rows that an epoch replaced in a target."""
+    """Name of the table in ``epochline`` that keeps the before-images of an epoch in a target."""
     return f"before_{_digest(pipeline, sink)}_e{epoch_id}"
 
 
@@ -79,12 +79,12 @@ def consumer_group(pipeline: str) -> str:
 
 
 def order_column(column: str) -> str:
-    """The target's column that keeps the value by which the newest row of a key was chosen."""
+    """Name of the target column that keeps the order value of the newest row of a key."""
     name = f"_order_{column}"
     return name if len(name.encode()) <= MAX_IDENTIFIER_BYTES else f"_order_{_digest(column)}"
 
 
 def split_table(table: str) -> tuple[str, str]:
-    """``schema.table`` or ``table`` (then ``public``) as (schema, table). The first dot separates."""
+    """Split ``schema.table`` at the first dot; ``table`` alone is in ``public``."""
     schema, dot, name = table.partition(".")
     return (schema, name) if dot else ("public", schema)

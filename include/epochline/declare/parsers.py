@@ -1,4 +1,4 @@
-"""Ready-made parsers, as a declaration names them. What they do stands in ``epochline.arrow.formats.parsers``."""
+"""Declarations of ready-made parsers; ``epochline.arrow.formats.parsers`` implements them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochline.declare.specs import AvroSpec, BytesSpec, JsonSpec, RegexSpec, Te
 
 
 class Bytes(DeclarationModel):
-    """Each record's value as it is, in one column of type ``bytea``."""
+    """Each record's unchanged value, in one column of type ``bytea``."""
 
     kind: Literal["bytes"] = "bytes"
     column: str = "value"
@@ -27,12 +27,12 @@ class Bytes(DeclarationModel):
 
     @property
     def spec(self) -> BytesSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return BytesSpec(column=self.column)
 
 
 class Text(DeclarationModel):
-    """Each record's value as UTF-8 text, in one column. Invalid UTF-8 and NUL are that record's error."""
+    """Each record's value as UTF-8 text, in one column. Invalid UTF-8 or a NUL makes a bad record."""
 
     kind: Literal["text"] = "text"
     column: str = "value"
@@ -44,14 +44,14 @@ class Text(DeclarationModel):
 
     @property
     def spec(self) -> TextSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return TextSpec(column=self.column)
 
 
 class Json(DeclarationModel):
-    """Each record's value as one JSON object with the given members; others are ignored, missing ones are NULL.
+    """Each record's value as one JSON object. Other members are ignored; missing members are NULL.
 
-    A value that is not an object, or a member that its type cannot hold, is that record's error.
+    A value that is not an object, or a member that its column cannot hold, makes a bad record.
     A record without a value (a tombstone) takes its columns from a JSON object in its key.
     """
 
@@ -72,15 +72,15 @@ class Json(DeclarationModel):
 
     @property
     def spec(self) -> JsonSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return JsonSpec(columns=self.columns)
 
 
 class Regex(DeclarationModel):
-    """Each record's value matched, as a whole, by a regular expression with named groups (RE2 syntax).
+    """Each record's whole value, matched by a regular expression with named groups (RE2 syntax).
 
-    A value that does not match is that record's error. Every named group is a column; ``columns`` gives the types
-    of those that are not ``text``. A group that took no part in the match is NULL.
+    A value that does not match makes a bad record. Every named group is a column of type ``text`` unless ``columns``
+    gives another type. A group that took no part in the match is NULL.
     """
 
     kind: Literal["regex"] = "regex"
@@ -110,25 +110,25 @@ class Regex(DeclarationModel):
 
     @property
     def spec(self) -> RegexSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return RegexSpec(pattern=self.pattern, columns=self.record)
 
 
 class Avro(DeclarationModel):
     """Each record's value as an Avro record whose schema a registry holds: a zero byte, the schema's id, the body.
 
-    Read with the schema that it was written with, its fields taken by name; others are ignored, missing ones are NULL.
-    An id that the registry does not know, bytes that are not of that schema, or a value that its column cannot hold is
-    that record's error; a registry that does not answer fails the attempt, and a repeat helps. A record without a
-    value (a tombstone) takes its columns from such a record in its key.
+    A value is read with its writer's schema and its fields are taken by name. Other fields are ignored; missing fields
+    are NULL. An id that the registry does not know, bytes that are not of that schema, or a value that its column
+    cannot hold makes a bad record. A registry that does not answer fails the attempt; a repeat helps. A record without
+    a value (a tombstone) takes its columns from an Avro record in its key.
 
     Args:
         columns: fields and their PostgreSQL types.
-        subject: for what is written: where its schema is registered; by default the topic's name and ``-value``.
-        schema_: for what is written: its schema, a record of these columns. By default it is made from them: every
-            field may be null; timestamps, times, dates, ``numeric(p,s)`` and ``uuid`` are logical types; what Avro has
-            no type for, ``numeric`` without a precision too, is a string. A type of yours must hold every value of
-            its column.
+        subject: for writing: the subject of the schema; by default the topic's name and ``-value``.
+        schema_: for writing: the schema, a record of these columns. The default schema allows null in every field, has
+            logical types for timestamps, times, dates, ``numeric(p,s)`` and ``uuid``, and a string for every column
+            type without an Avro type, including ``numeric`` without a precision. Each field of a schema given here
+            must hold every value of its column.
         registry: id of the registry's connection.
     """
 
@@ -158,7 +158,7 @@ class Avro(DeclarationModel):
         try:
             parsed = parse_schema(self.schema_, named_schemas=named)
         except (SchemaParseException, UnknownType, KeyError) as error:
-            raise ValueError(f"schema_: is no Avro schema: {type(error).__name__}: {error}") from error
+            raise ValueError(f"schema_: not an Avro schema: {type(error).__name__}: {error}") from error
         if self.schema_.get("type") != "record":
             raise ValueError("schema_: must be a record")
         fields = {one["name"]: "default" in one for one in self.schema_["fields"]}
@@ -170,20 +170,20 @@ class Avro(DeclarationModel):
                 if strangers
                 else f"schema_: {', '.join(unfilled)} has no default and is not among the columns"
             )
-        # What was stored before there was this check has to be read, if only to be aborted.
+        # A stored declaration may be older than this check and must stay readable, if only to abort its epoch.
         if isinstance(parsed, dict) and not reading_back.get():
             self._fields_hold_their_columns({one["name"]: one["type"] for one in parsed["fields"]}, named)
         return self
 
     def _fields_hold_their_columns(self, fields: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-        """Avro's writer would cut a value that is too large or too precise, or take it for another, without a word."""
+        """Refuse types for which Avro's writer would silently truncate or misread values."""
         for name, text in self.columns.items():
             kind = parse_type(text)
             found = unheld(fields[name], kind, named)
             if found is not None:
                 raise ValueError(
-                    f"schema_: field {name} is of Avro's {found}, which does not hold every {kind} as it is;"
-                    f" declare the field as {proposed(kind)}, or the column as what {found} holds"
+                    f"schema_: field {name} has the Avro type {found}, which does not hold every {kind} unchanged;"
+                    f" declare the field as {proposed(kind)}, or give the column a type that {found} holds"
                 )
 
     @property
@@ -193,11 +193,11 @@ class Avro(DeclarationModel):
 
     @property
     def spec(self) -> AvroSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return AvroSpec(columns=self.columns, subject=self.subject, schema=self.schema_, registry=self.registry)
 
 
 ValueFormat = Annotated[Bytes | Text | Json | Avro, Field(discriminator="kind")]
-"""What a topic's values are made by; the columns are those that a parser of the same name would give."""
+"""Format of a topic's values; it has the same columns as the parser of the same name."""
 
 ReadyMadeParser = Annotated[Bytes | Text | Json | Regex | Avro, Field(discriminator="kind")]

@@ -1,7 +1,7 @@
-"""The declaration of a pipeline, as a user writes it. Pure: validated where it is written, before any server is asked.
+"""The declaration of a pipeline. Pure: constructing it validates it without any server.
 
-A declaration can be written as JSON and read back (`Pipeline.stored`, `Pipeline.from_stored`): the ledger keeps it by
-its hash, and the Spark job reads it from there, so that an attempt runs what was planned.
+The ledger keeps each declaration as JSON, by its hash (`Pipeline.stored`, `Pipeline.from_stored`). The Spark job reads
+it from there, so that an attempt runs what was planned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from epochline.declare.state import StateTable
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic, Outbox
 
-# Declarations that are in a ledger already may have them; nothing in a job depends on them.
+# A declaration in a ledger may still have them. Nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
 
 
@@ -36,7 +36,7 @@ _KINDS = (("topic", KafkaTopic), ("path", Files), ("sink", CustomSink))
 
 
 def _kind(sink: Any) -> str:
-    """Which kind of sink was declared: by its class, or by the field that only that kind has."""
+    """Tell the kind of a declared sink by its class, or by the field that only that kind has."""
     for field, kind in _KINDS:
         if isinstance(sink, kind) or (isinstance(sink, dict) and field in sink):
             return field
@@ -53,31 +53,31 @@ DeclaredSink = Annotated[
 
 
 class Pipeline(DeclarationModel):
-    """A pipeline: one source, a parse, perhaps a transform, one or more sinks, and when it runs.
+    """A pipeline: one source, a parse, an optional transform, one or more sinks, and a schedule.
 
     Args:
         name: letters, digits, ``_``, ``-`` and ``.``; also the DAG's id.
-        source: where records come from.
-        parse: a ready-made parser (`Bytes`, `Text`, `Json`, `Regex`), or ``module:function`` from Arrow record batch
-            (``topic, partition, offset, timestamp, timestamp_type, key, value, headers``) to Arrow record batch,
+        source: the topics to read.
+        parse: a ready-made parser (`Bytes`, `Text`, `Json`, `Regex`, `Avro`), or ``module:function`` from Arrow record
+            batch (``topic, partition, offset, timestamp, timestamp_type, key, value, headers``) to Arrow record batch,
             one row per input row, in order.
-        record: columns and PostgreSQL types of what the function ``parse`` gives (not for a ready-made parser).
-        explode: name of a list column of ``parse`` whose elements become rows of their own, numbered ``_row``.
-        transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict by table.
+        record: columns and PostgreSQL types that the function ``parse`` returns (not for a ready-made parser).
+        explode: name of a list column of ``parse``. Each element becomes a row, numbered ``_row``.
+        transform: ``module:function`` from the parsed DataFrame to a DataFrame, or to a dict of DataFrames by table.
         sinks: target tables, and `KafkaTopic`, `Files` and `CustomSink`, which show an epoch after its commit.
-        state: tables of keyed state. The transform is called with a dict of DataFrames by table too, the state of the
-            keys that the epoch's records have, and gives a DataFrame of the rows to keep for each, or none; a row with
-            a true ``_deleted`` is forgotten.
+        state: tables of keyed state. The transform's second argument is a dict of DataFrames by table: the state of
+            the keys in the epoch's records. It returns a DataFrame of the changed rows for each table, or none; a row
+            with a true ``_deleted`` deletes its key.
         windows: aggregates per window of event time, in place of a transform.
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
-        schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron text, ``@continuous``, or None for
-            manual runs. Where it is left out, a profile or the settings file may give an interval.
+        schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron expression, ``@continuous``, or
+            None for manual runs. If it is left out, a profile or the settings file may set an interval.
         postgres_connection, spark_connection: Airflow connection ids.
-        writer_connection: id of the connection that the Spark job is given, whose login is a member of
-            ``epochline_writer`` and can do nothing but stage; not set: the job gets ``postgres_connection``.
-        settings: time-outs, pauses, restarts and the rest of what holds for its epochs.
-        profile: name of a configuration of the documents, which stands in for what ``settings`` leave out.
-        commit_statement_timeout, lock_timeout: of the commit's transaction.
+        writer_connection: id of the Spark job's connection. Its login is a member of ``epochline_writer`` and can only
+            stage. By default the job uses ``postgres_connection``.
+        settings: settings of the pipeline's epochs, such as time-outs, pauses and restarts.
+        profile: name of a profile, which sets what ``settings`` leave out.
+        commit_statement_timeout, lock_timeout: time-outs of the commit's transaction.
         spark_conf: further Spark settings.
         tags: tags of the DAG.
     """
@@ -116,14 +116,14 @@ class Pipeline(DeclarationModel):
         if isinstance(schedule, str) and re.match(r"^-?P[\dT]", schedule):
             schedule = TypeAdapter(timedelta).validate_python(schedule)
         if isinstance(schedule, timedelta) and schedule <= timedelta(0):
-            raise ValueError(f"an interval must be longer than nothing, got {schedule}")
+            raise ValueError(f"an interval must be longer than zero, got {schedule}")
         return schedule
 
     @field_validator("settings")
     @classmethod
     def _schedule_is_the_interval(cls, settings: Settings) -> Settings:
         if settings.interval is not None:
-            raise ValueError("interval: a declaration says it as schedule=")
+            raise ValueError("interval: set schedule= in a declaration instead")
         return settings
 
     @field_validator("profile")
@@ -149,7 +149,7 @@ class Pipeline(DeclarationModel):
     @model_validator(mode="after")
     def _record_and_sinks_agree(self) -> Self:
         if isinstance(self.parse, str) and not self.record:
-            raise ValueError("record: say which columns and types the function gives that parse names")
+            raise ValueError("record: name the columns and types that the function parse returns")
         if not isinstance(self.parse, str) and self.record:
             raise ValueError("record: a ready-made parser brings its own columns; take it out")
         if not isinstance(self.parse, str):
@@ -164,18 +164,18 @@ class Pipeline(DeclarationModel):
             )
         if self.windows is not None:
             if self.transform is not None:
-                raise ValueError("windows: stand in place of a transform; take one of them out")
+                raise ValueError("windows: cannot be combined with a transform; remove one of them")
             self.windows.check(self.parsed_columns, self.sinks)
         tables = [split_table(sink.table) for sink in self.tables]
         if len(set(tables)) != len(tables):
-            raise ValueError("sinks: a table is named twice" + (", or is state too" if self.states else ""))
+            raise ValueError("sinks: a table is named twice" + (", or is also a state table" if self.states else ""))
         names = [sink.name for sink in self.post_commit_sinks]
         if len(set(names)) != len(names):
-            raise ValueError("sinks: a topic, a path or an own sink is named twice")
+            raise ValueError("sinks: a topic, a path or a custom sink is named twice")
         self._check_state()
         for sink in (*self.targets, *self.states):
             if split_table(sink.table)[0] == OUTBOX:
-                raise ValueError(f"sinks.{sink}: the schema {OUTBOX} is not for targets")
+                raise ValueError(f"sinks.{sink}: the schema {OUTBOX} is reserved")
             self._check_sink(sink)
         for late in self.post_commit_sinks:
             self._check_post_commit_sink(late)
@@ -184,7 +184,7 @@ class Pipeline(DeclarationModel):
     def _check_post_commit_sink(self, sink: KafkaTopic | ExternalSink) -> None:
         if self.is_transformed:
             if sink.select is not None:
-                raise ValueError(f"sinks.{sink}.select: with a transform, give each sink its rows there")
+                raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each sink's rows")
             return
         if sink.aggregated:
             raise ValueError(f"sinks.{sink}.aggregated: only rows of a transform are aggregated")
@@ -203,20 +203,19 @@ class Pipeline(DeclarationModel):
             missing = [name for name in state.key if name not in self.parsed_columns]
             if missing and state.keys is None:
                 raise ValueError(
-                    f"state.{state}.key: the record has no {', '.join(missing)}; name a function in keys that makes"
-                    " the keys of the records"
+                    f"state.{state}.key: the record has no {', '.join(missing)}; name a function in keys that computes"
+                    " the keys from the records"
                 )
 
     def _check_sink(self, sink: PostgresTable) -> None:
         if self.is_transformed:
             if sink.select is not None:
-                raise ValueError(f"sinks.{sink}.select: with a transform, give each table its rows there")
+                raise ValueError(f"sinks.{sink}.select: not used with a transform, which returns each table's rows")
             missing = [name for name in sink.order_by if name not in {**self.parsed_columns, **(sink.columns or {})}]
             if missing:
                 raise ValueError(
                     f"sinks.{sink}.order_by: {', '.join(missing)} is a column neither of the record nor of the table,"
-                    " so"
-                    " its type is not known; name it in columns"
+                    " so its type is unknown; name it in columns"
                 )
             return
         if sink.aggregated:
@@ -250,32 +249,32 @@ class Pipeline(DeclarationModel):
 
     @property
     def outboxes(self) -> tuple[Outbox, ...]:
-        """The tables that hold what is still to be sent, one per topic."""
+        """The outboxes, one per topic."""
         return tuple(topic.outbox(self.name) for topic in self.topics)
 
     @property
     def external(self) -> tuple[ExternalSink, ...]:
-        """The sinks that Spark writes beside the database."""
+        """The sinks that Spark writes directly, outside the database."""
         return tuple(sink for sink in self.sinks if isinstance(sink, ExternalSink))
 
     @property
     def post_commit_sinks(self) -> tuple[KafkaTopic | ExternalSink, ...]:
-        """The sinks that show an epoch after its commit, by roll-forward."""
+        """The topics and external sinks, which show an epoch after its commit."""
         return (*self.topics, *self.external)
 
     @property
     def tables(self) -> tuple[PostgresTable, ...]:
-        """Every table that an epoch writes: the targets, the outboxes, then the state."""
+        """Every table that an epoch writes: the targets, the outboxes, then the state tables."""
         return (*self.targets, *self.outboxes, *self.states)
 
     @property
     def written(self) -> tuple[PostgresTable, ...]:
-        """Everything that an epoch's rows are made for: every table, then what lies beside the database."""
+        """All destinations of an epoch's rows: every table, then the rows of the external sinks."""
         return (*self.tables, *(sink.rows for sink in self.external))
 
     @property
     def states(self) -> tuple[StateTable, ...]:
-        """Every table of keyed state: those that are declared, and that of the windows still open."""
+        """The declared state tables, then the table of open windows."""
         if self.windows is None:
             return self.state
         return (
@@ -285,17 +284,17 @@ class Pipeline(DeclarationModel):
 
     @property
     def is_transformed(self) -> bool:
-        """Whether rows are made from all of an epoch's records, and belong to no single one any more."""
+        """Whether a transform or windows make the rows, so that a row belongs to no single record."""
         return self.transform is not None or self.windows is not None
 
     @property
     def consumer_group(self) -> str:
-        """The consumer group that mirrors the heads for monitors (S11); it is never read as a start."""
+        """The consumer group that mirrors the heads for monitors; no start is ever read from it (S11)."""
         return consumer_group(self.name)
 
     @property
     def spec(self) -> PipelineSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         windows = self.windows
         return PipelineSpec(
             name=self.name,
@@ -311,15 +310,15 @@ class Pipeline(DeclarationModel):
         )
 
     def stored(self) -> str:
-        """The declaration as canonical JSON: what the ledger keeps and `declaration_hash` is made of."""
+        """The declaration as canonical JSON, as the ledger keeps it and `declaration_hash` hashes it."""
         fields = self.model_dump(
             mode="json", exclude={name for name in ("state", "windows") if not getattr(self, name)}
         )
         for table in (*fields["sinks"], *fields.get("state", ())):
-            # Left out where it says nothing, as in declarations that are in ledgers already.
+            # A zero is left out, so that the hashes of declarations in existing ledgers stay valid.
             if "before_images" in table and not table["before_images"]:
                 del table["before_images"]
-            # What a reader of files or of JSON text sees has the declared order, which objects lose in the ledger.
+            # Files and JSON values have the declared order of columns, which JSON objects lose in the ledger.
             for held in (table, table.get("value", {})):
                 if "table" not in table and held.get("columns"):
                     held["columns"] = list(held["columns"].items())
@@ -327,7 +326,7 @@ class Pipeline(DeclarationModel):
 
     @classmethod
     def from_stored(cls, body: str) -> Pipeline:
-        """Read a declaration from the ledger; the functions it names are not looked up again."""
+        """Read a declaration from the ledger, without looking up the functions that it names."""
         fields = {name: value for name, value in json.loads(body).items() if name not in _FORMER_FIELDS}
         reading = reading_back.set(True)
         try:

@@ -1,4 +1,4 @@
-"""The documents' configurations K1 to K7, by name: one file holds them all, with the documents' defaults. Pure."""
+"""Profiles: the configurations K1 to K7 of docs/requirements.md by name, read from ``profiles.toml``. Pure."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _DEFAULTS = Settings(
 
 
 BROKERS_MAXIMUM = timedelta(minutes=15)
-"""Kafka's default of ``transaction.max.timeout.ms``: what a broker lets a producer ask for (K18)."""
+"""Kafka's default of ``transaction.max.timeout.ms``, the longest time-out that a producer may request (K18)."""
 
 
 class Kept(DeclarationModel):
-    """Values of a configuration that are loaded and checked, and that nothing here acts on.
+    """Values of a profile that are loaded and checked but have no effect.
 
     Args:
-        producer_semantics: of the documents' producer; its own default, ``at_least_once``, is refused (K16).
-        transaction_timeout: of the producer's transactions, at most what a broker grants (K17 to K19). No transaction
-            of Kafka's is open between a seal and a commit here, so that none can run out (X3).
-        prefer_checkpoint_for_recovery: whether a newer savepoint is passed over (K6).
-        time_characteristic: what a window's time is.
-        group_id: of the documents' consumer; the ledger's heads decide, whatever a group says (S11).
-        state_path: where the documents keep state, which lives in PostgreSQL here.
+        producer_semantics: semantics of the producer; ``at_least_once`` is refused (K16).
+        transaction_timeout: time-out of the producer's transactions, at most what a broker grants (K17 to K19). It has
+            no effect, because no Kafka transaction is open between a seal and a commit (X3).
+        prefer_checkpoint_for_recovery: whether recovery ignores a newer savepoint (K6).
+        time_characteristic: the time that windows use.
+        group_id: the consumer group; an epoch starts at the ledger's heads instead (S11).
+        state_path: the folder of state; state lives in PostgreSQL instead.
     """
 
     producer_semantics: Literal["exactly_once"] | None = None
@@ -54,28 +54,28 @@ class Kept(DeclarationModel):
     @classmethod
     def _only_exactly_once(cls, semantics: Any) -> Any:
         if semantics == "at_least_once":
-            raise ValueError("at_least_once repeats what was sent before a crash; say exactly_once")
+            raise ValueError("at_least_once repeats records that were sent before a crash; use exactly_once")
         return semantics
 
     @field_validator("transaction_timeout")
     @classmethod
-    def _what_a_broker_grants(cls, timeout: timedelta | None) -> timedelta | None:
+    def _broker_grants_it(cls, timeout: timedelta | None) -> timedelta | None:
         if timeout is not None and timeout > BROKERS_MAXIMUM:
-            asked, granted = (int(one / timedelta(milliseconds=1)) for one in (timeout, BROKERS_MAXIMUM))
+            wanted, granted = (int(one / timedelta(milliseconds=1)) for one in (timeout, BROKERS_MAXIMUM))
             raise ValueError(
-                f"{asked} ms is more than the {granted} ms that a broker grants (transaction.max.timeout.ms); ask for"
-                " less"
+                f"{wanted} ms is more than the {granted} ms that a broker grants (transaction.max.timeout.ms); set a"
+                " shorter time-out"
             )
         return timeout
 
 
 class Profile(DeclarationModel):
-    """One configuration of the documents.
+    """One profile.
 
     Args:
         name: its name.
-        settings: every setting that the documents give or have a default for.
-        kept: what the documents give beside the settings of epochs.
+        settings: the settings of its epochs, with the defaults of all profiles filled in.
+        kept: its other values, which have no effect.
     """
 
     name: str
@@ -84,20 +84,20 @@ class Profile(DeclarationModel):
 
 
 def profile(name: str) -> Profile:
-    """The profile of this name, with the documents' defaults for what it leaves out.
+    """Find a profile by name.
 
     Raises:
-        ValueError: there is none; the message names those that are.
+        ValueError: there is no such profile; the message lists the known names.
     """
     found = profiles().get(name)
     if found is None:
-        raise ValueError(f"there is no profile {name!r}; there are {', '.join(profiles())}")
+        raise ValueError(f"there is no profile {name!r}; known profiles: {', '.join(profiles())}")
     return found
 
 
 @cache
 def profiles() -> Mapping[str, Profile]:
-    """All of them, in the order of the file."""
+    """All profiles, in the order of ``profiles.toml``."""
     return {name: _read(name, table) for name, table in tomllib.loads(_FILE.read_text()).items()}
 
 

@@ -1,7 +1,7 @@
-"""Restart strategies: what becomes of a run whose task failed for a reason that trying again may cure. Pure.
+"""Restart strategies: how often and how soon a task that failed with a retryable error is tried again. Pure.
 
-An error that no retry can cure (a bad record under the policy ``fail``, a wrong declaration, lost data) ends the run
-at once, whatever the strategy says; the class of the error decides (`epochline.errors`).
+An error that no retry can cure (a bad record under the policy ``fail``, an invalid declaration, lost data) ends the
+run at once under every strategy; the class of the error decides (`epochline.errors`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from epochline.declare.base import DeclarationModel
 
 WITHOUT_END = 1_000_000
-"""Restarts that Airflow is told where the strategy knows no end: at ten seconds each, more than a hundred days."""
+"""Airflow's retries for a strategy without a limit: more than a hundred days at ten seconds each."""
 
 DELAY = timedelta(seconds=10)
 
@@ -27,15 +27,15 @@ def _not_negative(value: timedelta) -> timedelta:
 
 def _positive(value: timedelta) -> timedelta:
     if value <= timedelta(0):
-        raise ValueError(f"must be longer than nothing, got {value}")
+        raise ValueError(f"must be longer than zero, got {value}")
     return value
 
 
 Pause = Annotated[timedelta, AfterValidator(_not_negative)]
-"""A duration that may be nothing: seconds, or ISO 8601 (``PT10S``)."""
+"""A duration of zero or more: seconds, or ISO 8601 (``PT10S``)."""
 
 Duration = Annotated[timedelta, AfterValidator(_positive)]
-"""A duration longer than nothing: seconds, or ISO 8601 (``PT10S``)."""
+"""A duration longer than zero: seconds, or ISO 8601 (``PT10S``)."""
 
 
 class FixedDelay(DeclarationModel):
@@ -54,7 +54,7 @@ class FixedDelay(DeclarationModel):
 class FailureRate(DeclarationModel):
     """Try again while the ledger counts at most ``max_failures`` failed attempts within ``interval`` (R2).
 
-    Attempts of all the pipeline's epochs are counted, by the database's clock.
+    The attempts of all the pipeline's epochs count, by the database's clock.
     """
 
     kind: Literal["failure_rate"] = "failure_rate"
@@ -64,12 +64,12 @@ class FailureRate(DeclarationModel):
 
     @property
     def retries(self) -> int:
-        """How often Airflow tries again, where the ledger does not say no."""
+        """How often Airflow tries again; the ledger ends the retries earlier."""
         return WITHOUT_END
 
 
 class Endless(DeclarationModel):
-    """Try again until it works: what a pipeline with an interval does without a strategy of its own (R4)."""
+    """Try again without a limit: the default of a pipeline with an interval (R4)."""
 
     kind: Literal["endless"] = "endless"
     delay: Pause = DELAY
@@ -81,7 +81,7 @@ class Endless(DeclarationModel):
 
 
 class NoRestart(DeclarationModel):
-    """One attempt (R3); also what a pipeline without an interval does without a strategy of its own (R4, K22)."""
+    """Never try again (R3): the default of a pipeline without an interval (R4, K22)."""
 
     kind: Literal["none"] = "none"
 
@@ -92,7 +92,7 @@ class NoRestart(DeclarationModel):
 
     @property
     def delay(self) -> timedelta:
-        """How long Airflow would wait."""
+        """Zero: there is no retry to wait for."""
         return timedelta(0)
 
 

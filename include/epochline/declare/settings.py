@@ -1,6 +1,6 @@
-"""Settings of a pipeline's epochs, as they are written in a declaration, in the settings file or in a profile. Pure.
+"""Settings of a pipeline's epochs, as a declaration, the settings file or a profile writes them. Pure.
 
-Each is optional here: what is not set is decided by the next weaker place (`epochline.config.resolve`).
+Each is optional: the next weaker place decides an unset one (`epochline.config.resolve`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from epochline.declare.restart import Duration, Pause, RestartStrategy
 OnCancel = Literal["delete", "retain"]
 
 MAX_CONCURRENT = 2
-"""Most epochs in flight that may be asked for (K5); one is what there is (K14)."""
+"""Highest accepted value of ``max_concurrent`` (K5); one epoch is in flight at a time in any case (K14)."""
 
 
 class Settings(DeclarationModel):
     """Settings of a pipeline's epochs; a duration is a ``timedelta``, seconds, or ISO 8601 text such as ``PT10S``.
 
     Args:
-        interval: how often an epoch is planned (K8). Only for the settings file and profiles: a declaration says
-            ``schedule``, which also takes cron texts.
+        interval: how often an epoch is planned (K8). Only for the settings file and profiles: a declaration sets
+            ``schedule``, which also takes cron expressions.
         minimum_pause: least time between the end of one epoch and the plan of the next (K9).
-        timeout: an epoch that is not staged and sealed within it is aborted; the next one takes its range (K10).
+        timeout: an epoch that is not staged and sealed within it is aborted; the next epoch takes its range (K10).
         tolerable_failures: how many epochs in a row may be aborted; one more pauses the pipeline (K11).
-        fail_on_epoch_error: the older word for it: True is a tolerance of 0, False any number (K12). Where both are
-            set the tolerance wins (X29).
-        on_cancel: what becomes of a sealed epoch whose run ends without committing it: ``retain`` leaves it for the
-            next run, ``delete`` aborts it, and its range is read again (K13). The target is the same in both.
-        max_concurrent: epochs in flight; 2 is accepted, and 1 is what there is (K5, K14).
-        semantics: ``exactly_once``; there is nothing else (K15).
-        restart: what is done about a failed attempt (R1 to R4).
+        fail_on_epoch_error: older form of ``tolerable_failures``: True means 0, False any number (K12). If both are
+            set, ``tolerable_failures`` wins (X29).
+        on_cancel: what happens to a sealed epoch whose run ends without committing it: ``retain`` leaves it for the
+            next run, ``delete`` aborts it and its range is read again (K13). The target is the same in both.
+        max_concurrent: epochs in flight; 1 or 2 is accepted, one is in flight at a time (K5, K14).
+        semantics: only ``exactly_once`` (K15).
+        restart: the restart strategy (R1 to R4).
         parallelism: Spark tasks that read and stage at once; by default as many as there are cores or Kafka
             partitions (K22).
     """
@@ -54,15 +54,14 @@ class Settings(DeclarationModel):
     def _only_exactly_once(cls, semantics: Any) -> Any:
         if semantics in ("at_least_once", "at_most_once"):
             raise ValueError(
-                f"{semantics} is no mode of this product: rows and offsets are one transaction, and nothing would be"
-                f" gained by splitting it. include/epochline_examples/{semantics}.py shows what would be lost or"
-                " repeated"
+                f"{semantics} is not supported: rows and offsets change in one transaction, and splitting it gains"
+                f" nothing. include/epochline_examples/{semantics}.py shows what would be lost or repeated"
             )
         return semantics
 
     @property
     def tolerance(self) -> int | Literal["any"] | None:
-        """Epochs that may be aborted in a row, by the two settings that say so; None where neither is set (X29)."""
+        """Epochs that may be aborted in a row, from the two settings for it; None if neither is set (X29)."""
         if self.tolerable_failures is not None:
             return self.tolerable_failures
         if self.fail_on_epoch_error is None:
@@ -71,7 +70,7 @@ class Settings(DeclarationModel):
 
 
 class PerRun(DeclarationModel):
-    """The settings that the conf of one run may change; what else a conf holds is refused (C10)."""
+    """The settings that the conf of one run may change; every other setting in a conf is refused (C10)."""
 
     minimum_pause: Pause | None = None
     timeout: Duration | None = None

@@ -1,4 +1,4 @@
-"""Which topics a pipeline reads, as a declaration says it. Pure."""
+"""Declaration of the topics that a pipeline reads. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from epochline.declare.startup import FromOffsets, Startup
 
 
 class KafkaSource(DeclarationModel):
-    """Which topics a pipeline reads, where it begins, and how much an epoch takes at most.
+    """The topics that a pipeline reads, where it begins, and how much an epoch reads at most.
 
     Args:
         topics: names of topics. Either this or ``pattern``.
-        pattern: regular expression that whole topic names match; topics that match later join at offset 0.
-        startup: where a topic begins that the ledger does not know yet: ``earliest``, ``latest``, `FromGroup`,
+        pattern: regular expression that whole topic names match; a topic that matches later joins at offset 0.
+        startup: where a topic begins that is new to the ledger: ``earliest``, ``latest``, `FromGroup`,
             `FromTimestamp` or `FromOffsets`. Resolved once, then kept as the partition's origin.
         records_per_epoch: most offsets in one epoch, shared between partitions in proportion to their backlog.
-        gaps_expected: declare that offsets without a record are normal although the broker does not say so.
+        gaps_expected: allow offsets without a record, although the broker reports no reason for them.
         connection: id of the Airflow connection of the brokers.
     """
 
@@ -57,5 +57,5 @@ class KafkaSource(DeclarationModel):
         return self
 
     def reads(self, topic: str) -> bool:
-        """Whether a topic is among those that are declared."""
+        """Whether a topic is declared, by name or by the pattern."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None

@@ -1,7 +1,6 @@
-"""What a Spark worker is told of a declaration: plain values, which the declaration's own classes give as ``spec``.
+"""The part of a declaration that a Spark worker needs, as plain values (``spec`` of each declaration class).
 
-A declaration is checked on the driver. A worker reads no more than these values, so that it does not import the
-library that checked them.
+The driver checks a declaration. A worker reads only these values, so that it does not import pydantic.
 """
 
 from __future__ import annotations
@@ -51,15 +50,15 @@ class AvroSpec:
 
 
 FormatSpec = BytesSpec | TextSpec | JsonSpec | AvroSpec
-"""How the values of a topic are made."""
+"""Format of a topic's values."""
 
 ParserSpec = FormatSpec | RegexSpec
-"""How records are parsed by a ready-made parser."""
+"""A ready-made parser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """See `epochline.declare.table.PostgresTable`. The rows of a sink beside the database have one too."""
+    """See `epochline.declare.table.PostgresTable`. The rows of an external sink have a spec of this type too."""
 
     table: str
     mode: str
@@ -78,11 +77,11 @@ class TopicSpec:
     """See `epochline.declare.topic.KafkaTopic`."""
 
     name: str
-    """How the ledger names the sink."""
+    """Name of the sink in the ledger."""
     topic: str
     value: FormatSpec
     record: Mapping[str, str]
-    """Columns and types that are taken from the rows."""
+    """Columns and types that are read from the rows."""
     key: tuple[str, ...]
     headers: Mapping[str, str]
     partition: str | None
@@ -106,7 +105,7 @@ class OutboxSpec:
 
 
 SinkSpec = TableSpec | OutboxSpec
-"""What an epoch's rows are made for."""
+"""A destination of an epoch's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +113,11 @@ class FilesSpec:
     """See `epochline.declare.external.Files`."""
 
     name: str
-    """How the ledger names the sink."""
+    """Name of the sink in the ledger."""
     path: str
     format: str
     written: Mapping[str, str]
-    """Columns and types of the rows that a writer is given."""
+    """Columns and types of the rows that a writer receives."""
 
     def __str__(self) -> str:
         return self.name
@@ -129,7 +128,7 @@ class CustomSinkSpec:
     """See `epochline.declare.external.CustomSink`."""
 
     name: str
-    """How the ledger names the sink."""
+    """Name of the sink in the ledger."""
     sink: str
     options: Mapping[str, Any]
 
@@ -138,7 +137,7 @@ class CustomSinkSpec:
 
 
 ExternalSpec = FilesSpec | CustomSinkSpec
-"""A sink that Spark writes beside the database."""
+"""An external sink, which Spark writes directly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +151,10 @@ class PipelineSpec:
         explode: the list column whose elements become rows.
         bad_records: ``fail`` or ``quarantine``.
         is_transformed: whether a transform or windows make the rows.
-        sinks: everything that an epoch's rows are made for.
-        beside: the sinks that Spark writes beside the database.
-        event_time: the column of a record's time, where there are windows.
-        required: the columns without which a record belongs to no window.
+        sinks: all destinations of an epoch's rows.
+        external: the external sinks.
+        event_time: the column of a record's time, if there are windows.
+        required: the columns that place a record in a window.
     """
 
     name: str
@@ -170,5 +169,5 @@ class PipelineSpec:
     required: tuple[str, ...]
 
     def sink(self, table: str) -> SinkSpec:
-        """What the rows of a table, an outbox or a sink beside the database are made for."""
+        """Find a destination by the name of its table, outbox or external sink."""
         return next(sink for sink in self.sinks if sink.table == table)

@@ -1,4 +1,4 @@
-"""Where a topic begins that the ledger does not know yet, as a declaration says it (S9, S10)."""
+"""Declaration of where a topic begins that is new to the ledger (S9, S10)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from epochline.declare.base import DeclarationModel
 
 
 class FromGroup(DeclarationModel):
-    """Begin where a consumer group stands: that of the job which read the topic before, such as a Flink job.
+    """Begin at the offsets of a consumer group: the group of an earlier job on the topic, such as a Flink job.
 
     Args:
         group: the group's id. Its offsets are read once and never written.
-        reset: what to do where the group holds no offset for a partition, or one that is outside the log: begin at
-            the ``earliest`` or ``latest`` offset, or ``fail`` the plan.
+        reset: what to do if the group has no offset for a partition, or one outside the log: begin at the
+            ``earliest`` or ``latest`` offset, or ``fail`` the plan.
     """
 
     kind: Literal["group"] = "group"
@@ -26,7 +26,7 @@ class FromGroup(DeclarationModel):
     @classmethod
     def _group_is_named(cls, fields: Any) -> Any:
         if isinstance(fields, dict) and not fields.get("group"):
-            raise ValueError("group: name the consumer group whose committed offsets are the start, as its group.id")
+            raise ValueError("group: give the group.id of the consumer group whose committed offsets are the start")
         return fields
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class FromGroup(DeclarationModel):
 
 
 class FromTimestamp(DeclarationModel):
-    """Begin at the first record whose timestamp is at or after a moment; at the end where none is that late.
+    """Begin at the first record with a timestamp at or after a moment; at the end if there is no such record.
 
     Args:
         timestamp: the moment, with a time zone.
@@ -51,7 +51,7 @@ class FromOffsets(DeclarationModel):
     """Begin at given offsets: one for each partition that the topic has when the pipeline first sees it.
 
     Args:
-        offsets: by topic and partition, the first offset to read. Outside the log it is refused.
+        offsets: by topic and partition, the first offset to read. An offset outside the log is refused.
     """
 
     kind: Literal["offsets"] = "offsets"
@@ -65,7 +65,7 @@ class FromOffsets(DeclarationModel):
         for topic, partitions in offsets.items():
             for partition, offset in partitions.items():
                 if partition < 0 or offset < 0:
-                    raise ValueError(f"{topic}-{partition}: {offset} is no offset; partitions and offsets count from 0")
+                    raise ValueError(f"{topic}-{partition}: invalid offset {offset}; partitions and offsets start at 0")
         return offsets
 
     def __str__(self) -> str:

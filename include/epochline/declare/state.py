@@ -1,4 +1,4 @@
-"""Keyed state of a pipeline: what a declaration says of it, and what must hold between it and the epochs. Pure."""
+"""Keyed state of a pipeline: its declaration, and the check that only epochs changed it. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from epochline.errors import StateError
 
 
 class StateTable(PostgresTable):
-    """Rows by key that a transform is given for the keys of an epoch's records, and gives back changed (C1, C8, C9).
+    """Rows by key that a transform reads for the keys of an epoch's records and returns changed (C1, C8, C9).
 
-    A table like any other: made by ``epochline migrate``, staged, sealed and committed with the epoch, and to be
-    looked at with SQL. ``_epoch`` is the epoch that last changed a row. Nobody else may change it: each epoch leaves
-    the number of keys and a digest in the ledger, and finds them again, or the pipeline stops.
+    ``epochline migrate`` creates the table. It is staged, sealed and committed with the epoch, and readable with SQL.
+    ``_epoch`` is the epoch that last changed a row. Only epochs may change the table: each epoch records the number of
+    keys and a digest in the ledger, and the pipeline stops if the next epoch finds others.
 
     Args:
         table: ``table`` (in ``public``) or ``schema.table``.
         key: columns of the key.
-        columns: names and PostgreSQL types of all columns, those of the key included.
-        keys: ``module:function`` from the parsed DataFrame to one with the columns of the key; by default they are
-            taken from the records by name.
+        columns: names and PostgreSQL types of all columns, including the key.
+        keys: ``module:function`` from the parsed DataFrame to a DataFrame with the columns of the key; by default they
+            are taken from the records by name.
     """
 
     mode: Literal["upsert"] = "upsert"
@@ -41,13 +41,13 @@ class StateTable(PostgresTable):
     @model_validator(mode="after")
     def _is_only_state(self) -> Self:
         if self.columns is None:
-            raise ValueError("columns: state has no columns but those that are declared")
+            raise ValueError("columns: a state table needs its columns declared")
         for field in ("order_by", "tombstone", "select", "before_images"):
             if getattr(self, field):
-                raise ValueError(f"{field}: state has no use for it; take it out")
+                raise ValueError(f"{field}: not supported for state; remove it")
         for name, kind in self.columns.items():
             if kind == "json":
-                raise ValueError(f"columns: PostgreSQL cannot tell whether {name} changed, of type json; use jsonb")
+                raise ValueError(f"columns: {name} is json, whose values PostgreSQL cannot compare; use jsonb")
         return self
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class StateTable(PostgresTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDigest:
-    """What a state table holds: how many keys, and the sum of a digest over its rows."""
+    """Content of a state table: the number of keys, and the sum of a digest over its rows."""
 
     keys: int
     digest: int
@@ -67,12 +67,12 @@ class StateDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateStanding:
-    """One state table as it is, and as the last epoch left it.
+    """Content of one state table now and after its last epoch.
 
     Args:
-        now: what the table holds; None where the ledger does not follow the table.
-        left: what the last committed epoch left, None if none has.
-        left_by: that epoch's id.
+        now: content of the table; None if the ledger does not track the table.
+        left: content after the last epoch that was committed with the table, or None.
+        left_by: id of that epoch.
     """
 
     now: StateDigest | None
@@ -80,54 +80,54 @@ class StateStanding:
     left_by: int | None = None
 
     def as_left(self) -> StateStanding:
-        """The standing if nobody had changed the table since."""
+        """The standing of an unchanged table."""
         return replace(self, now=self.left)
 
 
 def check_state(pipeline: str, standings: Mapping[str, StateStanding], last_committed: int | None) -> None:
-    """Refuse to go on with state that is not what the last epoch left (S14).
+    """Refuse to continue if a state table is not as the last epoch left it (S14).
 
     Args:
         pipeline: its name.
         standings: by state table.
-        last_committed: id of the pipeline's last committed epoch, None if there is none.
+        last_committed: id of the pipeline's last committed epoch, or None.
 
     Raises:
-        StateError: a table was edited, replaced or brought back from another time.
+        StateError: a table was edited, replaced or restored from a backup.
     """
     for table, standing in standings.items():
-        who = f"{pipeline}: state {table}"
-        accept = f" `epochline accept-state {pipeline}` takes it as it is."
+        what = f"{pipeline}: state {table}"
+        accept = f" `epochline accept-state {pipeline}` accepts it as it is."
         if standing.now is None:
             raise StateError(
-                f"{who} is a table that Epochline did not make, so nobody counted what is in it. Nothing was changed."
+                f"{what} is a table that Epochline did not create, so its rows were never counted. Nothing was changed."
                 " Rename it, run `epochline migrate`, and copy its rows into the new one."
             )
         if standing.left is None:
             if standing.now.keys:
                 raise StateError(
-                    f"{who} holds {standing.now}, though no epoch has written any. Nothing was changed."
+                    f"{what} holds {standing.now}, though no epoch has written any. Nothing was changed."
                     + (" Empty it." if last_committed is None else f" Empty it, or:{accept}")
                 )
             continue
         if standing.now != standing.left:
-            said = (
-                "the same number of keys, and other values" if standing.now.keys == standing.left.keys
+            found = (
+                "the same number of keys with other values" if standing.now.keys == standing.left.keys
                 else f"{standing.now}"
             )  # fmt: skip
             raise StateError(
-                f"{who} was changed by somebody else: epoch {standing.left_by} left {standing.left}, it now holds"
-                f" {said}. Nothing was changed. Put it back, or:{accept}"
+                f"{what} was changed outside of epochs: epoch {standing.left_by} left {standing.left}, it now holds"
+                f" {found}. Nothing was changed. Put it back, or:{accept}"
             )
         if standing.left_by != last_committed:
             raise StateError(
-                f"{who} is of epoch {standing.left_by}, but the last committed epoch is {last_committed}: records were"
-                f" committed that it has not seen. Nothing was changed. Restore it, or:{accept}"
+                f"{what} is of epoch {standing.left_by}, but the last committed epoch is {last_committed}: it lacks the"
+                f" records committed since. Nothing was changed. Restore it, or:{accept}"
             )
 
 
 def recorded_state(standings: Mapping[str, StateStanding]) -> dict[str, Any]:
-    """What an action on state writes down, as JSON."""
+    """Content of the state tables as JSON, as an action on state records it."""
     return {
         table: None if one.now is None else {"keys": one.now.keys, "digest": str(one.now.digest)}
         for table, one in standings.items()

@@ -1,4 +1,4 @@
-"""Target tables, as a declaration names them."""
+"""Declaration of target tables."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Mode = Literal["append", "upsert", "add", "replace"]
 
 
 class PostgresTable(DeclarationModel):
-    """One target table and what writing to it means (protocol, "What a sink mode means").
+    """One target table and its mode.
 
     Args:
         table: ``table`` (in ``public``) or ``schema.table``.
-        mode: ``append``; ``upsert`` by ``key``, the highest ``order_by`` winning; ``add``, which sums ``measures`` per
-            ``key``; ``replace``, which puts the epoch's rows in place of all rows.
-        columns: names and PostgreSQL types; ``epochline migrate`` makes the table. None: the table exists, and its
-            columns are taken from the database at every plan.
+        mode: ``append``; ``upsert`` by ``key``, where the highest ``order_by`` wins; ``add``, which sums ``measures``
+            per ``key``; ``replace``, which replaces all rows by the epoch's rows.
+        columns: names and PostgreSQL types, from which ``epochline migrate`` creates the table. None: the table
+            exists, and every plan reads its columns from the database.
         key: columns of the key (``upsert``, ``add``).
         order_by: columns whose highest value wins (``upsert``); by default the record's offset.
-        measures: columns that are summed (``add``): integer or numeric.
-        tombstone: what a record without a value does to an upsert target; ``delete`` unless said otherwise. A row that
-            a ``parse`` or ``transform`` gives with a true ``_deleted`` deletes its key in any case.
+        measures: columns to sum (``add``): integer or numeric.
+        tombstone: what a record without a value does to an upsert target; by default ``delete``. A row from ``parse``
+            or ``transform`` with a true ``_deleted`` deletes its key in any case.
         lineage: whether the rows of the table carry ``_topic, _partition, _offset, _row, _epoch``.
-        aggregated: rows of a ``transform`` that belong to no single record: they carry ``_epoch`` alone.
-        before_images: for how many of the newest epochs the rows that they replaced are kept, so that ``epochline
-            restore`` can put them back (``upsert``, ``add``). Rows of mode ``append`` need no such thing.
+        aggregated: whether a ``transform`` makes rows that belong to no single record; they carry only ``_epoch``.
+        before_images: the number of newest epochs whose replaced rows are kept, so that ``epochline restore`` can put
+            them back (``upsert``, ``add``). Mode ``append`` replaces no rows.
         select: ``module:function`` from parsed batch to this sink's batch (same rows, same order); by default
             the columns are taken by name.
     """
@@ -59,16 +59,16 @@ class PostgresTable(DeclarationModel):
         for part in split_table(table):
             check_identifier(part)
         schema = split_table(table)[0]
-        # Names that begin with pg_ are PostgreSQL's own: its catalogue, and the temporary tables of other sessions.
+        # Schemas with the prefix pg_ are PostgreSQL's own: its catalogue, and the temporary tables of other sessions.
         if schema in ("epochline", "epochline_staging", "information_schema") or schema.startswith("pg_"):
-            raise ValueError(f"the schema of {table!r} is not for targets")
+            raise ValueError(f"the schema of {table!r} is reserved")
         return table
 
     @field_validator("columns")
     @classmethod
     def _columns_are_known(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
         if columns is not None and not columns:
-            raise ValueError("name at least one, or leave it out for a table that exists")
+            raise ValueError("name at least one column, or leave columns out for a table that exists")
         return None if columns is None else check_columns(columns)
 
     @field_validator("select")
@@ -85,13 +85,13 @@ class PostgresTable(DeclarationModel):
             if field in wanted and not given:
                 raise ValueError(f"{field}: mode {self.mode!r} needs it")
             if given and field not in allowed:
-                raise ValueError(f"{field}: mode {self.mode!r} has no use for it; take it out")
+                raise ValueError(f"{field}: not supported in mode {self.mode!r}; remove it")
         if self.tombstone is not None and self.mode != "upsert":
-            raise ValueError(f"tombstone: only mode 'upsert' knows tombstones, not {self.mode!r}")
+            raise ValueError(f"tombstone: supported in mode 'upsert', not {self.mode!r}")
         if self.before_images and self.mode not in ("upsert", "add"):
-            raise ValueError(f"before_images: mode {self.mode!r} has no use for them; take it out")
+            raise ValueError(f"before_images: not supported in mode {self.mode!r}; remove it")
         if self.mode == "add" and self.aggregated:
-            raise ValueError("aggregated: rows of mode 'add' are sums already; take it out")
+            raise ValueError("aggregated: rows of mode 'add' are sums already; remove it")
         if self.columns is None:
             return self
         for field in ("key", "measures"):
@@ -107,25 +107,26 @@ class PostgresTable(DeclarationModel):
             neither = [c for c in self.columns if c not in (*self.key, *self.measures)]
             if neither or set(self.key) & set(self.measures):
                 raise ValueError(
-                    f"columns: in mode 'add' each is of the key or a measure; check {', '.join(neither) or 'key'}"
+                    "columns: in mode 'add' each column belongs to the key or is a measure; check"
+                    f" {', '.join(neither) or 'key'}"
                 )
         return self
 
     @property
     def on_tombstone(self) -> Literal["delete", "ignore", "quarantine"] | None:
-        """What a record without a value does; None where the mode takes it as a row like any other."""
+        """What a record without a value does; None if the mode treats it as an ordinary row."""
         return (self.tombstone or "delete") if self.mode == "upsert" else None
 
     @property
     def carried_lineage(self) -> dict[str, str]:
-        """The ``_`` columns that this sink's staging and target carry beside the declared ones."""
+        """The lineage columns that this sink's target carries in addition to the declared ones."""
         if self.mode == "add" or not self.lineage:
             return {}
         return {"_epoch": LINEAGE["_epoch"]} if self.aggregated else dict(LINEAGE)
 
     @property
     def spec(self) -> SinkSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return TableSpec(
             table=self.table,
             mode=self.mode,
@@ -141,6 +142,6 @@ class PostgresTable(DeclarationModel):
 
 
 def order_columns(sink: PostgresTable, record: dict[str, str]) -> dict[str, ColumnType]:
-    """The ``_order_…`` columns of an upsert sink with a declared order, by name."""
+    """Types of the ``_order_…`` columns of an upsert sink, by name; empty without ``order_by``."""
     kinds = {**(sink.columns or {}), **record}
     return {order_column(name): parse_type(kinds[name]) for name in sink.order_by if name in kinds}

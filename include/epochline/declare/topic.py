@@ -1,4 +1,4 @@
-"""Kafka topics as sinks, as a declaration names them."""
+"""Declaration of Kafka topics as sinks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from epochline.declare.specs import OutboxSpec, TopicSpec
 from epochline.declare.table import PostgresTable
 
 CONTROL_TOPIC = "epochline.markers"
-"""Compacted topic of one partition: the last marker of each pipeline and sink, written with what it marks."""
+"""Compacted topic of one partition with the last marker of each pipeline and sink.
+
+A marker is written in the Kafka transaction of the records that it marks.
+"""
 
 
 class Outbox(PostgresTable):
-    """The table that holds what is still to be sent to a topic; rows come with the epoch's commit.
+    """The table of a topic's unsent records, filled by the epoch's commit.
 
     Columns: ``key bytea, value bytea, headers text`` (JSON: a list of [name, base64 of the value or null]),
     ``partition integer`` (NULL: the partitioner chooses), ``order_1, …`` for each column of ``order_by``, the lineage,
@@ -32,29 +35,29 @@ class Outbox(PostgresTable):
 
     @property
     def spec(self) -> OutboxSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return OutboxSpec(table=self.table, topic=self.topic.spec, aggregated=self.aggregated)
 
 
 class KafkaTopic(DeclarationModel):
-    """A topic that an epoch's rows are published to, in one Kafka transaction per epoch (P9 to P13, K16 to K19).
+    """A topic to which an epoch's rows are published, in one Kafka transaction per epoch (P9 to P13, K16 to K19).
 
     Args:
-        topic: its name; it must exist.
-        value: `Bytes`, `Text`, `Json` or `Avro`: which columns make a record's value, and how.
-        key: columns of the key: one is sent as its text (``bytea`` as it is), several as a JSON object. None: no key.
-        headers: by header, the column that it takes its value from.
+        topic: its name; the topic must exist.
+        value: `Bytes`, `Text`, `Json` or `Avro`: the columns of a record's value, and their format.
+        key: columns of the key: one is sent as its text (``bytea`` unchanged), several as a JSON object. Empty: no key.
+        headers: by header, the column of its value.
         partition: column with the partition's number; by default the key decides, as with Kafka's own producer.
-        columns: names and types of columns that key, headers, partition or order need and the value has not.
-        order_by: columns by which an epoch's records are sent; by default in the order in which they were read.
-            Records of one key are sent in this order.
+        columns: names and types of further columns, for key, headers, partition or order.
+        order_by: columns that order an epoch's records, including the records of one key; by default records are sent
+            in the order in which they were read.
         select: ``module:function`` from parsed batch to the batch with these columns; by default they are taken by
             name.
-        aggregated: rows of a ``transform`` that belong to no single record.
-        semantics: ``at_least_once`` sends without a transaction and waives INV-5 for this topic: a crash repeats.
-        transaction_timeout: Kafka's ``transaction.timeout.ms`` (K17 to K19): at most what the broker allows, 15 min
-            by default. An epoch whose outbox would take more than half of it is refused at the seal.
-        max_unpublished_epochs: as long as so many epochs are not published, none is planned.
+        aggregated: whether a ``transform`` makes rows that belong to no single record.
+        semantics: ``at_least_once`` sends without a transaction: a crash repeats records of this topic (no INV-5).
+        transaction_timeout: Kafka's ``transaction.timeout.ms`` (K17 to K19), at most what the broker allows, by
+            default 15 min. The seal refuses an epoch whose outbox would take more than half of it.
+        max_unpublished_epochs: no epoch is planned while this many epochs wait to be published.
         connection: id of the connection of the brokers.
     """
 
@@ -112,22 +115,22 @@ class KafkaTopic(DeclarationModel):
         if self.partition and parse_type(self.record[self.partition]).name not in ("smallint", "integer"):
             raise ValueError(f"partition: {self.partition} is {self.record[self.partition]}; it must be an integer")
         if self.transaction_timeout < timedelta(seconds=1):
-            raise ValueError("transaction_timeout: must be a second at least")
+            raise ValueError("transaction_timeout: must be at least one second")
         return self
 
     @property
     def name(self) -> str:
-        """How the ledger names the sink."""
+        """Name of the sink in the ledger."""
         return f"kafka:{self.topic}"
 
     @property
     def record(self) -> dict[str, str]:
-        """Columns and types that are taken from the rows: those of the value, then the others."""
+        """Columns and types that are read from the rows: the value's columns, then ``columns``."""
         return {**self.value.record, **self.columns}
 
     @property
     def spec(self) -> TopicSpec:
-        """What a worker is told of it."""
+        """The values that a Spark worker needs."""
         return TopicSpec(
             name=self.name,
             topic=self.topic,
@@ -141,12 +144,12 @@ class KafkaTopic(DeclarationModel):
         )
 
     def transactional_id(self, pipeline: str) -> str:
-        """Kafka's ``transactional.id``, the same for every process: who begins with it fences who had it."""
-        # Names may hold dots, so that a dot between them would let two sinks fence each other.
+        """Kafka's ``transactional.id``, the same in every process, so that a new producer fences its predecessor."""
+        # A colon, because names may hold dots: with a dot two sinks could share an id and fence each other.
         return f"epochline.{pipeline}:{self.topic}"
 
     def outbox(self, pipeline: str) -> Outbox:
-        """The table that holds what is still to be sent."""
+        """Declaration of the topic's outbox."""
         columns = {"key": "bytea", "value": "bytea", "headers": "text", "partition": "integer"}
         columns |= {f"order_{at}": self.record[name] for at, name in enumerate(self.order_by, 1)}
         return Outbox(
@@ -161,7 +164,7 @@ class KafkaTopic(DeclarationModel):
 
 
 def sending_order(outbox: Outbox) -> tuple[str, ...]:
-    """Columns of an outbox in whose order an epoch's records are sent: as declared, then read, then staged."""
+    """Columns that order the records of an epoch: as declared, then as read, then as staged."""
     declared = tuple(f"order_{at}" for at in range(1, len(outbox.topic.order_by) + 1))
     read = () if outbox.aggregated else tuple(name for name in LINEAGE if name != "_epoch")
     return declared + read + tuple(STAGED_PLACE)

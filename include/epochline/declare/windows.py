@@ -1,8 +1,8 @@
-"""Windows over event time, as a declaration says them, and when each is open, closed and forgotten. Pure.
+"""Windows over event time: their declaration, and when each is open, closed and forgotten. Pure.
 
-A window ``[start, end)`` is *closed* once the watermark has reached ``end``: its result is given out. Until the
-watermark has passed ``end`` by the allowed lateness it is kept, and a late record gives a second, corrected result.
-A record that comes later than that is *too late*: it is counted and, where a table is named for it, kept (X21).
+A window ``[start, end)`` is *closed* once the watermark reaches ``end``: its result is written. The window is kept
+until the watermark has passed ``end`` by the allowed lateness; until then a late record corrects the result. A record
+that comes later is *too late*: it is counted and, if a sink is declared for it, kept (X21).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from epochline.declare.base import DeclarationModel
 from epochline.declare.restart import Duration
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-"""Windows are aligned to it, as Spark's ``window`` and Flink's are."""
+"""Windows are aligned to this moment, as in Spark and Flink."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Window:
-    """``[start, end)``."""
+    """The time ``[start, end)``."""
 
     start: datetime
     end: datetime
@@ -33,19 +33,19 @@ class Window:
 
 
 class Tumbling(DeclarationModel):
-    """Windows of one size, one after the other."""
+    """Adjacent windows of one size."""
 
     kind: Literal["tumbling"] = "tumbling"
     size: Duration
 
     def of(self, moment: datetime) -> Sequence[Window]:
-        """The one window that a moment lies in."""
+        """The window that contains a moment."""
         start = moment - (moment - EPOCH) % self.size
         return (Window(start, start + self.size),)
 
 
 class Sliding(DeclarationModel):
-    """Windows of one size that begin every ``slide``; a record is in several."""
+    """Overlapping windows of one size, one beginning every ``slide``; a record may be in several."""
 
     kind: Literal["sliding"] = "sliding"
     size: Duration
@@ -54,11 +54,11 @@ class Sliding(DeclarationModel):
     @model_validator(mode="after")
     def _slides_over_every_record(self) -> Self:
         if self.slide > self.size:
-            raise ValueError("slide: longer than size; records between two windows would be in none")
+            raise ValueError("slide: longer than size, so that records between two windows would belong to none")
         return self
 
     def of(self, moment: datetime) -> Sequence[Window]:
-        """The windows that a moment lies in, the earliest first."""
+        """The windows that contain a moment, the earliest first."""
         start = moment - (moment - EPOCH) % self.slide
         found = []
         while start > moment - self.size:
@@ -74,7 +74,7 @@ class Session(DeclarationModel):
     gap: Duration
 
     def of(self, moment: datetime) -> Sequence[Window]:
-        """The session that a moment would make alone; sessions that overlap are one."""
+        """The session of a single record at a moment; overlapping sessions are merged."""
         return (Window(moment, moment + self.gap),)
 
 
@@ -82,10 +82,10 @@ Windows = Annotated[Tumbling | Sliding | Session, Field(discriminator="kind")]
 
 
 def closed(window: Window, watermark: datetime | None) -> bool:
-    """Whether its result is given out."""
+    """Whether a window's result is written."""
     return watermark is not None and window.end <= watermark
 
 
 def forgotten(window: Window, watermark: datetime | None, lateness: timedelta) -> bool:
-    """Whether a record of it is too late, and nothing of it is kept."""
+    """Whether a window is dropped, so that a record of it is too late."""
     return watermark is not None and window.end + lateness <= watermark

@@ -1,1 +1,1 @@
-"""The epoch protocol as pure values and arithmetic. It knows no server."""
+"""The epoch protocol as pure values and arithmetic, without I/O."""

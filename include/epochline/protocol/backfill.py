@@ -1,8 +1,8 @@
-"""Where a backfill run's interval lies in each partition, and what of it is committed already. Pure arithmetic.
+"""Maps a backfill run's interval to offsets of each partition. Pure arithmetic.
 
-``o(t)`` is the first offset whose timestamp is at or after ``t``, at most the last stable offset. A run for the
-interval ``[t0, t1)`` commits ``[head, o(t1))``: the head is where a chain goes on, so a run may have to begin before
-``o(t0)``, and what lies before the origin is beyond its reach (design: protocol, "Triggers").
+``o(t)`` is the first offset with a timestamp at or after ``t``, at most the last stable offset. A run for the interval
+``[t0, t1)`` commits ``[head, o(t1))``. It starts at the head, because ranges form a chain (INV-1), so it may begin
+before ``o(t0)``. It cannot commit offsets before the origin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from epochline.protocol.planning import PartitionView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalOffsets:
-    """What Kafka said of an interval: per partition ``o(t0)`` and ``o(t1)``, None where no record is that late."""
+    """Kafka's offsets of an interval: per partition ``o(t0)`` and ``o(t1)``, None if no record is that late."""
 
     interval: Interval
     starts: Mapping[TopicPartition, int | None]
@@ -26,26 +26,26 @@ class IntervalOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartOfInterval:
-    """One partition of an interval. The three ranges do not overlap; each is None where it is empty.
+    """One partition of an interval. The three ranges do not overlap; an empty one is None.
 
-    ``start`` and ``until`` are ``o(t0)`` and ``o(t1)``; equal where the interval holds no record of the partition.
+    ``start`` and ``until`` are ``o(t0)`` and ``o(t1)``; they are equal if the interval has no record of the partition.
     """
 
     tp: TopicPartition
     start: int
     until: int
     before_origin: OffsetRange | None
-    """Of the interval, but before the origin: no run commits it."""
+    """Part of the interval before the origin: no run commits it."""
     committed: OffsetRange | None
-    """Of the interval, and behind the head."""
+    """Part of the interval before the head: committed already."""
     early: OffsetRange | None
-    """Not of the interval, but between the head and it: has to be committed first."""
+    """Offsets between the head and the interval, which must be committed first."""
 
 
 def parts_of(
     heads: Sequence[Head], partitions: Sequence[PartitionView], offsets: IntervalOffsets
 ) -> list[PartOfInterval]:
-    """The interval in every partition that has a head and that Kafka shows; sorted."""
+    """Split the interval for every partition that has a head and that Kafka shows; sorted by partition."""
     views = {view.tp: view for view in partitions}
     parts = []
     for head in sorted(heads, key=lambda one: one.tp):

@@ -1,4 +1,4 @@
-"""What a declaration changed since the last epoch, and what becomes of each change. Pure."""
+"""Differences between two declarations of a pipeline, and the effect of each. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 
 class Effect(enum.StrEnum):
-    """What becomes of a change."""
+    """When or whether a change takes effect."""
 
     NEXT_EPOCH = "next epoch"
     MIGRATION = "needs migration"
@@ -21,7 +21,7 @@ class Effect(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One field that differs: before, now, and what becomes of it."""
+    """One changed field: its former value, its new value and the effect."""
 
     field: str
     before: Any
@@ -30,14 +30,14 @@ class Change:
     advice: str = ""
 
 
-_KEPT = "rows that are there were written by the old one; declare another table, or another pipeline"
-_TABLE = "run `epochline migrate`, which makes missing tables; a column you add by ALTER TABLE"
+_KEPT = "existing rows were written by the old one; declare another table, or another pipeline"
+_TABLE = "run `epochline migrate`, which creates missing tables; add a column by ALTER TABLE"
 _ALTER = "`epochline migrate` alters no column; ALTER TABLE first, then run again"
 _DURATION = TypeAdapter(timedelta)
 _GROUPS = frozenset({"sinks", "state"})
-_FOLLOWING = {"topic": "kafka", "path": "files", "sink": "own"}
-_OUTBOX = "the outbox has other columns then: publish what is due, drop its table, run `epochline migrate`"
-_UNMARKED = "nobody can tell by a marker which epochs were sent at least once; give the rows another topic"
+_POST_COMMIT = {"topic": "kafka", "path": "files", "sink": "own"}
+_OUTBOX = "the outbox needs other columns: publish all epochs, drop its table, run `epochline migrate`"
+_UNMARKED = "no marker says which epochs were sent at least once; give the rows another topic"
 _SINK: Mapping[str, tuple[Effect, str]] = {
     "mode": (Effect.REFUSED, _KEPT),
     "key": (Effect.REFUSED, _KEPT),
@@ -49,7 +49,7 @@ _SINK: Mapping[str, tuple[Effect, str]] = {
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Every field in which two stored declarations of a pipeline differ.
+    """List the fields in which two stored declarations of a pipeline differ.
 
     Args:
         before: the declaration of the last epoch, as JSON.
@@ -72,13 +72,13 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
 def as_last_written(
     before: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]], now: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The last epoch's declaration with each sink of today's that it left out, as that sink was last declared.
+    """Add the current sinks that the last epoch's declaration lacks to it, each as it was last declared.
 
-    Rows stay in a table that a declaration leaves out for a while, and so does what they mean.
+    A table keeps its rows and their meaning while declarations leave the table out.
 
     Args:
         before: the declaration of the last epoch, as JSON.
-        earlier: all that epochs were committed with, the newest first; looked at only where a sink is missing.
+        earlier: declarations of committed epochs, the newest first; read only if a sink is missing.
         now: the declaration as it is written now, as JSON.
     """
     missing = {name for group in _GROUPS for name in _by_table(now, group)}
@@ -109,9 +109,9 @@ def _plain(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change
 
 def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
     advice = {
-        "connection": "another Kafka cluster is refused: offsets belong to the one they were read from",
-        "startup": "only for topics that the ledger does not know yet; origins are kept",
-        "topics": "a new topic begins by the startup mode; the heads of one taken out are kept",
+        "connection": "another Kafka cluster is refused: offsets belong to the cluster they were read from",
+        "startup": "only for topics that are new to the ledger; origins are kept",
+        "topics": "a new topic begins by the startup mode; the heads of a removed topic are kept",
     }
     for field in sorted(set(before) | set(now)):
         old, new = before.get(field), now.get(field)
@@ -126,9 +126,9 @@ def _source(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chang
 
 
 def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
-    """Windows that are open were made by the old declaration; under another table there are none yet."""
+    """Refuse changes to open windows, which the old declaration made; another result table has no open windows."""
     kept = before.get("into") == now.get("into")
-    advice = "windows that are open were made by the old one; give the results another table"
+    advice = "open windows were made by the old one; give the results another table"
     for field in sorted(set(before) | set(now)):
         old, new = before.get(field), now.get(field)
         if old == new:
@@ -136,8 +136,8 @@ def _windows(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Chan
         if kept and field in ("window", "key", "aggregates"):
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.REFUSED, advice=advice)
         elif kept and field == "lateness" and _DURATION.validate_python(new) > _DURATION.validate_python(old):
-            said = "windows that the old one forgot would be begun again; give the results another table"
-            yield Change(field="windows.lateness", before=old, now=new, effect=Effect.REFUSED, advice=said)
+            forgotten = "windows that the old one dropped would begin again; give the results another table"
+            yield Change(field="windows.lateness", before=old, now=new, effect=Effect.REFUSED, advice=forgotten)
         else:
             yield Change(field=f"windows.{field}", before=old, now=new, effect=Effect.NEXT_EPOCH)
 
@@ -147,7 +147,7 @@ def _by_table(declaration: Mapping[str, Any], group: str) -> dict[str, Mapping[s
 
 
 def _name(sink: Mapping[str, Any]) -> str:
-    for field, kind in _FOLLOWING.items():
+    for field, kind in _POST_COMMIT.items():
         if field in sink:
             return f"{kind}:{sink.get('label') or sink[field]}"
     return str(sink["table"])
@@ -157,7 +157,7 @@ def _sinks(
     group: str, before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Change]:
     for table in sorted(before.keys() - now.keys()):
-        advice = "the table is left as it is" if "table" in before[table] else "what is due there is still shown"
+        advice = "the table is kept" if "table" in before[table] else "its unpublished epochs are still published"
         yield Change(field=f"{group}.{table}", before="declared", now=None, effect=Effect.NEXT_EPOCH, advice=advice)
     for table in sorted(now.keys() - before.keys()):
         yield Change(field=f"{group}.{table}", before=None, now="declared", effect=Effect.MIGRATION, advice=_TABLE)
@@ -171,9 +171,9 @@ def _sinks(
                 yield Change(field=where, before=old, now=new, effect=Effect.REFUSED, advice=_UNMARKED)
                 continue
             if "table" not in now[table]:
-                anew = _OUTBOX if field in ("order_by", "aggregated") and "topic" in now[table] else None
-                effect = Effect.MIGRATION if anew else Effect.NEXT_EPOCH
-                yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=anew or "")
+                advice = _OUTBOX if field in ("order_by", "aggregated") and "topic" in now[table] else ""
+                effect = Effect.MIGRATION if advice else Effect.NEXT_EPOCH
+                yield Change(field=f"{group}.{table}.{field}", before=old, now=new, effect=effect, advice=advice)
                 continue
             if field == "columns":
                 yield from _columns(f"{group}.{table}.columns", old or {}, new or {})
@@ -188,7 +188,7 @@ def _columns(where: str, before: Mapping[str, str], now: Mapping[str, str]) -> I
         if old == new:
             continue
         if new is None:
-            effect, advice = Effect.NEXT_EPOCH, "the table keeps it, new rows do not fill it"
+            effect, advice = Effect.NEXT_EPOCH, "the table keeps the column; it is NULL in new rows"
         else:
             effect, advice = Effect.MIGRATION, _ALTER
         yield Change(field=f"{where}.{name}", before=old, now=new, effect=effect, advice=advice)

@@ -1,6 +1,6 @@
-"""Whether a log is still the one that the heads were read from, and how much of it is gone where it is not. Pure.
+"""Checks that a log is still the one that the heads were read from (INV-9). Pure.
 
-Every message says what happened, how many offsets, and what the operator may do (traps 9, 10, 11).
+Every message says what happened, how many offsets are lost, and what the operator may do.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from epochline.protocol.offsets import Head, PlannedRange, TopicPartition
 from epochline.protocol.planning import PartitionView
 
 _SHOWN = 10
-"""A message names this many partitions at most."""
+"""Most partitions that a message names."""
 
 
 def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[PartitionView]) -> None:
-    """Stop where what follows the heads is no longer the log they were read from.
+    """Refuse a log that is no longer the one that the heads were read from.
 
     Raises:
-        DataLossError: a topic was made again (trap 10), partitions are gone, retention passed a head (trap 9), or
-            the log ends before a head (trap 11). The message says which, how many offsets, and what can be done.
+        DataLossError: a topic was made again, partitions are gone, retention passed a head, or the log ends before a
+            head.
     """
     views = {(view.tp.topic, view.tp.partition): view for view in partitions}
     seen = [(head, views.get((head.tp.topic, head.tp.partition))) for head in heads]
@@ -38,7 +38,7 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
         ]
         raise DataLossError(
             f"{pipeline}: {_all(gone, sum(until - start for start, until in passed.values()))}. Nothing was planned and"
-            f" no offset was reset. `epochline declare-loss {pipeline}` writes the loss down and goes on behind it."
+            f" no offset was reset. `epochline declare-loss {pipeline}` records the loss and continues after it."
         )
     ends = {head.tp: (head.next_offset, view.high_watermark) for head, view in there}
     _refuse_truncated(
@@ -50,7 +50,7 @@ def check_same_log(pipeline: str, heads: Sequence[Head], partitions: Sequence[Pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
-    """A sink shows a partition up to the offset ``shown``; of that log only what lies before ``end`` is left."""
+    """A sink shows a partition up to the offset ``shown``; its log has since been truncated to ``end``."""
 
     shown_by: str
     tp: TopicPartition
@@ -59,38 +59,38 @@ class CutOff:
 
     def __str__(self) -> str:
         return (
-            f"{self.shown_by} shows {self.tp} up to offset {self.shown}, as the lost ledger committed it, and its log"
-            f" was truncated to {self.end} since"
+            f"{self.shown_by} shows {self.tp} up to offset {self.shown}, as the lost ledger committed it, but its log"
+            f" has since been truncated to {self.end}"
         )
 
 
 def check_shown_is_there(pipeline: str, heads: Sequence[Head], cut_off: Sequence[CutOff]) -> None:
-    """Stop where records that a sink shows, and that the tables lack, were truncated before they were read again.
+    """Refuse to plan if records that a sink shows and the tables lack were truncated before they were read again.
 
     Raises:
-        DataLossError: there are such records; other records have, or will have, their offsets.
+        DataLossError: there are such records; other records have or will get their offsets.
     """
     next_offsets = {head.tp: head.next_offset for head in heads}
     lacking = [one for one in cut_off if one.shown > next_offsets.get(one.tp, one.shown)]
     if lacking:
         raise DataLossError(
             f"{pipeline}: {_all([str(one) for one in lacking])}. Nothing was planned. The tables cannot have those"
-            f" records; `epochline adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation` reads what came in"
-            " their place, into all sinks."
+            f" records; `epochline adopt-topic {pipeline} {lacking[0].tp.topic} --at truncation` reads the records that"
+            " replaced them, into all sinks."
         )
 
 
 def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[TopicPartition, int | None]) -> None:
-    """Stop where a log was truncated below a head and has grown past it since, which offsets alone cannot show.
+    """Refuse a log that was truncated below a head and has grown past it since, which offsets alone cannot show.
 
     Args:
         pipeline: its name.
         heads: every partition's head.
-        ends: for heads that were read under another leader than today's, what
-            `epochline.ports.OffsetSource.leader_epoch_ends` says of the leader's epoch.
+        ends: for heads that were read under an earlier leader, the end of that leader's epoch
+            (`epochline.ports.OffsetSource.leader_epoch_ends`).
 
     Raises:
-        DataLossError: a head lies beyond the end of the log that its leader wrote (trap 11).
+        DataLossError: a head lies beyond the end of its leader's epoch.
     """
     truncated: dict[TopicPartition, tuple[str, int | None]] = {}
     for head in heads:
@@ -98,10 +98,10 @@ def check_not_truncated(pipeline: str, heads: Sequence[Head], ends: Mapping[Topi
             continue
         end = ends[head.tp]
         if end is None:
-            truncated[head.tp] = (f"its log knows no leader epoch {head.leader_epoch} or later any more", None)
+            truncated[head.tp] = (f"its log no longer has leader epoch {head.leader_epoch} or a later one", None)
         elif end < head.next_offset:
-            said = f"what leader epoch {head.leader_epoch} wrote now ends at {end} and other records may follow"
-            truncated[head.tp] = (said, head.next_offset - end)
+            how = f"the records of leader epoch {head.leader_epoch} now end at {end} and other records may follow"
+            truncated[head.tp] = (how, head.next_offset - end)
     _refuse_truncated(pipeline, truncated, {head.tp: head.next_offset for head in heads})
 
 
@@ -111,50 +111,50 @@ def check_read(
     partitions: Sequence[PartitionView],
     ends: Mapping[TopicPartition, int | None],
 ) -> None:
-    """Stop where an epoch may have read another log than the one that its ranges were planned in.
+    """Refuse an epoch that may have read another log than the one in which its ranges were planned.
 
-    Records are read by a topic's name, which says nothing of the log behind it (traps 10, 11).
+    Records are read by a topic's name, which does not identify the log.
 
     Args:
         epoch: the epoch, for the message.
         ranges: its planned ranges.
-        partitions: what Kafka says after they were read.
-        ends: for ranges that were planned under another leader than today's, what
-            `epochline.ports.OffsetSource.leader_epoch_ends` says of the leader's epoch.
+        partitions: Kafka's partitions after the read.
+        ends: for ranges that were planned under an earlier leader, the end of that leader's epoch
+            (`epochline.ports.OffsetSource.leader_epoch_ends`).
 
     Raises:
         DataLossError: a topic is gone or was made again, or a log was truncated before the end of a range.
     """
     views = {(view.tp.topic, view.tp.partition): view.tp.topic_id for view in partitions}
-    said = []
+    changed = []
     for planned in ranges:
         now = views.get((planned.tp.topic, planned.tp.partition))
         if now is None:
-            said.append(f"{planned.tp} is gone")
+            changed.append(f"{planned.tp} is gone")
         elif now != planned.tp.topic_id:
-            said.append(
+            changed.append(
                 f"topic {planned.tp.topic} was deleted and made again (its id was {planned.tp.topic_id}, is now {now})"
             )
         elif planned.tp in ends:
             end = ends[planned.tp]
             if end is None or end < planned.range.until:
-                until = "nothing any more" if end is None else f"offset {end}"
-                said.append(f"{planned} was truncated: what leader epoch {planned.leader_epoch} wrote ends at {until}")
-    if said:
+                how = "are gone" if end is None else f"end at offset {end}"
+                changed.append(f"{planned} was truncated: the records of leader epoch {planned.leader_epoch} {how}")
+    if changed:
         raise DataLossError(
-            f"{epoch}: the log changed after the epoch was planned: {_all(list(dict.fromkeys(said)))}. What was staged"
-            " may be records of another log, so nothing was sealed and no offset moves. Abort the epoch, as the run's"
-            " teardown does; the next run's plan says what was lost, and how an operator goes on."
+            f"{epoch}: the log changed after the epoch was planned: {_all(list(dict.fromkeys(changed)))}. The staged"
+            " records may be of another log, so nothing was sealed and no offset moves. Abort the epoch, as the run's"
+            " teardown does; the next run's plan says what was lost and what an operator may do."
         )
 
 
 def committed_offsets(heads: Iterable[Head]) -> int:
-    """How many offsets lie between the origins and the heads."""
+    """Count the offsets between origins and heads."""
     return sum(head.next_offset - head.origin for head in heads)
 
 
 def held(partitions: Iterable[PartitionView]) -> str:
-    """How many offsets Kafka holds now in these partitions, in words."""
+    """Describe how many offsets Kafka holds in these partitions."""
     views = list(partitions)
     offsets = sum(view.high_watermark - view.log_start for view in views)
     return f"{offsets} offsets in {len(views)} partition{'' if len(views) == 1 else 's'}"
@@ -167,15 +167,16 @@ def _refuse_gone(pipeline: str, heads: Sequence[Head], partitions: Sequence[Part
     shrunk = sorted({head.tp.topic for head in heads} & {view.tp.topic for view in partitions})
     raise DataLossError(
         f"{pipeline}: Kafka no longer has the partition{'' if len(gone) == 1 else 's'}"
-        f" {_all(gone, committed_offsets(heads), 'were committed')}. What was produced"
-        " after that and not read is lost; how much, nobody can tell. Nothing was planned."
+        f" {_all(gone, committed_offsets(heads), 'were committed')}. Records produced"
+        " after that and not read are lost; their number is unknown. Nothing was planned."
         + (
             f" A topic does not lose partitions, so it was made again with fewer: `epochline adopt-topic {pipeline}"
-            f" {shrunk[0]}` goes on with the new one, which holds"
+            f" {shrunk[0]}` continues with the new one, which holds"
             f" {held(view for view in partitions if view.tp.topic == shrunk[0])}."
             if shrunk
-            else " Bring the topic back, or take it out of the declaration if it is meant to be gone. Made again under"
-            f" its name, it is another topic: `epochline adopt-topic {pipeline} {heads[0].tp.topic}` goes on with that."
+            else " Bring the topic back, or remove it from the declaration if it was deleted on purpose. A topic made"
+            f" again under its name is another topic: `epochline adopt-topic {pipeline} {heads[0].tp.topic}` continues"
+            " with that one."
         )
     )
 
@@ -192,33 +193,33 @@ def _refuse_made_again(
     raise DataLossError(
         f"{pipeline}: topic {topic} was deleted and made again (its id was {head.tp.topic_id}, is now"
         f" {view.tp.topic_id}); {_all(committed)} now means another record. {committed_offsets(void)} offsets of the"
-        " old topic were committed; what was not read of it is lost, and how much, nobody can tell. Nothing was"
-        f" planned. Bring the old topic back, or say `epochline adopt-topic {pipeline} {topic}` to go on with the new"
-        f" one, which holds {held(one for one in partitions if one.tp.topic == topic)}."
+        " old topic were committed; its unread records are lost, and their number is unknown. Nothing was"
+        f" planned. Bring the old topic back, or run `epochline adopt-topic {pipeline} {topic}` to continue with the"
+        f" new one, which holds {held(one for one in partitions if one.tp.topic == topic)}."
     )
 
 
 def _refuse_truncated(
     pipeline: str, found: Mapping[TopicPartition, tuple[str, int | None]], offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Refuse partitions of which is said how their log ends, and how many offsets that is before the head."""
+    """Refuse truncated partitions, each given with how its log ends and the number of lost offsets."""
     if not found:
         return
-    said = [
+    truncated = [
         f"{tp} is committed up to offset {offsets[tp]}, but {how}:"
         f" {'offsets' if lost is None else f'{lost} offsets'} that were read have been truncated"
         for tp, (how, lost) in found.items()
     ]
     topic = next(iter(found)).topic
     raise DataLossError(
-        f"{pipeline}: {_all(said)}. Nothing was planned. Find out which broker lost its log, and compare the target;"
-        f" `epochline adopt-topic {pipeline} {topic}` goes on with the log as it is."
+        f"{pipeline}: {_all(truncated)}. Nothing was planned. Find out which broker lost its log, and compare the"
+        f" target; `epochline adopt-topic {pipeline} {topic}` continues with the log as it is."
     )
 
 
 def _all(said: Sequence[str], offsets: int | None = None, which: str = "in all") -> str:
-    """All that is said, or its beginning where it is long."""
-    shown = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN} partitions more" if len(said) > _SHOWN else "")
+    """Join statements about partitions, cut after `_SHOWN`."""
+    shown = "; ".join(said[:_SHOWN]) + (f"; and {len(said) - _SHOWN} more partitions" if len(said) > _SHOWN else "")
     return (
         f"{shown} ({offsets} offsets {which})"
         if offsets is not None and (len(said) > 1 or which != "in all")

@@ -1,4 +1,4 @@
-"""The epoch and its attempts, as values, and the one table of state transitions. Pure: no server is known here."""
+"""The epoch and its attempts, as values, and the one table of state transitions. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from epochline.errors import EpochStateError
 
 
 class EpochState(enum.StrEnum):
-    """Where an epoch is on its way (design: protocol, "States")."""
+    """State of an epoch; `NEXT` lists its transitions."""
 
     PLANNED = "PLANNED"
     PRE_COMMITTED = "PRE_COMMITTED"
@@ -24,13 +24,13 @@ NEXT: dict[EpochState, frozenset[EpochState]] = {
     EpochState.ABORTED: frozenset({EpochState.PLANNED}),
     EpochState.COMMITTED: frozenset(),
 }
-"""Every transition there is. A committed epoch changes no more; an aborted one may be re-opened by its own run."""
+"""All transitions. A committed epoch never changes; only its own run may re-open an aborted one."""
 
 UNFINISHED = frozenset({EpochState.PLANNED, EpochState.PRE_COMMITTED})
 
 
 class AttemptState(enum.StrEnum):
-    """What became of one try at staging an epoch."""
+    """State of one try at staging an epoch."""
 
     RUNNING = "RUNNING"
     SEALED = "SEALED"
@@ -46,11 +46,11 @@ class EpochKind(enum.StrEnum):
     REQUEUE = "requeue"
     EXTEND_BACK = "extend_back"
     IDLE = "idle"
-    """Reads nothing: closes windows of a source that is idle (E11)."""
+    """Reads nothing: closes windows of an idle source (E11)."""
     RESTORE = "restore"
-    """Reads nothing: puts everything back to a savepoint, and is committed at once (C12)."""
+    """Reads nothing: restores a savepoint, and is committed at once (C12)."""
     REPLAY = "replay"
-    """Reads the ranges of a committed epoch once more, to be compared with it, or to take its place."""
+    """Reads the ranges of a committed epoch again, to compare it or to replace it."""
 
 
 class CommitOutcome(enum.StrEnum):
@@ -71,7 +71,7 @@ class AbortOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Who asks: one Airflow DAG run, or one run of the command line."""
+    """Identity of a run: one Airflow DAG run, or one run of the command line."""
 
     dag_id: str
     run_id: str
@@ -120,8 +120,8 @@ class Counts:
 class Epoch:
     """One row of the ledger's epochs, as last read.
 
-    ``epoch_id`` counts per pipeline, increases and is never used again. ``attempt`` is the number of the newest
-    attempt, 0 before the first. ``lease_expired`` was judged by the database's clock (trap 19).
+    ``epoch_id`` counts up per pipeline and is never reused. ``attempt`` is the number of the newest attempt, 0 before
+    the first. ``lease_expired`` is by the database's clock.
     """
 
     pipeline: str
@@ -143,9 +143,9 @@ class Epoch:
     counts: Counts = Counts()
     rows_written: int | None = None
     interval: Interval | None = None
-    """Of a backfill epoch: the interval that bounded its ranges."""
+    """The interval that bounded a backfill epoch's ranges."""
     replays: int | None = None
-    """Of a replay: the epoch whose ranges it reads."""
+    """The epoch whose ranges a replay reads."""
 
     def __str__(self) -> str:
         return f"epoch {self.epoch_id} of {self.pipeline}"
@@ -161,7 +161,7 @@ class Epoch:
         return state
 
     def belongs_to(self, run: Run) -> bool:
-        """Whether the epoch was planned by this run; hosts do not count, a cleared run may move."""
+        """Whether this run planned the epoch. The host is ignored, because a cleared run may move to another."""
         return (self.run.dag_id, self.run.run_id) == (run.dag_id, run.run_id)
 
 
@@ -178,14 +178,14 @@ class Attempt:
     sealed: bool = False
     fenced: bool = False
     ended: bool = False
-    """Whether the job wrote its end mark: without one the attempt failed, whatever the exit code."""
+    """Whether the job wrote its end mark. Without one the attempt failed, whatever the exit code says."""
     error: str | None = None
     """Why the attempt's job failed, as ``Class: message``, or why the attempt was fenced."""
     generation: int = 1
 
     @property
     def application_name(self) -> str:
-        """``application_name`` of every session that writes for this attempt, so that people find them."""
+        """``application_name`` of every session that writes for this attempt, as ``pg_stat_activity`` shows it."""
         return f"epochline:{self.attempt_id}:{self.token[:8]}"
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from epochline.protocol.epoch import Counts
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TopicPartition:
-    """One partition of one *incarnation* of a topic: a topic made again under its name has another id (trap 10)."""
+    """One partition of one *incarnation* of a topic: a topic made again under its name has another id."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ class TopicPartition:
 
 
 Reached = Mapping[TopicPartition, int]
-"""By partition, the offset at which the next epoch begins: what lies before was committed, or declared lost."""
+"""By partition, the offset at which the next epoch begins: earlier offsets were committed or declared lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """What one epoch reads of one partition, and the leader epoch the plan saw there."""
+    """The range that one epoch reads from one partition, and the partition's leader epoch at the plan."""
 
     tp: TopicPartition
     range: OffsetRange
@@ -58,7 +58,7 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """How far a partition is committed: everything in ``[origin, next_offset)``, and by which epoch last.
+    """How far a partition is committed: ``[origin, next_offset)``, last by epoch ``epoch_id``.
 
     ``epoch_id`` is None while the partition has only its origin.
     """
@@ -84,7 +84,7 @@ def stored_reached(heads: Iterable[Head]) -> list[dict[str, Any]]:
 
 
 def stored_heads(stored: Iterable[Mapping[str, Any]]) -> list[Head]:
-    """What `stored_reached` was given; where an older version wrote it, the origin of a partition is 0.
+    """Parse the result of `stored_reached`. An older version wrote no origins; they are 0 then.
 
     Raises:
         ValueError: `stored_reached` did not write it.
@@ -97,7 +97,7 @@ def stored_heads(stored: Iterable[Mapping[str, Any]]) -> list[Head]:
 
 
 def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """Up to where, of what `stored_reached` gave.
+    """Next offsets in the result of `stored_reached`.
 
     Raises:
         ValueError: `stored_reached` did not write it.
@@ -106,7 +106,7 @@ def reached_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
 
 
 def origins_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
-    """From where on, of what `stored_reached` gave; an older version did not say.
+    """Origins in the result of `stored_reached`; empty if an older version wrote it.
 
     Raises:
         ValueError: `stored_reached` did not write it.
@@ -115,7 +115,7 @@ def origins_of(stored: Iterable[Mapping[str, Any]]) -> Reached:
 
 
 def cut_reached(stored: Iterable[Mapping[str, Any]], cuts: Reached) -> list[dict[str, Any]]:
-    """What `stored_reached` gave, no partition of it beyond its cut.
+    """The result of `stored_reached`, with no partition beyond its cut.
 
     Raises:
         ValueError: `stored_reached` did not write it.
@@ -140,7 +140,7 @@ def _held(stored: Iterable[Mapping[str, Any]], what: str, *, always: bool = Fals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the pipeline begins in a partition, written once and before anything is read (S9, INV-1)."""
+    """Where the pipeline begins in a partition, recorded once, before the first read (S9, INV-1)."""
 
     tp: TopicPartition
     offset: int
@@ -150,10 +150,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCounts:
-    """What a part, or a whole attempt, saw of one Kafka partition.
+    """Records of one Kafka partition that a part, or a whole attempt, received.
 
     ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the
-    newest event time of a good record, where the pipeline has event time.
+    newest event time of a good record, if the pipeline has event time.
     """
 
     received: int
@@ -203,7 +203,7 @@ def add_up(
 
 
 def chain_breaks(ranges: Sequence[tuple[int | None, int]]) -> list[str]:
-    """Say where committed ranges ``(start, until)`` of one partition fail to be one interval (INV-1).
+    """List the breaks in the chain of committed ranges ``(start, until)`` of one partition (INV-1).
 
     The origin has start None. An empty list means that the chain is whole.
     """
@@ -228,7 +228,7 @@ def unbalanced(
     *,
     invisible_allowed: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Say which partitions do not balance at the seal (INV-9).
+    """List the partitions that do not balance at the seal (INV-9).
 
     Per partition ``until - start = read + invisible`` and ``read = passed + skipped + quarantined``; ``invisible``
     must be 0 unless the topic is in ``invisible_allowed`` (compacted, or written by transactional producers).
@@ -267,7 +267,7 @@ def unbalanced(
 
 
 def unclaimed(claims: Mapping[tuple[str, int], int], seen: Mapping[tuple[str, int], PartitionCounts]) -> list[str]:
-    """Say which partitions of a requeue epoch do not balance at the seal (INV-9): every claimed record is read.
+    """List the partitions of a requeue epoch that do not balance at the seal (INV-9): every claimed record is read.
 
     Args:
         claims: how many quarantined records the epoch claimed, keyed by (topic, partition).

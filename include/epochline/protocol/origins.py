@@ -1,4 +1,4 @@
-"""Where a pipeline begins in a partition that it has never seen. Pure: given what Kafka said, it never asks."""
+"""Computes where a pipeline begins in a partition that it has never read. Pure."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def missing_origins(
     by_pattern: bool,
     found: Mapping[TopicPartition, int | None] = _NOWHERE,
 ) -> list[Origin]:
-    """The origins to write for partitions that the pipeline has never seen.
+    """Compute the origins of partitions without a head.
 
-    A startup mode is resolved once; a partition that has a head keeps it, whatever the mode says (S9, X32).
+    A startup mode is resolved once; a partition that has a head keeps it in every mode (S9, X32).
 
     Args:
         heads: every head of the pipeline's generation.
-        partitions: what Kafka has now.
-        startup: how a topic begins that the ledger does not know.
+        partitions: Kafka's partitions now.
+        startup: how a topic begins that is new to the ledger.
         by_pattern: whether the source is declared by a pattern.
-        found: for `FromGroup` and `FromTimestamp`, what Kafka said of the partitions that `begun_by_startup` names:
-            the offset, or None (or nothing) where it has none.
+        found: for `FromGroup` and `FromTimestamp`, Kafka's offset for each partition of `begun_by_startup`; None or
+            absent if Kafka has none.
 
     Raises:
         SourceError: the mode gives a partition no offset, or one outside its log.
@@ -45,7 +45,7 @@ def missing_origins(
         if view.tp in ruled:
             offset, chosen_by = _resolve(startup, view, found.get(view.tp))
         else:
-            # Its records were all produced after the pipeline's start (S2, FLIP-288).
+            # All its records were produced after the pipeline's start (S2).
             offset = 0
             chosen_by = "new partition" if view.tp.topic in known_topics else "new topic of the pattern"
         origins.append(Origin(tp=view.tp, offset=offset, chosen_by=chosen_by, leader_epoch=view.leader_epoch))
@@ -55,7 +55,7 @@ def missing_origins(
 def begun_by_startup(
     heads: Sequence[Head], partitions: Sequence[PartitionView], *, by_pattern: bool
 ) -> list[PartitionView]:
-    """The partitions that begin by the startup mode: those of a topic that is new in the declaration.
+    """The partitions that begin by the startup mode: the partitions of newly declared topics.
 
     A partition that appears later in a known topic, and a topic that newly matches a pattern, begin at offset 0.
     """
@@ -88,7 +88,7 @@ def _group_offset(startup: FromGroup, view: PartitionView, held: int | None) -> 
     if startup.reset == "fail":
         raise SourceError(
             f"consumer group {startup.group} holds {why}, for {view.tp}, whose log is {_log(view)}. Nothing was"
-            " planned. Correct the group's id, or declare reset='earliest' or reset='latest' with it."
+            " planned. Correct the group's id, or declare reset='earliest' or reset='latest'."
         )
     return (
         view.log_start if startup.reset == "earliest" else view.last_stable,
@@ -101,12 +101,12 @@ def _given_offset(startup: FromOffsets, view: PartitionView) -> int:
     if offset is None:
         raise SourceError(
             f"startup=FromOffsets(…) names no offset for {view.tp}, whose log is {_log(view)}. Nothing was planned."
-            " Name one for each partition."
+            " Name an offset for each partition."
         )
     if not _inside(view, offset):
         raise SourceError(
             f"startup=FromOffsets(…) names offset {offset} for {view.tp}, whose log is {_log(view)}. Nothing was"
-            " planned. Name one inside it; the end means the next record."
+            " planned. Name an offset inside the log; its end means the next record."
         )
     return offset
 

@@ -1,4 +1,4 @@
-"""Which ranges come next. Pure: given heads and what Kafka said, it computes and never asks."""
+"""Computes the ranges of the next epoch from the heads and Kafka's offsets. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, Reached,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that has written to a partition and not ended, as far as the broker tells.
+    """A transaction that has written to a partition and not ended, as the broker reports it.
 
-    ``transactional_id``, ``begun_at`` and ``timeout`` are None where its coordinator does not know it (any more) or may
-    not be asked; then nobody but an operator will end it.
+    ``transactional_id``, ``begun_at`` and ``timeout`` are None if its coordinator does not know the transaction or may
+    not be asked. Only an operator can end a transaction that its coordinator does not know.
     """
 
     start_offset: int
@@ -27,10 +27,10 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """What Kafka says of one partition, at the isolation level ``read_committed``.
+    """Offsets of one partition as Kafka reports them, at the isolation level ``read_committed``.
 
-    ``last_stable`` is the last stable offset: no range goes beyond it, or an open transaction's records would be
-    skipped for ever (trap 13). ``high_watermark`` beyond it means that a transaction is open.
+    ``last_stable`` is the last stable offset. No range goes beyond it, or an open transaction's records would be
+    skipped for ever. A ``high_watermark`` beyond it means that a transaction is open.
     """
 
     tp: TopicPartition
@@ -39,17 +39,17 @@ class PartitionView:
     high_watermark: int
     leader_epoch: int | None = None
     open_transactions: tuple[OpenTransaction, ...] = ()
-    """Where one holds the last stable offset back: those that the broker names, the oldest first."""
+    """Transactions that hold the last stable offset back, as far as the broker names them, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """One look at the source: its cluster, its partitions, and where offsets without a record are expected."""
+    """The source at one moment: its cluster, its partitions, and the topics with expected gaps."""
 
     cluster_id: str | None
     partitions: Sequence[PartitionView]
     invisible_allowed: frozenset[str] = frozenset()
-    """Topics that are compacted or have (had) transactional producers (INV-9)."""
+    """Topics that are compacted or have had transactional producers (INV-9)."""
 
 
 def share_limit(
@@ -64,7 +64,7 @@ def share_limit(
     Args:
         backlog: offsets waiting, > 0, per partition.
         limit: most offsets to read, > 0.
-        order: every partition of ``backlog``, the one that waited longest first.
+        order: every partition of ``backlog``, the longest wait first.
     """
     total = sum(backlog.values())
     if limit >= total:
@@ -86,9 +86,9 @@ def share_limit(
 
 
 def next_boundary(heads: Sequence[Head], shown: Iterable[Reached]) -> Reached | None:
-    """The nearest place up to which a sink shows every record, and which some head has not reached; None for none.
+    """Find the nearest position that a sink shows and that some head has not reached; None if there is none.
 
-    An epoch ends there, so that a sink has shown all of it or nothing.
+    An epoch must end there, so that the sink shows all of the epoch or nothing of it.
     """
     ahead = [one for one in shown if any(head.next_offset < one.get(head.tp, 0) for head in heads)]
     return min(ahead, key=lambda one: sum(one.values()), default=None)
@@ -104,13 +104,13 @@ def next_ranges(
     """The ranges of the next epoch: from each head to the last stable offset, within the limit.
 
     Args:
-        heads: every partition's head, those just given an origin included.
-        partitions: what Kafka has now.
+        heads: every partition's head, including new origins.
+        partitions: Kafka's partitions now.
         limit: most offsets in the epoch; None for no limit.
         bounds: where a backfill run's interval ends, per partition; a range never goes beyond it.
 
     Returns:
-        Ranges sorted by topic and partition; empty where there is nothing to read.
+        Ranges sorted by topic and partition; empty if there is nothing to read.
     """
     views = {view.tp: view for view in partitions}
     ends: dict[TopicPartition, int] = {}
@@ -123,7 +123,7 @@ def next_ranges(
             ends[head.tp] = end
     start = {head.tp: head.next_offset for head in heads}
     if limit is not None and ends:
-        # An epoch id is a time: the lowest waited longest, a partition that was never read (None) longest of all.
+        # Epoch ids grow with time: the lowest waited longest, a partition that was never read (None) longest of all.
         waiting = sorted((h for h in heads if h.tp in ends), key=lambda h: (h.epoch_id or 0, h.tp))
         shares = share_limit({tp: end - start[tp] for tp, end in ends.items()}, limit, [head.tp for head in waiting])
         ends = {tp: start[tp] + share for tp, share in shares.items()}

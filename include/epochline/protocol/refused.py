@@ -1,4 +1,4 @@
-"""Rows that a target refuses although every value fits its column, and the records that they came from. Pure."""
+"""Rows that a target refuses although every value fits its column, and their records. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 Refused = Mapping[tuple[str, int], Mapping[int, str]]
-"""By topic and partition, the offsets of records that an attempt leaves out, each with the reason."""
+"""By topic and partition, the offsets of the records that an attempt sets aside, each with the reason."""
 
 NONE_REFUSED: Refused = MappingProxyType({})
 
@@ -23,10 +23,10 @@ class RefusedRow:
 
     Args:
         sink: the target.
-        said: by which rule, without any value of the row.
-        reason: the same with the values that the server shows; for the ledger, where its owner alone reads it.
-        place: of the row's record; None where a transform or an aggregate made the row.
-        row: what was staged, as JSON; None where the record says it.
+        said: the violated rule, without any value of the row.
+        reason: the server's message with values, for the ledger, which only its owner reads.
+        place: place of the row's record; None if a transform or an aggregate made the row.
+        row: the staged row as JSON; None if the row has a record.
     """
 
     sink: str
@@ -37,7 +37,7 @@ class RefusedRow:
 
 
 def by_partition(found: Iterable[tuple[str, int, int, str]]) -> Refused:
-    """Topic, partition, offset and reason of each record, put together; the first reason of a record stays."""
+    """Group records, given as topic, partition, offset and reason, by partition; a record keeps its first reason."""
     refused: dict[tuple[str, int], dict[int, str]] = {}
     for topic, partition, offset, reason in found:
         refused.setdefault((topic, partition), {}).setdefault(offset, reason)
@@ -45,7 +45,7 @@ def by_partition(found: Iterable[tuple[str, int, int, str]]) -> Refused:
 
 
 def in_words(rows: Iterable[RefusedRow]) -> str:
-    """The first of some refused rows with their rules, and how many more there are."""
+    """Describe the first refused rows with their rules, and count the rest."""
     found = sorted({(one.place or ("", 0, 0), one.sink, one.said) for one in rows})
     said = [
         f"{f'{place[0]}-{place[1]} offset {place[2]}' if place[0] else 'a row'} for {sink}: {rule}"

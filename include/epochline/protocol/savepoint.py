@@ -1,4 +1,4 @@
-"""Savepoints: where a pipeline stood after an epoch, kept under a name until somebody deletes it (C12, C13). Pure."""
+"""Savepoints: the named position and state of a pipeline after an epoch, kept until deleted (C12, C13). Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epochline.protocol.offsets import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedHead:
-    """The head of one partition, and what was known of its event time."""
+    """The head of one partition, and its event time."""
 
     tp: TopicPartition
     next_offset: int
@@ -23,19 +23,19 @@ class SavedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savepoint:
-    """Everything that a pipeline goes on from.
+    """Everything that a pipeline needs to continue from an epoch.
 
     Args:
-        pipeline: under which it is kept.
+        pipeline: name of the pipeline.
         name: unique within the pipeline.
         epoch_id: the last epoch whose effects it contains.
-        generation: of the heads; that of the epoch, or a later one that no epoch was committed in.
-        cluster_id: Kafka's.
-        watermark: as that epoch left it.
-        heads: of every partition, those without a committed record included.
-        states: of each state table, what the copy holds.
-        made_by, reason, made_at: who, why, when.
-        imported_at: when it came from a file; None where it was made here.
+        generation: generation of the heads: the epoch's, or a later one without a committed epoch.
+        cluster_id: id of the Kafka cluster.
+        watermark: the epoch's watermark.
+        heads: heads of every partition, including those without a committed record.
+        states: content of the copy of each state table.
+        made_by, reason, made_at: who made it, why and when.
+        imported_at: time of its import from a file, or None.
     """
 
     pipeline: str

@@ -1,18 +1,18 @@
-"""What a sink is: the eight steps of a two-phase sink, as Flink's documents name them (P4, C6). Pure.
+"""The interface of a sink: the eight steps of a two-phase commit, named as in Flink (P4, C6). Pure.
 
-=====================  ====================================================================================
-``begin``              of an attempt, before Spark starts
-``write``              on an executor: where one Spark partition's rows go
-``seal``               pre-commit: nothing is written any more; what comes back is all that a commit needs
-``commit``             after the epoch's own transaction: show the rows. Twice is once
-``abort``              discard what an attempt wrote. Twice is once; nothing of a committed attempt is touched
-``recover_and_commit`` the same as ``commit``, by a process that does not know how far an earlier one got
-``recover_and_abort``  the same as ``abort``, likewise
-``notify_complete``    every sink of the epoch shows it; may be lost by a crash
-=====================  ====================================================================================
+======================  ====================================================================================
+``begin``               before Spark starts: make room for an attempt
+``write``               on an executor: take one Spark partition's rows
+``seal``                pre-commit: nothing is written any more; return all that a commit needs
+``commit``              after the epoch's own transaction: show the rows; a repeat changes nothing
+``abort``               discard an attempt's rows; a repeat changes nothing; a committed attempt is untouched
+``recover_and_commit``  like ``commit``, in a process that does not know how far an earlier one got
+``recover_and_abort``   like ``abort``, in a process that does not know how far an earlier one got
+``notify_complete``     every sink shows the epoch; a crash may lose this call
+======================  ====================================================================================
 
-PostgreSQL tables implement it inside the epoch's transaction, Kafka and files after it, by roll-forward: what is
-sealed and committed in the ledger is shown by whoever comes next (INV-6).
+PostgreSQL tables take these steps inside the epoch's transaction, Kafka and files after it. If a process dies after
+that transaction, the next run shows the epoch (INV-6).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 StoredOffsets = Sequence[Mapping[str, Any]]
-"""As JSON, where a pipeline stands: ``[{"topic": …, "topic_id": …, "next": {"0": 17}}]``, with the offset at which each
-partition's next epoch begins."""
+"""A pipeline's next offsets as JSON: ``[{"topic": …, "topic_id": …, "next": {"0": 17}}]``, by partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkAttempt:
-    """Whose rows a sink takes: one attempt of one epoch. The token is never used again, whatever is restored."""
+    """One attempt of one epoch, as sinks know it. Its token is unique even after a restore."""
 
     pipeline: str
     generation: int
@@ -42,7 +41,7 @@ class SinkAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """What one Spark partition wrote: its number, its rows, and what its writer said at the end."""
+    """One written Spark partition: its number, its number of rows, and the message of its writer."""
 
     number: int
     rows: int
@@ -51,10 +50,10 @@ class WrittenPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committable:
-    """What a sealed attempt left for the commit: ``body`` is JSON, kept in the ledger between the two.
+    """A sealed attempt, as its commit needs it: the ledger keeps ``body`` as JSON between seal and commit.
 
-    ``reached`` is where the pipeline stands with this epoch. A sink that keeps it with what it shows can tell a ledger
-    that went back in time how far it is (`Followed`).
+    ``reached`` is the pipeline's position after this epoch. A sink that stores it with the rows can report it to a
+    ledger that was restored from a backup (`Inspectable`).
     """
 
     attempt: SinkAttempt
@@ -65,10 +64,9 @@ class Committable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownEpoch:
-    """An epoch of a pipeline, as somebody else than the ledger knows it.
+    """An epoch of a pipeline, as a sink or Kafka knows it.
 
-    ``token`` is that of the committed attempt, and ``reached`` as in `Committable`; None where a version wrote it that
-    kept neither.
+    ``token`` is the committed attempt's, ``reached`` as in `Committable`. Both are None if an older version wrote it.
     """
 
     generation: int
@@ -81,33 +79,33 @@ class PartWriter(Protocol):
     """Takes the rows of one Spark partition, on an executor."""
 
     def write(self, batch: Any) -> None:
-        """Take some rows, a ``pyarrow.RecordBatch``: the declared columns, and the record's position if it has one."""
+        """Take a ``pyarrow.RecordBatch``: the declared columns, and the record's position if it has one."""
 
     def finish(self) -> Mapping[str, Any]:
-        """No more rows; what a seal must know of this part, as JSON. The rows must be safe now."""
+        """End the part and return what its seal must know, as JSON. The rows must be durable on return."""
 
     def close(self) -> None:
-        """Let go of everything; after `finish`, or without it where the task failed."""
+        """Release all resources; called after `finish`, or without it if the task failed."""
 
 
 class Writing(Protocol):
-    """The step of a sink that executors do."""
+    """The step of a sink on executors."""
 
     def write(self, attempt: SinkAttempt, part: int) -> PartWriter:
-        """Where one Spark partition's rows go. A repeated part is written anew; the first that is counted stays."""
+        """Open a writer for one Spark partition. A repeated part is written again; the first one counted stays."""
 
 
 class Committing(Protocol):
-    """The steps of a sink that tasks do. Each may be called again after a crash, by another process."""
+    """The steps of a sink in tasks. Each may be called again after a crash, by another process."""
 
     def begin(self, attempt: SinkAttempt) -> None:
         """Make room for an attempt's rows."""
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Check that every part is there and can be committed; the body of the `Committable`.
+        """Check that every part is there and can be committed; return the body of the `Committable`.
 
         Raises:
-            SealRefusedError: something is missing, or could not be committed.
+            SealRefusedError: a part is missing or cannot be committed.
         """
 
     def commit(self, committable: Committable) -> None:
@@ -115,20 +113,20 @@ class Committing(Protocol):
 
         Raises:
             SinkUnavailableError: the sink is down; a repeat helps.
-            SinkError: it refuses; the message says what to do.
+            SinkError: the sink refuses the rows; the message says what to do.
         """
 
     def abort(self, attempt: SinkAttempt) -> None:
         """Discard what the attempt wrote."""
 
     def recover_and_commit(self, committable: Committable) -> None:
-        """Show the rows, whatever an earlier process did of it."""
+        """Show the rows, however far an earlier process got."""
 
     def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """Discard what the attempt wrote, whatever an earlier process did of it."""
+        """Discard what the attempt wrote, however far an earlier process got."""
 
     def notify_complete(self, committable: Committable) -> None:
-        """Every sink shows the epoch, and the ledger says so."""
+        """Learn that every sink shows the epoch and that the ledger has recorded it."""
 
 
 class Sink(Writing, Committing, Protocol):
@@ -136,31 +134,31 @@ class Sink(Writing, Committing, Protocol):
 
 
 class Measured(Protocol):
-    """A sink whose next epoch may be refused for the time that it would take."""
+    """A sink that measures its speed, from which a later seal predicts how long an epoch takes."""
 
     def sending_seconds(self) -> float | None:
-        """How long the rows took that this object's last commit sent; None where it found them there already."""
+        """Seconds that this object's last commit took to send its rows; None if they were there already."""
 
 
-class Followed(Protocol):
-    """A sink that says what it shows, so that a ledger which went back in time is found out (trap 25)."""
+class Inspectable(Protocol):
+    """A sink that reports the epochs it shows, which reveals a ledger that was restored from a backup."""
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The newest epoch of the pipeline that is shown; None where there is none, or nobody can tell.
+        """The newest shown epoch of the pipeline; None if there is none or the sink keeps no record of epochs.
 
         Raises:
-            SinkUnavailableError: the sink is down. It is not waited for: it asks again before it shows anything.
-            SinkError: it cannot be told, or another pipeline writes here.
+            SinkUnavailableError: the sink is down. The check goes on without it: the sink checks again before it shows.
+            SinkError: the sink's record of epochs is damaged, or another pipeline writes here.
         """
 
 
 class Preflighted(Protocol):
-    """A sink that can be asked before an epoch is planned whether it would take one."""
+    """A sink that a plan can check before it plans an epoch."""
 
     def preflight(self, pipeline: str) -> None:
-        """Refuse where no epoch could be shown.
+        """Check that an epoch could be shown.
 
         Raises:
-            SinkUnavailableError: the sink is down. Planning goes on: the epoch is shown when it is back.
-            SinkError: it would refuse; nothing is planned.
+            SinkUnavailableError: the sink is down. Planning continues: the epoch is shown when the sink is back.
+            SinkError: the sink would refuse every epoch; nothing is planned.
         """

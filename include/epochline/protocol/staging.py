@@ -1,4 +1,4 @@
-"""What staging looks like: which columns an attempt's tables have, and what a writer must know. Pure."""
+"""Staging tables of an attempt, and the ticket with which writers fill them. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from epochline.protocol.sink import SinkAttempt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """One staging table of one attempt: whose rows it holds and its columns, in order, with PostgreSQL types.
+    """One staging table of one attempt: its sink and its columns, in order, with PostgreSQL types.
 
-    ``not_null`` and ``labels`` (of enums) are the target's own rules, as far as a writer was told of them.
+    ``not_null`` and ``labels`` (of enums) are the target's own rules, as far as they are known.
     """
 
     sink: str
@@ -25,11 +25,11 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingTicket:
-    """All that a writer of one attempt must know, and nothing that is secret.
+    """All that a writer of one attempt needs, without secrets.
 
-    ``tables`` has one entry per table of the declaration, in its order, and the quarantine last; ``external`` one per
-    sink beside the database, as if there were a staging table for it. ``refused`` are records that a target refused in
-    an earlier attempt: this one sets them aside.
+    ``tables`` has one entry per table of the declaration, in its order, and the quarantine last. ``external`` has one
+    entry per external sink, in the form of a staging table. ``refused`` holds the records that a target refused in an
+    earlier attempt and that this attempt sets aside.
     """
 
     pipeline: str
@@ -45,7 +45,7 @@ class StagingTicket:
 
     @property
     def written(self) -> tuple[StagedTable, ...]:
-        """All that the attempt's rows go to."""
+        """All destinations of the attempt's rows."""
         return (*self.tables, *self.external)
 
     @property
@@ -60,7 +60,7 @@ class StagingTicket:
         )
 
     def table(self, sink: str) -> StagedTable:
-        """What the rows of a sink, or of the quarantine, go to."""
+        """The destination of the rows of a sink or of the quarantine."""
         return next(table for table in self.written if table.sink == sink)
 
     def __str__(self) -> str:

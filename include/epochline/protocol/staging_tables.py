@@ -1,4 +1,4 @@
-"""The staging tables that a declaration needs. Pure."""
+"""Derives staging tables from a declaration. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def staged_columns(pipeline: Pipeline, sink: PostgresTable, target: Mapping[str,
     Args:
         pipeline: the declaration.
         sink: one of its sinks.
-        target: the target's own columns that this sink fills, without any ``_`` column.
+        target: the target's columns that this sink fills, without the ``_`` columns.
     """
     columns = dict(target)
     if sink.mode == "add":
@@ -41,7 +41,7 @@ def staged_tables(
     Args:
         pipeline: the declaration.
         targets: per sink, the target's columns as the plan recorded them.
-        epoch_id: of the epoch.
+        epoch_id: id of the epoch.
         attempt: number of the attempt.
     """
     tables = [
@@ -63,5 +63,5 @@ def staged_tables(
 
 
 def staged_external(pipeline: Pipeline) -> tuple[StagedTable, ...]:
-    """The columns of what is written beside the database; there are no such tables."""
+    """The columns of the external sinks, in the form of staging tables."""
     return tuple(StagedTable(sink=sink.name, table="", columns=sink.written) for sink in pipeline.external)

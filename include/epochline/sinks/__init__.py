@@ -1,4 +1,4 @@
-"""Sinks that show an epoch after its commit: topics, files, and those that somebody else wrote."""
+"""Sinks that show an epoch after its commit: topics, files and third-party sinks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def external_sink(declared: ExternalSpec) -> Sink:
-    """The sink beside the database that a declaration names, on the driver as on executors.
+    """Construct an external sink from its declaration, on the driver or on an executor.
 
     Raises:
-        DeclarationError: an own sink's class cannot be imported, or does not take its options.
+        DeclarationError: the class of a custom sink cannot be imported.
+        SinkError: the URL of a file sink cannot be opened here.
     """
     if isinstance(declared, FilesSpec):
         from epochline.sinks.files import FileSink
@@ -30,9 +31,9 @@ def external_sink(declared: ExternalSpec) -> Sink:
 
 
 def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> Outlets:
-    """What makes a pipeline's sinks, given how a Kafka connection is looked up by its id."""
+    """Return a factory of a pipeline's sinks, given a look-up of Kafka settings by connection id."""
 
-    def outlet(ledger: PostgresLedger, pipeline: Pipeline, name: str) -> Sink:
+    def make_sink(ledger: PostgresLedger, pipeline: Pipeline, name: str) -> Sink:
         from epochline.sinks.topic import TopicSink
 
         for outbox in pipeline.outboxes:
@@ -43,9 +44,9 @@ def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> Outlets:
             return external_sink(declared.spec)
         except SinkError:
             raise
-        except Exception as error:  # whatever the class of somebody else, or a driver of a store, raises
+        except Exception as error:  # a third-party class or a store's driver may raise anything
             raise SinkError(
                 f"{name} of {pipeline.name} cannot be opened from here: {type(error).__name__}: {error}"
             ) from error
 
-    return outlet
+    return make_sink

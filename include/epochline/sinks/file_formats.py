@@ -1,4 +1,4 @@
-"""How rows become the bytes of a file: Parquet, CSV as PostgreSQL's COPY reads it, JSON lines as `Json` reads them."""
+"""File formats: Parquet, CSV for PostgreSQL's COPY, and JSON lines that `Json` can read."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from epochline.declare.columns import INTEGERS, ColumnType
 from epochline.errors import EpochlineError
 
 _ROW_GROUP = 16 * 2**20
-"""Bytes in Arrow's memory after which a row group is written: a batch alone would make groups too small to skip by."""
+"""Bytes in Arrow's memory per row group. Groups of single batches would be too small for readers to skip."""
 
 _NUMERAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _quoted = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class RowFormat(Protocol):
-    """Turns batches into the bytes of one file."""
+    """Writes batches to one file."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows."""
 
     def end(self) -> None:
-        """No more rows; the file itself stays open."""
+        """Write what follows the last row, without closing the file."""
 
 
 class ParquetRows:
-    """Parquet, every column in the type that Arrow holds it in."""
+    """Parquet, with the Arrow type of every column."""
 
     def __init__(self, file: Any, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
@@ -55,7 +55,7 @@ class ParquetRows:
             self._write_group()
             self._writer.close()
         finally:
-            # A writer that failed would try once more when it is thrown away.
+            # A failed writer would otherwise try again when it is garbage-collected.
             self._writer.is_open = False
 
     def _write_group(self) -> None:
@@ -65,7 +65,7 @@ class ParquetRows:
 
 
 class CsvRows:
-    r"""CSV with a header line; every text in quotes and NULL not, bytes as ``\x`` and hexadecimal digits."""
+    r"""CSV with a header line. Every text is quoted, NULL is not; bytes are ``\x`` and hexadecimal digits."""
 
     def __init__(self, file: Any, columns: Mapping[str, str]) -> None:
         self._file = file
@@ -77,13 +77,13 @@ class CsvRows:
         self._file.write(csv_rows(batch))
 
     def end(self) -> None:
-        """Nothing follows the last row."""
+        """Do nothing: CSV has no footer."""
 
 
 class JsonRows:
-    """One JSON object per line with every column as a member: documents as they are, bytes in base64.
+    """One JSON object per line with every column as a member: JSON documents unchanged, bytes in base64.
 
-    A number that JSON has no word for (NaN, infinity) is a text, as PostgreSQL's own ``to_json`` writes it.
+    Numbers that JSON cannot write (NaN, infinity) are strings, as in PostgreSQL's ``to_json``.
     """
 
     def __init__(self, file: Any, columns: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ class JsonRows:
         self._file.write("".join(lines.to_pylist()).encode())
 
     def end(self) -> None:
-        """Nothing follows the last row."""
+        """Do nothing: JSON lines have no footer."""
 
 
 FORMATS: Mapping[str, Callable[[Any, Mapping[str, str]], RowFormat]] = {
@@ -109,24 +109,22 @@ FORMATS: Mapping[str, Callable[[Any, Mapping[str, str]], RowFormat]] = {
     "csv": CsvRows,
     "json": JsonRows,
 }
-"""By the declaration's word for it: from an open file and the columns to what writes rows there."""
+"""Constructors by format name; each takes an open file and the columns."""
 
 
 def check_batch(batch: pa.RecordBatch, columns: Mapping[str, str], sink: str) -> None:
-    """See that a batch was cast to the columns of the sink.
+    """Check that a batch was cast to the columns of the sink.
 
     Raises:
-        EpochlineError: it was not.
+        EpochlineError: the batch has another schema.
     """
     schema = record_schema(columns)
     if not batch.schema.equals(schema):
-        raise EpochlineError(
-            f"{sink}: a batch of ({batch.schema.to_string()}) was to be written as ({schema.to_string()})"
-        )
+        raise EpochlineError(f"{sink}: expected a batch of ({schema.to_string()}), got ({batch.schema.to_string()})")
 
 
 def _member(kind: ColumnType) -> Callable[[pa.Array], pa.Array]:
-    """How a column's values are written in JSON; NULL stays NULL."""
+    """Return the function that writes a column's values in JSON; NULL stays NULL."""
     if kind.name == "boolean" or kind.name in INTEGERS or (kind.name == "numeric" and kind.precision is not None):
         return lambda column: column.cast(pa.string())
     if kind.name in ("real", "double precision"):
@@ -134,7 +132,7 @@ def _member(kind: ColumnType) -> Callable[[pa.Array], pa.Array]:
     if kind.name == "numeric":
         return lambda column: _each(column, _number)
     if kind.name in ("json", "jsonb"):
-        # Line breaks inside a document stand between its tokens alone, where a space means the same.
+        # Line breaks in a document are only between its tokens, where a space means the same.
         return lambda column: pc.replace_substring_regex(column, r"[\r\n]", " ")
     if kind.name == "bytea":
         return lambda column: _each(column, lambda value: f'"{base64.b64encode(value).decode()}"')
@@ -155,8 +153,8 @@ def _floats(column: pa.Array) -> pa.Array:
     plain = column.cast(pa.string())
     if pc.all(pc.is_finite(column), min_count=0).as_py():
         return plain
-    said = pc.if_else(pc.is_nan(column), '"NaN"', pc.if_else(pc.greater(column, 0), '"Infinity"', '"-Infinity"'))
-    return pc.if_else(pc.is_finite(column), plain, said)
+    named = pc.if_else(pc.is_nan(column), '"NaN"', pc.if_else(pc.greater(column, 0), '"Infinity"', '"-Infinity"'))
+    return pc.if_else(pc.is_finite(column), plain, named)
 
 
 def _moments(column: pa.Array) -> pa.Array:

@@ -1,6 +1,6 @@
-"""Following a file sink: the epochs that its manifest shows, in their order, each of them whole (P5, Q5).
+"""Reads the manifest of a file sink: its committed epochs in their order, each complete (P5, Q5).
 
-Needs fsspec alone, and nothing of a pipeline. With PyArrow::
+Readers need only fsspec and the path of the folder. With PyArrow::
 
     for epoch in committed_files("/data/visits", after=last):
         if epoch.files:
@@ -11,7 +11,7 @@ and with Spark::
     files = [file for epoch in committed_files("/data/visits") for file in epoch.files]
     spark.read.parquet(*files)
 
-Who keeps the last ``epoch_id`` together with what was made of its rows takes each row exactly once.
+A consumer that stores the last ``epoch_id`` in one transaction with its own results takes each row exactly once.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from epochline.errors import SinkError
 from epochline.protocol.sink import StoredOffsets
 
 MANIFEST = "_epochline/manifest"
-"""The folder of the manifest, below the sink's own: one entry per committed epoch."""
+"""Folder of the manifest, relative to the sink's folder, with one entry per committed epoch."""
 
 _ENTRY = re.compile(r"(\d{10,})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEpoch:
-    """An epoch that the manifest shows: its rows and where they are; none of either is an epoch too."""
+    """An epoch of the manifest: its number of rows and its files. An epoch may have no rows and no files."""
 
     epoch_id: int
     rows: int
     files: tuple[str, ...]
-    """Whole paths, or URLs as the sink's own."""
+    """Paths or URLs, beginning with the sink's path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFile:
-    """One file of an epoch; its path is relative to the sink's folder, which may be moved as a whole."""
+    """One file of an epoch. Its path is relative to the sink's folder, so that the folder can be moved."""
 
     path: str
     rows: int
@@ -54,7 +54,7 @@ class ShownFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestEntry:
-    """What the manifest says of an epoch."""
+    """The manifest's entry of an epoch."""
 
     pipeline: str
     generation: int
@@ -64,23 +64,23 @@ class ManifestEntry:
     rows: int
     files: tuple[ShownFile, ...]
     reached: StoredOffsets | None = None
-    """Where the pipeline stands with the epoch, by topic; None in entries of versions that did not write it."""
+    """The pipeline's next offsets after the epoch, by topic; None in entries of older versions."""
 
     @property
     def path(self) -> str:
-        """Where it is, below the sink's folder."""
+        """Path of the entry, relative to the sink's folder."""
         return entry_path(self.epoch)
 
     def to_json(self) -> bytes:
-        """The entry as it is stored."""
+        """Write the entry as it is stored."""
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> ManifestEntry:
-        """The entry that `to_json` gave.
+        """Parse a stored entry.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not an entry.
         """
         try:
             stored: dict[str, Any] = json.loads(text)
@@ -91,25 +91,25 @@ class ManifestEntry:
 
 
 def entry_path(epoch_id: int) -> str:
-    """Where the manifest's entry of an epoch is, below the sink's folder."""
+    """Path of an epoch's entry, relative to the sink's folder."""
     return f"{MANIFEST}/{epoch_id:010d}.json"
 
 
-class Manifest:
-    """The manifest of one sink's folder, read only.
+class FileManifest:
+    """Reads the manifest of one file sink.
 
     Args:
-        path: of the folder, as the sink's declaration names it.
+        path: the sink's folder, as declared.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path.rstrip("/")
-        # What was listed once must not be taken for what is there now.
+        # Without fsspec's cache, because an old listing lacks newer epochs.
         self._files, self._root = fsspec.url_to_fs(self._path or "/", use_listings_cache=False)
         self._root = self._root.rstrip("/")
 
     def epochs(self) -> list[int]:
-        """The epochs that are shown, in order; none where there is no manifest yet."""
+        """Ids of the shown epochs, in order; empty if there is no manifest yet."""
         try:
             names = self._files.ls(f"{self._root}/{MANIFEST}", detail=False)
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class Manifest:
         return sorted(int(entry[1]) for entry in entries if entry)
 
     def entry(self, epoch_id: int) -> ManifestEntry | None:
-        """What the manifest says of an epoch; None where it is not shown.
+        """Read the entry of an epoch; None if the epoch is not shown.
 
         Raises:
             SinkError: the entry is damaged.
@@ -132,32 +132,32 @@ class Manifest:
             return ManifestEntry.from_json(text)
         except ValueError as error:
             raise SinkError(
-                f"{self._path}/{path} is no entry of a manifest ({error}), so nobody can tell the files of epoch"
-                f" {epoch_id}. Put the file back from a backup."
+                f"{self._path}/{path} is not an entry of a manifest ({error}), so the files of epoch {epoch_id} are"
+                " unknown. Restore the entry from a backup."
             ) from error
 
 
 def committed_files(path: str, *, after: int = 0) -> Iterator[CommittedEpoch]:
-    """The epochs that a file sink shows, in the order in which they were committed.
+    """Yield the epochs that a file sink shows, in the order of their commits.
 
-    An epoch appears at once and whole, and never changes. One that is shown while this runs may be left to the next
-    call; none is left out before one that is given.
+    An epoch appears complete and never changes. An epoch that is committed during a call may only appear in the next
+    call; no epoch is missing before a yielded one.
 
     Args:
-        path: of the sink's folder, as its declaration names it; nothing is there before the first epoch.
+        path: the sink's folder, as declared; it may not exist before the first epoch.
         after: the last epoch that the caller has already.
 
     Raises:
         SinkError: an entry of the manifest is damaged.
     """
-    manifest = Manifest(path)
+    manifest = FileManifest(path)
     newest = max(manifest.epochs(), default=0)
-    # A listing is no snapshot: it may miss an epoch that was shown while it ran and hold the next one. What is older
-    # than an epoch that was seen, a second listing holds for sure, because epochs are shown in order.
+    # A listing is no snapshot: it may miss an epoch that was shown while it ran and yet hold the next one. A second
+    # listing holds every epoch before the newest one of the first, because epochs are shown in order.
     for epoch_id in manifest.epochs():
         if after < epoch_id <= newest:
             entry = manifest.entry(epoch_id)
-            # Whoever cleans up may have taken it away in between.
+            # A clean-up may have deleted the entry since the listing.
             if entry is not None:
                 files = tuple(f"{path.rstrip('/')}/{file.path}" for file in entry.files)
                 yield CommittedEpoch(epoch_id=epoch_id, rows=entry.rows, files=files)

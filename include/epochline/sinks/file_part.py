@@ -1,4 +1,4 @@
-"""One file of one Spark partition, written batch by batch on an executor."""
+"""Writes the file of one Spark partition, batch by batch, on an executor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochline.sinks.storage import Storage, reaching
 
 
 class FilePart:
-    """Writes the rows of one Spark partition into one file; no rows, no file."""
+    """Writes the rows of one Spark partition into one file. Without rows it writes no file."""
 
     def __init__(self, files: FilesSpec, storage: Storage, folder: str, name: str) -> None:
         self._files = files
@@ -28,11 +28,11 @@ class FilePart:
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take some rows, cast to the columns of the sink.
+        """Write rows that were cast to the columns of the sink.
 
         Raises:
-            EpochlineError: they were not cast.
-            SinkError: nobody may write there.
+            EpochlineError: the rows were not cast.
+            SinkError: this user may not write there.
             SinkUnavailableError: the storage does not answer, or is full.
         """
         check_batch(batch, self._files.written, self._files.name)
@@ -47,10 +47,10 @@ class FilePart:
         self._rows += batch.num_rows
 
     def finish(self) -> Mapping[str, Any]:
-        """Complete the file, and have it safe.
+        """Complete the file and make it durable.
 
         Raises:
-            SinkError: nobody may write there.
+            SinkError: this user may not write there.
             SinkUnavailableError: the storage does not answer, or is full.
         """
         if self._format is None:
@@ -63,12 +63,12 @@ class FilePart:
         return {"file": self._name, "rows": self._rows, "bytes": size}
 
     def close(self) -> None:
-        """Take away a file that was not finished, if that can be done; its attempt's end will otherwise."""
+        """Try to delete an unfinished file; otherwise the end of its attempt deletes it."""
         if self._file is None:
             return
         file, self._file = self._file, None
         if self._format is not None:
-            # Else Parquet's writer would try when nobody listens any more.
+            # Otherwise Parquet's writer would end the file when it is garbage-collected, and raise there.
             with suppress(Exception):
                 self._format.end()
         with suppress(Exception):

@@ -2,12 +2,12 @@
 
 Below the sink's folder::
 
-    _epochline/staging/e7_a1_4f1c09be/part-00003-….parquet          what an attempt writes
-    _epochline/staging/e7_a1_4f1c09be/sealed/part-00003-….parquet   (on a disk) what its seal found complete
+    _epochline/staging/e7_a1_4f1c09be/part-00003-….parquet          files that an attempt writes
+    _epochline/staging/e7_a1_4f1c09be/sealed/part-00003-….parquet   (on a disk) files that its seal found complete
     epoch=0000000007/part-00003-….parquet                           (on a disk) the same folder after the commit
-    _epochline/manifest/0000000007.json                             the epoch is shown: which files, how many rows
+    _epochline/manifest/0000000007.json                             the shown epoch: its files and number of rows
 
-The entry in the manifest is the commit; everything before it can be done again, by anybody.
+The entry in the manifest is the commit. Any process can repeat every step before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from epochline.declare.specs import FilesSpec
 from epochline.errors import SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints import failpoint
 from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt, WrittenPart
-from epochline.sinks.file_manifest import Manifest, ManifestEntry, ShownFile
+from epochline.sinks.file_manifest import FileManifest, ManifestEntry, ShownFile
 from epochline.sinks.storage import STAGING, reaching, storage_at
 
 if TYPE_CHECKING:
@@ -34,20 +34,20 @@ class FileSink:
         files: the declaration.
 
     Raises:
-        SinkError: of a URL that fsspec cannot open here.
+        SinkError: fsspec cannot open the URL here.
     """
 
     def __init__(self, files: FilesSpec) -> None:
         self._files = files
         self._storage = storage_at(files.path, files.name)
-        self._manifest = Manifest(files.path)
+        self._manifest = FileManifest(files.path)
 
     def begin(self, attempt: SinkAttempt) -> None:
         """Make the attempt's folder.
 
         Raises:
             SinkAheadError: the manifest shows this epoch or a later one.
-            SinkError: another pipeline writes here, or nobody may.
+            SinkError: another pipeline writes here, or this user may not.
             SinkUnavailableError: the storage does not answer.
         """
         failpoint("files.begin")
@@ -55,24 +55,24 @@ class FileSink:
         self._storage.make_folder(_folder(attempt))
 
     def write(self, attempt: SinkAttempt, part: int) -> FilePart:
-        """One file for one Spark partition, under a name that no other try of it has."""
-        # Imported here: only what writes rows needs Arrow, and a commit or a publish writes none.
+        """Open one file for one Spark partition, under a unique name for each try."""
+        # Imported here, because only writers of rows need Arrow; a commit or a publish writes none.
         from epochline.sinks.file_part import FilePart
 
         name = f"part-{part:05d}-{uuid.uuid4().hex}.{self._files.format}"
         return FilePart(self._files, self._storage, _folder(attempt), name)
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Take the files that the parts name, and see that each is there as it was written.
+        """Collect the files that the parts name, and check the size of each.
 
         Raises:
-            SealRefusedError: one is missing or of another size.
+            SealRefusedError: a file is missing or has another size.
             SinkUnavailableError: the storage does not answer.
         """
         for part in parts:
             if part.message.get("rows", 0) != part.rows:
                 raise SealRefusedError(
-                    f"{attempt} in {self._files}: part {part.number} has {part.rows} rows, its file"
+                    f"{attempt} in {self._files}: part {part.number} has {part.rows} rows, but its file has"
                     f" {part.message.get('rows', 0)}. Nothing was sealed."
                 )
         written = [dict(part.message) for part in parts if part.rows]
@@ -84,13 +84,13 @@ class FileSink:
             if size != file["bytes"]:
                 found = "is missing" if size is None else f"has {size} bytes of {file['bytes']}"
                 raise SealRefusedError(
-                    f"{attempt} in {self._files}: {folder}/{file['file']} {found}. Nothing was sealed; do executors and"
-                    " driver see one folder?"
+                    f"{attempt} in {self._files}: {folder}/{file['file']} {found}. Nothing was sealed. Check that"
+                    " executors and driver see the same folder."
                 )
         return {"folder": folder, "files": written}
 
     def commit(self, committable: Committable) -> None:
-        """Show the files: rename their folder on a disk, then enter the epoch in the manifest. Twice is once.
+        """Show the files: rename their folder on a disk, then add the manifest's entry. A repeat changes nothing.
 
         Raises:
             SinkAheadError: the manifest shows another attempt of this epoch, or a later epoch.
@@ -100,11 +100,11 @@ class FileSink:
         self._show(committable)
 
     def recover_and_commit(self, committable: Committable) -> None:
-        """The same as `commit`, wherever an earlier one ended."""
+        """Do the same as `commit`, however far an earlier process got."""
         self._show(committable)
 
     def abort(self, attempt: SinkAttempt) -> None:
-        """Remove the attempt's folder and nothing else. Twice is once; a shown attempt stays as it is.
+        """Remove the attempt's folder and nothing else. A repeat changes nothing; a shown attempt is kept.
 
         Raises:
             SinkUnavailableError: the storage does not answer.
@@ -112,7 +112,7 @@ class FileSink:
         self._discard(attempt)
 
     def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """The same as `abort`, wherever an earlier one ended."""
+        """Do the same as `abort`, however far an earlier process got."""
         self._discard(attempt)
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
@@ -131,7 +131,7 @@ class FileSink:
         )
 
     def notify_complete(self, committable: Committable) -> None:
-        """Nothing is left to do: the manifest's entry was the last step, and it names no other sink."""
+        """Do nothing: the manifest's entry was the last step."""
 
     def _show(self, committable: Committable) -> None:
         attempt, body = committable.attempt, committable.body
@@ -145,7 +145,7 @@ class FileSink:
                 entry = _entry(committable, target)
                 self._storage.put(entry.path, entry.to_json(), scratch=_folder(attempt))
             except SinkUnavailableError:
-                # The answer was lost, or another process was faster and has cleaned up since.
+                # The answer was lost, or another process was faster and has already cleaned up.
                 if not self._is_shown(attempt):
                     raise
             failpoint("files.shown")
@@ -158,14 +158,14 @@ class FileSink:
             failpoint("files.rename")
             if not self._storage.move(sealed, target):
                 raise SinkAheadError(
-                    f"{attempt} in {self._files}: {target} holds other files, of which the ledger knows nothing: it"
-                    f" went back in time, as from a backup. Nothing was shown. See whose files they are; move {target}"
-                    " away if they are to count no more."
+                    f"{attempt} in {self._files}: {target} holds other files, which the ledger does not know: the"
+                    " ledger went back in time, as from a backup. Nothing was shown. Find out where the files come"
+                    f" from; move {target} away if they are obsolete."
                 )
         elif not self._is_complete(committable, target):
             raise SinkError(
                 f"{attempt} in {self._files}: the files of the committed epoch {attempt.epoch_id} are lost; neither"
-                f" {sealed} nor {target} has all of them. Nothing was shown. Put them back from a backup."
+                f" {sealed} nor {target} has all of them. Nothing was shown. Restore them from a backup."
             )
         self._storage.settle(target)
         failpoint("files.renamed")
@@ -185,17 +185,17 @@ class FileSink:
         return entry is not None and entry.token == attempt.token
 
     def _refuse_out_of_turn(self, attempt: SinkAttempt) -> None:
-        """See that the newest epoch of the manifest is the pipeline's own, and an earlier one."""
+        """Check that the newest epoch of the manifest is an earlier epoch of the same pipeline."""
         newest = self._newest()
         if newest is None:
             return
         self._refuse_another(newest, attempt.pipeline)
         if newest.epoch >= attempt.epoch_id:
             raise SinkAheadError(
-                f"{attempt}: {self._files} already shows epoch {newest.epoch}, by attempt {newest.attempt}, of which"
-                " the ledger knows nothing: it went back in time, as from a backup. Nothing was written. Bring the"
+                f"{attempt}: {self._files} already shows epoch {newest.epoch}, by attempt {newest.attempt}, which the"
+                " ledger does not know: the ledger went back in time, as from a backup. Nothing was written. Bring the"
                 f" newer ledger back; if it is lost, `epochline accept-ledger {attempt.pipeline}` takes over what the"
-                " folder shows and goes on."
+                " folder shows and continues."
             )
 
     def _newest(self) -> ManifestEntry | None:
@@ -207,7 +207,7 @@ class FileSink:
         if newest.pipeline != pipeline:
             raise SinkError(
                 f"{self._files} is written by the pipeline {newest.pipeline}; {pipeline} wrote nothing there. Give each"
-                " pipeline a folder of its own."
+                " pipeline its own folder."
             )
 
 

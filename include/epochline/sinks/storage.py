@@ -1,4 +1,4 @@
-"""Where a file sink's files are: an object store through fsspec, or a disk, on which folders can be renamed."""
+"""Storage of a file sink: an object store through fsspec, or a disk, where folders can be renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from epochline.errors import EpochlineError, SinkError, SinkUnavailableError
 
 STAGING = "_epochline/staging"
-"""The folder, below the sink's own, in which each attempt has its folder."""
+"""Parent of the attempts' folders, relative to the sink's folder."""
 
 _SEALED = "sealed"
 _HOPELESS = {
@@ -26,34 +26,35 @@ _HOPELESS = {
 
 @contextmanager
 def reaching(sink: str) -> Iterator[None]:
-    """Say of what a file system raises whether another try helps.
+    """Turn a file system's errors into ours, which say whether a retry helps.
 
     Raises:
-        SinkError: it refuses, and will again.
-        SinkUnavailableError: it did not answer, is full, or what was there is gone.
+        SinkError: the file system refuses, and a retry gives the same.
+        SinkUnavailableError: the file system did not answer or is full, or a file is missing.
     """
     try:
         yield
     except (EpochlineError, ValueError, TypeError, LookupError):
-        raise  # of what was given to a file system, not of the file system
-    except Exception as error:  # every store's driver has errors of its own
+        raise  # raised for an argument, not by the file system
+    except Exception as error:  # every store's driver has its own errors
         said = f"{sink} cannot be reached or written: {type(error).__name__}: {error}."
         if isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in _HOPELESS):
             raise SinkError(f"{said} Give this user a folder that it may write.") from error
         if isinstance(error, FileNotFoundError):
-            said += " Somebody removed it meanwhile, or it is not the same folder on every host."
+            said += " It was removed meanwhile, or it is not the same folder on every host."
         raise SinkUnavailableError(f"{said} Nothing was lost; try again when it answers.") from error
 
 
 class Storage:
     """Files below a sink's folder, by paths relative to it.
 
-    Here of an object store: a file is there once it is whole, nothing is renamed, and folders are but prefixes.
+    This class is for object stores: a file appears once it is complete, nothing is renamed, and folders are only
+    prefixes of names.
 
     Args:
         files: fsspec's file system.
-        root: the sink's folder there.
-        sink: names the sink in errors.
+        root: the sink's folder in it.
+        sink: name of the sink, for errors.
     """
 
     def __init__(self, files: Any, root: str, sink: str) -> None:
@@ -62,22 +63,22 @@ class Storage:
         self._sink = sink
 
     def make_folder(self, folder: str) -> None:
-        """Make room for files; again is no error."""
+        """Create a folder; an existing one is no error."""
 
     def create(self, path: str) -> Any:
-        """A new file, to be written and then closed by `close`."""
+        """Open a new file for writing; `close` must close it."""
         with reaching(self._sink):
             return self._files.open(self._whole(path), "wb")
 
     def close(self, file: Any, path: str) -> int:
-        """Close a file that is complete; its size. Its bytes are safe now."""
+        """Close a complete file and return its size in bytes. The file is durable on return."""
         with reaching(self._sink):
             size: int = file.tell()
             file.close()
             return size
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """The files in a folder, and their sizes; none where there is no such folder."""
+        """Sizes in bytes of the files in a folder, by name; empty if there is no such folder."""
         with reaching(self._sink):
             try:
                 found = self._files.ls(self._whole(folder), detail=True)
@@ -86,40 +87,40 @@ class Storage:
             return {file["name"].rpartition("/")[2]: file["size"] for file in found if file["type"] == "file"}
 
     def gather(self, folder: str, names: list[str]) -> str:
-        """Put these files of an attempt's folder where no writer can add to them; the folder they are in now."""
+        """Move files of an attempt's folder where no writer can add to them; return their folder."""
         return folder
 
     def target(self, sealed: str, epoch_id: int) -> str:
-        """The folder in which an epoch's files are shown, after `gather` gave ``sealed``."""
+        """The folder in which an epoch's files are shown; `gather` returned ``sealed``."""
         return sealed
 
     def move(self, sealed: str, target: str) -> bool:
-        """Move a whole folder at once, if it is still there; False where another folder has the place."""
+        """Move a folder atomically, if it still exists; False if another folder has the target's name."""
         return True
 
     def settle(self, target: str) -> None:
-        """Make safe what `move` did, whoever did it."""
+        """Make a `move` durable, even one of another process."""
 
     def put(self, path: str, data: bytes, scratch: str) -> None:
-        """Store a small file at once: a reader finds it whole or not at all.
+        """Store a small file atomically: a reader finds it complete or not at all.
 
         Args:
-            path: of the file.
-            data: all of it.
-            scratch: a folder in which something may be left by a crash.
+            path: path of the file.
+            data: content of the file.
+            scratch: a folder for temporary files, which a crash may leave behind.
         """
         with reaching(self._sink):
             self._files.pipe_file(self._whole(path), data)
 
     def remove(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
-        """Remove a folder, or the files in it that are not to be kept; nothing there is no error."""
-        # One by one: fsspec takes a whole folder's name for a pattern.
+        """Remove a folder except the files to keep; a missing folder is no error."""
+        # File by file, because fsspec treats a folder's name as a pattern.
         for name in self.sizes(folder):
             if name not in keep:
                 self.remove_file(f"{folder}/{name}")
 
     def remove_file(self, path: str) -> None:
-        """Remove a file; not there is no error."""
+        """Remove a file; a missing file is no error."""
         with reaching(self._sink), suppress(FileNotFoundError):
             self._files.rm_file(self._whole(path))
 
@@ -128,13 +129,13 @@ class Storage:
 
 
 class LocalDisk(Storage):
-    """A disk, or what is mounted as one: the files of an epoch are shown by renaming their folder.
+    """A local or mounted disk, which shows the files of an epoch by renaming their folder.
 
-    What a step did is on the disk before the next one begins.
+    The result of each step is on the disk before the next step begins.
     """
 
     def make_folder(self, folder: str) -> None:
-        """Make the folder and those above it; again is no error."""
+        """Create a folder and its parents; an existing one is no error."""
         with reaching(self._sink):
             os.makedirs(self._whole(folder), exist_ok=True)
             while folder:
@@ -143,7 +144,7 @@ class LocalDisk(Storage):
             self._sync("")
 
     def close(self, file: Any, path: str) -> int:
-        """Close a file that is complete, once its bytes and its name are on the disk; its size."""
+        """Close a complete file once its bytes and its name are on the disk; return its size in bytes."""
         with reaching(self._sink):
             file.flush()
             os.fsync(file.fileno())
@@ -152,27 +153,26 @@ class LocalDisk(Storage):
             return size
 
     def gather(self, folder: str, names: list[str]) -> str:
-        """Move these files into a folder that no writer knows, so that a rename can show no other file.
+        """Move files into a folder that no writer knows, so that a rename shows no other file.
 
-        A task that runs on after its attempt was sealed still has the attempt's folder, and may be in the middle of
-        a file.
+        A task that still runs after its attempt was sealed may be writing a file in the attempt's folder.
         """
         sealed = f"{folder}/{_SEALED}"
         with reaching(self._sink):
             os.makedirs(self._whole(sealed), exist_ok=True)
             for name in names:
-                with suppress(FileNotFoundError):  # moved by an earlier try, or missing, which the seal will say
+                with suppress(FileNotFoundError):  # moved by an earlier try, or missing, which the seal reports
                     os.rename(self._whole(f"{folder}/{name}"), self._whole(f"{sealed}/{name}"))
             self._sync(sealed)
             self._sync(folder)
         return sealed
 
     def target(self, sealed: str, epoch_id: int) -> str:
-        """A folder that Hive and Spark take for a partition."""
+        """A folder that Hive and Spark read as a partition."""
         return f"epoch={epoch_id:010d}"
 
     def move(self, sealed: str, target: str) -> bool:
-        """Rename the folder, if it is still there; False where another folder has the place."""
+        """Rename a folder, if it still exists; False if another folder has the target's name."""
         with reaching(self._sink):
             try:
                 os.rename(self._whole(sealed), self._whole(target))
@@ -185,13 +185,13 @@ class LocalDisk(Storage):
             return True
 
     def settle(self, target: str) -> None:
-        """Have the new name on the disk, whoever gave it."""
+        """Sync the new name to the disk, even after a rename by another process."""
         with reaching(self._sink):
             self._sync(target)
             self._sync("")
 
     def put(self, path: str, data: bytes, scratch: str) -> None:
-        """Store a small file at once, by a rename from ``scratch``."""
+        """Store a small file atomically, by a rename from ``scratch``."""
         folder = path.rpartition("/")[0]
         self.make_folder(folder)
         new = self._whole(f"{scratch}/{uuid.uuid4().hex}.json")
@@ -205,7 +205,7 @@ class LocalDisk(Storage):
             self._sync(folder)
 
     def remove(self, folder: str, keep: frozenset[str] = frozenset()) -> None:
-        """Remove a folder with all that is in it: what was to be kept has been moved out of it."""
+        """Remove a folder with all its content: files to keep have been moved out of it."""
         with reaching(self._sink):
             for path, folders, names in os.walk(self._whole(folder), topdown=False):
                 for name in names:
@@ -226,14 +226,14 @@ class LocalDisk(Storage):
 
 
 def storage_at(path: str, sink: str) -> Storage:
-    """The storage that a path or URL names.
+    """Open the storage of a path or URL.
 
     Args:
-        path: of the sink's folder.
-        sink: names the sink in errors.
+        path: the sink's folder.
+        sink: name of the sink, for errors.
 
     Raises:
-        SinkError: the URL is of a kind that fsspec does not know, or its driver is not installed.
+        SinkError: fsspec does not know the URL's scheme, or its driver is not installed.
     """
     try:
         files, root = fsspec.url_to_fs(path, use_listings_cache=False)

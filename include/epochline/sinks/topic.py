@@ -1,7 +1,7 @@
-"""A Kafka topic as a sink: an epoch's outbox goes out in one Kafka transaction, with a marker that says so (P9 to P13).
+"""A Kafka topic as a sink: one Kafka transaction sends an epoch's outbox together with a marker (P9 to P13).
 
-Nothing is guessed. The stable transactional id fences whoever published before, which also ends that one's open
-transaction; then the last marker, read committed, says which epochs are there.
+The stable transactional id fences the previous publisher, which also ends its open transaction. After that the last
+marker, read as ``read_committed``, is the newest epoch in the topic.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from epochline.protocol.sink import Committable, PartWriter, ShownEpoch, SinkAtt
 log = logging.getLogger(__name__)
 
 ASSUMED_RATE = 10_000.0
-"""Rows per second that a topic is expected to take before an epoch of it was measured."""
+"""Assumed rows per second of a topic before its first measured epoch."""
 
 
 class LedgerConnections(Protocol):
-    """Where a topic's publisher reads the ledger."""
+    """Connections to the ledger for a topic's publisher."""
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """A transaction of its own."""
+        """Open a separate transaction."""
 
 
 class TopicSink:
-    """Publishes a pipeline's outbox to its topic. A `Sink`, also ``Preflighted`` and ``Measured``.
+    """Publishes a pipeline's outbox to its topic; also ``Preflighted``, ``Measured`` and ``Inspectable``.
 
-    Rows are staged, sealed and committed as those of any table: as rows of the outbox. What is done here is what
-    follows the commit.
+    Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
 
     Args:
         pipeline: name of the pipeline.
-        outbox: of the topic.
-        settings: looks up those of the brokers, as `epochline.config.kafka.broker_settings` gives them.
-        ledger: where outbox and receipts are.
+        outbox: outbox of the topic.
+        settings: looks up the settings of the brokers (`epochline.config.kafka.broker_settings`).
+        ledger: connections to the database with outbox and receipts.
     """
 
     def __init__(
@@ -59,20 +58,20 @@ class TopicSink:
         self._sending_seconds: float | None = None
 
     def sending_seconds(self) -> float | None:
-        """From the first record to the answer of Kafka's commit: what the time-out of a transaction is for."""
+        """Seconds from the first record to the answer of Kafka's commit, which a transaction's time-out must cover."""
         return self._sending_seconds
 
     def preflight(self, pipeline: str) -> None:
-        """Refuse a topic that could not be published to.
+        """Check that the topic could be published to.
 
         Raises:
             SinkUnavailableError: the brokers do not answer.
-            SinkError: topic, control topic or the time-out do not fit.
+            SinkError: the topic or the control topic is unsuitable, or the brokers refuse the time-out.
         """
         check_topic(self._settings(), self._topic)
 
     def newest_shown(self, pipeline: str) -> ShownEpoch | None:
-        """The epoch of the last marker; None of a topic without markers.
+        """The epoch of the last marker; None if the topic has no markers.
 
         Raises:
             SinkUnavailableError: the brokers do not answer.
@@ -88,18 +87,18 @@ class TopicSink:
         )
 
     def begin(self, attempt: SinkAttempt) -> None:
-        """Nothing: the outbox is staged with the tables."""
+        """Do nothing: the outbox is staged with the tables."""
 
     def write(self, attempt: SinkAttempt, part: int) -> PartWriter:
-        """Never called: rows reach the outbox as those of any table."""
+        """Never called: rows are staged for the outbox, like those of any table."""
         raise NotImplementedError(f"{self._topic.name}: rows are staged for its outbox")
 
     def seal(self, attempt: SinkAttempt, parts: Sequence[WrittenPart]) -> Mapping[str, Any]:
-        """Refuse what the topic would not take, and more rows than half the transaction's time-out is enough for.
+        """Check that the topic takes every record, and that sending needs at most half the transaction's time-out.
 
         Raises:
-            OutboxTooLargeError: with the numbers at the rate that was measured, and the limit to lower.
-            SinkError: a record is for a partition that the topic lacks, or larger than it takes.
+            OutboxTooLargeError: sending would take longer; the message names the measured rate and the limit to lower.
+            SinkError: a record is for a partition that the topic lacks, or is larger than the topic allows.
         """
         rows = sum(part.rows for part in parts)
         self._check_fits(parts)
@@ -112,9 +111,9 @@ class TopicSink:
         if rows > rate * half:
             raise OutboxTooLargeError(
                 f"{attempt}: has {rows} rows for {self._topic.name}, which take {rows / rate:.0f} s at"
-                f" {rate:.0f} rows/s ({'as measured' if measured else 'assumed, none was measured yet'}); at most half"
-                f" of transaction_timeout ({self._topic.transaction_timeout.total_seconds():.0f} s) may be needed."
-                " Nothing was sealed. Lower records_per_epoch of the source (or the run's record limit), or raise"
+                f" {rate:.0f} rows/s ({'as measured' if measured else 'assumed, none was measured yet'}). This is more"
+                f" than half of transaction_timeout ({self._topic.transaction_timeout.total_seconds():.0f} s). Nothing"
+                " was sealed. Lower records_per_epoch of the source (or the run's record limit), or raise"
                 " transaction_timeout as far as the broker allows."
             )
         return {}
@@ -127,32 +126,32 @@ class TopicSink:
         try:
             check_records(self._settings(), self._topic, max(partitions, default=None), largest)
         except SinkUnavailableError as error:
-            # A topic that is down holds no epoch back; its publisher finds out.
+            # An unreachable topic holds no epoch back; the publisher reports it later.
             log.warning("topic.unchecked sink=%s reason=%s", self._topic, error)
 
     def commit(self, committable: Committable) -> None:
         """Send the epoch in one Kafka transaction, unless its marker is there.
 
         Raises:
-            SinkUnavailableError: the brokers do not answer, somebody else publishes, or the outcome is not known;
-                trying again asks the marker.
+            SinkUnavailableError: the brokers do not answer, another process publishes, or the outcome is unknown;
+                a retry reads the marker.
             SinkAheadError: the topic holds an epoch that the ledger does not know.
-            SinkError: Kafka refuses, or the outbox does not hold what was sealed.
+            SinkError: Kafka refuses, or the outbox does not hold the sealed rows.
         """
         self._publish(committable)
 
     def abort(self, attempt: SinkAttempt) -> None:
-        """Nothing: the outbox's staging goes with the tables'."""
+        """Do nothing: the outbox's staging is discarded with that of the tables."""
 
     def recover_and_commit(self, committable: Committable) -> None:
-        """Commit: fence and marker settle what an earlier process left."""
+        """Do the same as `commit`: fence and marker settle what an earlier process left."""
         self._publish(committable)
 
     def recover_and_abort(self, attempt: SinkAttempt) -> None:
-        """Nothing, as for `abort`."""
+        """Do nothing, as in `abort`."""
 
     def notify_complete(self, committable: Committable) -> None:
-        """Nothing: the outbox's rows go with the receipt."""
+        """Do nothing: the ledger deletes the outbox's rows with the receipt."""
 
     def _publish(self, committable: Committable) -> None:
         attempt = committable.attempt
@@ -183,7 +182,7 @@ class TopicSink:
         self._sending_seconds = time.monotonic() - begun
 
     def _records(self, connection: Connection, committable: Committable) -> Iterator[Outgoing]:
-        """The epoch's records; raises before the last one is out where they are not those that were sealed."""
+        """Yield the epoch's records; raises at the end if their number is not the sealed one."""
         sent = 0
         for key, value, headers, partition in rows_of(connection, self._outbox, committable.attempt.epoch_id):
             sent += 1
@@ -192,29 +191,29 @@ class TopicSink:
             self._refuse_published(connection, committable)
             raise SinkError(
                 f"{self._topic.name}: the outbox {self._outbox.table} holds {sent} rows of epoch"
-                f" {committable.attempt.epoch_id} of {self._pipeline}, {committable.rows} were committed. Nothing was"
-                " sent. Somebody changed the outbox; bring its rows back from a backup."
+                f" {committable.attempt.epoch_id} of {self._pipeline}, but {committable.rows} were committed. Nothing"
+                " was sent. The outbox was changed by hand; restore its rows from a backup."
             )
 
     def _refuse_published(self, connection: Connection, committable: Committable) -> None:
-        """An outbox is empty, too, once another process has published it after our look at the marker (P13)."""
+        """Tell a changed outbox from one that another process has published since we read the marker (P13)."""
         attempt = committable.attempt
         shown = last_shown(connection, self._pipeline, self._topic.name)
         if shown is not None and shown.epoch_id >= attempt.epoch_id:
             raise SinkUnavailableError(
                 f"{self._topic.name}: another process published epoch {attempt.epoch_id} of {self._pipeline} meanwhile."
-                " Nothing was sent here; another try finds it done."
+                " Nothing was sent here; a retry finds the epoch published."
             )
 
     def _is_there(self, committable: Committable) -> bool:
         attempt = committable.attempt
         what = f"{self._topic.name}: epoch {attempt.epoch_id} of {self._pipeline}"
         marker = self._known_marker(what, attempt.token)
-        # Epochs are sent in their order: a later one there means that somebody sent this one before it.
+        # Epochs are sent in order: if a later one is in the topic, this one was sent before it.
         return marker is not None and (marker.token == attempt.token or marker.epoch_id > attempt.epoch_id)
 
     def _marker(self, what: str) -> Marker | None:
-        """The last marker. The ledger is asked first: what it says is shown must be there.
+        """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there.
 
         Raises:
             SinkError: the topic has lost markers that the ledger knows.
@@ -226,7 +225,7 @@ class TopicSink:
         return marker
 
     def _known_marker(self, what: str, due: str) -> Marker | None:
-        """The last marker, which the ledger knows.
+        """Read the last marker and check that the ledger knows it.
 
         Raises:
             SinkAheadError: the ledger does not know the marker.
@@ -243,7 +242,7 @@ class TopicSink:
                     f"{what}: the topic holds epoch {marker.epoch_id} of generation {marker.generation} (token"
                     f" {marker.token}), which the ledger does not know: the ledger went back in time, as from a backup."
                     " Nothing was sent. Bring the newer ledger back; if it is lost, `epochline accept-ledger"
-                    f" {self._pipeline}` takes over what the topic shows and goes on."
+                    f" {self._pipeline}` takes over what the topic shows and continues."
                 )
         return marker
 
@@ -254,6 +253,6 @@ def _refuse_lost(what: str, marker: Marker | None, shown: Shown | None) -> None:
     there = "no marker" if marker is None else f"the marker of epoch {marker.epoch_id}"
     raise SinkError(
         f"{what}: the ledger says that epoch {shown.epoch_id} is in the topic, but the control topic holds {there}: it"
-        " was deleted, or the connection leads to another cluster. Nothing was sent, because nobody knows what is"
-        " there. Bring the control topic back, or publish to a new topic."
+        " was deleted, or the connection leads to another cluster. Nothing was sent, because the content of the topic"
+        " is unknown. Bring the control topic back, or publish to a new topic."
     )

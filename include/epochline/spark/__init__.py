@@ -1,1 +1,1 @@
-"""The Spark side of an attempt: read the planned ranges, parse, copy into staging, say what was written."""
+"""The Spark side of an attempt: reads the planned ranges, parses, copies into staging, and reports what it wrote."""

@@ -1,4 +1,4 @@
-"""What an attempt is to do, read from the ledger: ranges, declaration, staging tables."""
+"""Reads an attempt's plan from the ledger: ranges, declaration and staging tables."""
 
 from __future__ import annotations
 
@@ -50,29 +50,30 @@ _TARGETS = "SELECT sink, columns FROM epochline.planned_target WHERE pipeline = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlan:
-    """One attempt's work. Every attempt of an epoch has the same ranges (INV-3)."""
+    """The plan of one attempt. Every attempt of an epoch has the same ranges (INV-3)."""
 
     pipeline: Pipeline
     ticket: StagingTicket
     ranges: tuple[PlannedRange, ...]
     kind: EpochKind
     parallelism: int | None = None
-    """Spark tasks that read and stage at once, where the settings in force say how many (K22)."""
+    """Number of Spark tasks that read and stage at once, if the settings name one (K22)."""
     times: TimeStanding | None = None
-    """What the epochs before left of event time, where the pipeline has windows."""
+    """Event time after the previous epochs, if the pipeline has windows."""
 
 
 def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPlan:
-    """Read what a live attempt is to do. The job serves the one attempt it was started for.
+    """Read the plan of a live attempt.
 
     Raises:
         EpochNotFoundError: the ledger has no such attempt.
-        EpochFencedError: the attempt is fenced, sealed or has ended, or another one is the epoch's newest.
-        LedgerUnavailableError: PostgreSQL is gone.
+        EpochFencedError: the attempt is fenced, sealed or has ended, or the epoch has a newer one.
+        LedgerUnavailableError: PostgreSQL does not answer; a repeat helps.
+        LedgerError: the ledger is missing or has another version.
     """
     try:
         with transaction(dsn, _READER) as session, session.cursor() as cursor:
-            # One snapshot for all of it, and a transaction that cannot write by mistake.
+            # One snapshot for the whole plan, in a transaction that cannot write.
             failpoint("job.snapshot")
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return _read(cursor, pipeline, epoch_id, attempt)
@@ -87,7 +88,7 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     cursor.execute(_ATTEMPT, (pipeline, epoch_id, number))
     row = cursor.fetchone()
     if row is None:
-        raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: the ledger has none")
+        raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: not in the ledger")
     generation, attempt_id, token, fenced, sealed, ended, state, newest, kind, body, settings, planned_at = row
     attempt = Attempt(
         attempt_id=attempt_id, pipeline=pipeline, epoch_id=epoch_id, number=number, token=token,
@@ -147,6 +148,6 @@ def _check_live(attempt: Attempt, state: str, newest: int) -> None:
         what = attempt.state.lower() if newest == attempt.number else f"followed by attempt {newest}"
         raise EpochFencedError(f"{attempt}: is {what}; nothing was read or written")
     if attempt.ended:
-        raise EpochFencedError(f"{attempt}: its job has ended before; nothing was read or written")
+        raise EpochFencedError(f"{attempt}: its job has already ended; nothing was read or written")
     if state != EpochState.PLANNED:
         raise EpochFencedError(f"{attempt}: its epoch is {state}; nothing was read or written")

@@ -1,6 +1,6 @@
-"""Reading what a requeue epoch claimed: records of the quarantine, in the shape in which Kafka gave them.
+"""Reads the quarantined records that a requeue epoch claimed, in the columns of Kafka's source.
 
-A Spark data source of our own, so that the database's password is in the pickled reader and not in an option (trap 17).
+It is a custom Spark data source, so that the database's password is in the pickled reader and not in an option (K21).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WHERE c.pipeline = %s AND c.epoch_id = %s AND c.topic_id = %s AND c.partition = 
 """
 
 _FETCHED = 100
-"""Records that come from the server at once: few, because one may have many megabytes."""
+"""Records per fetch from the server: few, because a record may have many megabytes."""
 
 _BATCH_RECORDS, _BATCH_BYTES = 10_000, 16 * 1024 * 1024
 
@@ -51,9 +51,9 @@ class ClaimedPartition(InputPartition):  # type: ignore[misc]
 
 
 class ClaimReader(DataSourceReader):  # type: ignore[misc]
-    """Reads the records that an epoch claimed, each Kafka partition as one Spark partition, in their order.
+    """Reads the claimed records of an epoch, each Kafka partition as one Spark partition, in offset order.
 
-    Claims are written with the epoch and never changed, so a task that is tried again reads the same.
+    Claims are written with the epoch and never change, so that a repeated task reads the same records.
     """
 
     def __init__(self, ticket: StagingTicket, dsn: str) -> None:
@@ -61,7 +61,7 @@ class ClaimReader(DataSourceReader):  # type: ignore[misc]
         self._dsn = dsn
 
     def partitions(self) -> Sequence[ClaimedPartition]:
-        """One for each Kafka partition with a claimed record."""
+        """One Spark partition for each Kafka partition with a claimed record."""
         failpoint("claims.connect")
         with transaction(self._dsn, self._ticket.application_name) as session, session.cursor() as cursor:
             failpoint("claims.partitions")
@@ -88,9 +88,9 @@ class ClaimReader(DataSourceReader):  # type: ignore[misc]
 
 
 def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFrame:
-    """A DataFrame of the records that the epoch of an attempt claimed, in the columns of `read_ranges`.
+    """A DataFrame of the records that the attempt's epoch claimed, in the columns of `read_ranges`.
 
-    ``timestamp_type`` is NULL and a NUL in a header's name is shown as a symbol: the quarantine keeps neither.
+    The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
     """
     source = _source(ticket, dsn)
     spark.dataSource.register(source)
@@ -98,7 +98,7 @@ def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFra
 
 
 def _source(ticket: StagingTicket, dsn: str) -> type[DataSource]:
-    # A local class is pickled by value, with the DSN in its closure: no option, no plan and no log shows it.
+    # A local class is pickled by value with the DSN in its closure, so that no option, plan or log shows the DSN.
     class ClaimSource(DataSource):  # type: ignore[misc]
         @classmethod
         def name(cls) -> str:

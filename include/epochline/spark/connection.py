@@ -1,4 +1,4 @@
-"""Sessions of a job on PostgreSQL: how they are opened, and which errors mean that one is gone."""
+"""Opens a job's sessions on PostgreSQL, and lists the errors that mean a lost session."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from epochline.errors import LedgerUnavailableError
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.session_settings import set_local
 
-# A writer whose network is gone must not hold its transaction, and a fence must not wait for it, for hours.
+# Without these a writer that lost its network could hold its transaction, and make a fence wait, for hours.
 _KEEPALIVES: dict[str, Any] = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _CONNECT_TIMEOUT_S = 30
 _IDLE_IN_TRANSACTION = "30min"
-"""Longer than Kafka may take for the next batch of rows; shorter than a worker that hangs may hold a lock."""
+"""Longer than Kafka may take for the next batch; short enough to release the locks of a hanging worker."""
 
 _SETTINGS = set_local(
     {
@@ -36,11 +36,11 @@ LOST = (
     errors.UndefinedTable,
     errors.InvalidSchemaName,
 )
-"""Errors after which a writer asks whether its attempt was fenced: the session ended, or its table is gone."""
+"""Errors that may mean a fenced attempt, because the session ended or its table is gone. The writer checks then."""
 
 
 def connect(dsn: str, application_name: str) -> connection:
-    """Open a session at READ COMMITTED, and its transaction with our settings in force; it serves that one alone.
+    """Open a session for one transaction, at READ COMMITTED and with our settings.
 
     Raises:
         LedgerUnavailableError: PostgreSQL refuses or does not answer.
@@ -55,7 +55,7 @@ def connect(dsn: str, application_name: str) -> connection:
             **_KEEPALIVES,
         )
     except psycopg2.OperationalError as error:
-        # libpq's message names host, port, user and database, and never the password.
+        # libpq's message names host, port, user and database, but never the password.
         raise LedgerUnavailableError(f"PostgreSQL cannot be reached: {' '.join(str(error).split())}") from None
     session.set_session(isolation_level=ISOLATION_LEVEL_READ_COMMITTED, autocommit=False)
     with session.cursor() as cursor:
@@ -66,7 +66,7 @@ def connect(dsn: str, application_name: str) -> connection:
 
 @contextmanager
 def transaction(dsn: str, application_name: str) -> Iterator[connection]:
-    """A session of its own for one transaction, committed at the end of the block and rolled back by an error."""
+    """Open a session for one transaction; commit it at the end of the block, roll it back on an error."""
     session = connect(dsn, application_name)
     try:
         yield session

@@ -1,6 +1,6 @@
 """Connection details of a job: a JSON file that only its owner can read, named by an environment variable.
 
-Never arguments, Spark settings or options: those show in ``ps``, the UI and the event log (trap 17).
+Arguments, Spark settings and options would show them in ``ps``, the UI and the event log (K21).
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCredentials:
-    """How a job reaches PostgreSQL and Kafka. Its text form shows no value."""
+    """Connection details of PostgreSQL, Kafka and schema registries. ``repr`` hides the values."""
 
     dsn: str = field(repr=False)
     kafka: Mapping[str, str] = field(repr=False)
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Of schemas, by connection id: ``url``, perhaps ``login`` and ``password``."""
+    """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
 
 
 def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
     """Read the credentials file that the environment names.
 
-    The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``; ``kafka`` holds
-    what a connection's extra may hold, see `epochline.config.kafka`. A pipeline with Avro needs
-    ``"registries": {"connection id": {"url": "http://…", "login": "…", "password": "…"}}`` too. With
-    ``"delete_after_reading": true`` the file is deleted: it was written for this one job.
+    The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``. ``kafka`` takes
+    the properties of a connection's extra (`epochline.config.kafka`). A pipeline with Avro also needs
+    ``"registries": {"connection id": {"url": "http://…", "login": "…", "password": "…"}}``. With
+    ``"delete_after_reading": true``, for a file written for a single job, the file is deleted.
 
     Raises:
-        ConfigurationError: no file is named, others can read it, or it does not hold what is needed. The message
-            shows nothing that the file holds.
+        ConfigurationError: no file is named, other users can read it, or it is incomplete. The message shows no
+            content of the file.
     """
     name = environment.get(CREDENTIALS_VARIABLE)
     if not name:
         raise ConfigurationError(
-            f"{CREDENTIALS_VARIABLE} is not set: it names the JSON file with the connection details, mode 0600"
+            f"{CREDENTIALS_VARIABLE} is not set; it must name the JSON file with the connection details, mode 0600"
         )
     text = _read_private(Path(name))
     try:
         content = json.loads(text)
     except ValueError:
-        # The decoder's message would show a piece of the file.
+        # The decoder's message would show part of the file.
         raise ConfigurationError(f"{name}: is not JSON") from None
     credentials = _checked(name, content)
     if content.get("delete_after_reading") is True:
@@ -68,7 +68,7 @@ def _read_private(path: Path) -> str:
             status = os.fstat(file.fileno())
             if stat.S_IMODE(status.st_mode) & 0o077:
                 raise ConfigurationError(
-                    f"{path}: others than its owner may read it (mode {stat.S_IMODE(status.st_mode):04o}); chmod 600"
+                    f"{path}: other users may read it (mode {stat.S_IMODE(status.st_mode):04o}); run chmod 600"
                 )
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
@@ -98,7 +98,7 @@ def _registries(name: str, section: Any) -> dict[str, dict[str, str]]:
         texts = isinstance(settings, dict) and all(isinstance(value, str) for value in settings.values())
         if not texts or not settings.get("url") or not set(settings) <= {"url", "login", "password"}:
             raise ConfigurationError(
-                f'{name}: "registries" needs, by connection id, a "url" and perhaps "login" and "password"'
+                f'{name}: "registries" needs a "url", and optionally "login" and "password", by connection id'
             )
     return known
 

@@ -1,4 +1,4 @@
-"""The part of one Spark partition in the sinks beside the database."""
+"""Writes one Spark partition's part to the external sinks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from epochline.sinks import external_sink
 
 
 class ExternalParts:
-    """Writers of those sinks beside the database that a write fills; closed with the block, finished or not.
+    """Writers of the external sinks that a write fills; a context manager that closes them.
 
     Args:
-        declared: every such sink of the declaration.
-        tables: what the write fills.
-        attempt: whose rows.
+        declared: every external sink of the declaration.
+        tables: the destinations that the write fills.
+        attempt: the attempt of the rows.
         part: number of the Spark partition.
     """
 
@@ -47,14 +47,14 @@ class ExternalParts:
             writer.close()
 
     def open(self) -> None:
-        """Begin the part in each sink; an own sink's class must be importable by now."""
+        """Begin the part in each sink; the class of a custom sink must be importable."""
         for declared in self._declared:
             self._writers[declared.name] = external_sink(declared).write(self._attempt, self._part)
 
     def writing(self, sink: str) -> Callable[[pa.RecordBatch], None]:
-        """Where a sink's rows go."""
+        """The function that writes a sink's rows."""
         return self._writers[sink].write
 
     def finish(self) -> Mapping[str, dict[str, Any]]:
-        """End the part in each sink; by sink, what its seal must know."""
+        """End the part in each sink; return by sink the message for its seal."""
         return {sink: {EXTERNAL: dict(writer.finish())} for sink, writer in self._writers.items()}

@@ -1,4 +1,4 @@
-"""What a failed Spark job means: the error of ours that a task raised, found in what Spark says about it."""
+"""Finds the Epochline error behind a failed Spark job in Spark's message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochline.errors import (
 _OURS = re.compile(
     r"^(?:\s|\S+Exception: )*(?P<module>epochline(?:\.\w+)+)\.(?P<name>\w+): (?P<message>.*)$", re.MULTILINE
 )
-"""The last line of a Python traceback, as it stands in the message of a JVM exception."""
+"""Last line of a Python traceback in the message of a JVM exception."""
 
 _FRAME = re.compile(r"\s+at [\w.$<>/]+\(|\s*\.\.\. \d+ more|\s+File \"|Traceback \(most recent|Driver stacktrace|    ")
 _LONGEST = 2000
@@ -32,10 +32,10 @@ _UNREACHABLE = re.compile(
 
 
 def epochline_error_from(error: BaseException) -> EpochlineError | None:
-    """The error that stands behind an exception, or None where it is none of ours.
+    """Find the Epochline error behind an exception; None if there is none.
 
-    Spark gives the driver a Python worker's exception as text: class and message are read from it. Kafka's own
-    word that a range is not there any more (``failOnDataLoss``) is ours too.
+    Spark passes a Python worker's exception to the driver as text, from which class and message are read. Errors of
+    Kafka's client, such as a missing range (``failOnDataLoss``), become Epochline errors too.
     """
     if isinstance(error, EpochlineError):
         return error
@@ -59,7 +59,7 @@ def _of_kafka(text: str) -> SourceError | None:
     lost = _LOST.search(text)
     if lost is not None:
         return DataLossError(
-            f"Kafka did not give every record of the planned range: {' '.join(lost[0].split())}."
+            f"Kafka did not return every record of the planned range: {' '.join(lost[0].split())}."
             " The attempt failed; nothing it wrote counts"
         )
     refused = _REFUSED.search(text)
@@ -70,6 +70,6 @@ def _of_kafka(text: str) -> SourceError | None:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one line for a log or the ledger: what was said, without the frames of two languages' stacks."""
-    said = [line for line in str(error).splitlines() if not _FRAME.match(line)]
-    return " ".join(" ".join(said).split())[:_LONGEST]
+    """An error's message as one line for a log or the ledger, without the stack frames of Python and the JVM."""
+    lines = [line for line in str(error).splitlines() if not _FRAME.match(line)]
+    return " ".join(" ".join(lines).split())[:_LONGEST]

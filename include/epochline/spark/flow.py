@@ -1,4 +1,4 @@
-"""What happens to the batches of one Spark partition on their way into staging: one class per kind of write."""
+"""Interface of the flows that turn a Spark partition's batches into staged rows."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from epochline.protocol.staging import StagedTable
 
 
 class Flow(Protocol):
-    """Rows of one Spark partition, sorted by sink. Made on the executor, used by one task."""
+    """Sorts the rows of one Spark partition by sink. Made on the executor, used by one task."""
 
     def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
-        """Rows to stage now, by sink, with exactly the staging columns."""
+        """Return rows to stage now, by sink, with exactly the staging columns."""
         ...
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:
-        """Rows that were held back until the end of the partition."""
+        """Return rows that were held back until the end of the partition."""
         ...
 
     def message(self, sink: str) -> Mapping[str, Any]:
-        """What the part of a sink carries beside its number of rows."""
+        """Return the message of a sink's part, in addition to its number of rows."""
         ...
 
 
 class FlowFactory(Protocol):
-    """Picklable: travels to the executors inside the writer."""
+    """Makes flows. It is picklable, because the writer carries it to the executors."""
 
     @property
     def tables(self) -> tuple[StagedTable, ...]:
@@ -35,5 +35,5 @@ class FlowFactory(Protocol):
         ...
 
     def make(self) -> Flow:
-        """A flow for one Spark partition."""
+        """Make a flow for one Spark partition."""
         ...

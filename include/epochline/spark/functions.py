@@ -1,4 +1,4 @@
-"""A pipeline's own functions on their way to the executors, where only epochline need be installed."""
+"""Ships a pipeline's own functions to the executors, where only epochline needs to be installed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from epochline.declare.specs import CustomSinkSpec, OutboxSpec, PipelineSpec
 class ShippedFunctions:
     """The functions that a declaration names, pickled by value on the driver.
 
-    Kept as bytes: whatever pickles the writer again on its way cannot change how the functions were pickled.
+    They are kept as bytes, so that pickling the writer does not pickle the functions again in another way.
     """
 
     pickled: bytes
 
     def install(self) -> None:
-        """Put the functions where `load_function` finds them; the driver's version replaces any other."""
+        """Make the functions available to `load_function`; the driver's version replaces any other."""
         functions: dict[str, Any] = cloudpickle.loads(self.pickled)
         modules: dict[str, ModuleType] = {}
         for reference, function in functions.items():
@@ -35,7 +35,7 @@ class ShippedFunctions:
 
 
 def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
-    """Load the functions that run on executors and pickle them, those of installed packages by reference.
+    """Load and pickle the functions that run on executors; functions of installed packages are not shipped.
 
     Raises:
         DeclarationError: a function cannot be imported on the driver.
@@ -57,14 +57,14 @@ def ship_functions(pipeline: PipelineSpec) -> ShippedFunctions:
 
 
 def pickle_by_value(module: str) -> None:
-    """Have everything of a module's package pickled by value from now on, unless it is an installed one."""
+    """Pickle everything of a module's package by value from now on, unless the package is installed."""
     package = sys.modules[module.partition(".")[0]]
     if not _is_installed(module):
         cloudpickle.register_pickle_by_value(package)
 
 
 def _is_installed(module: str) -> bool:
-    """Whether a module belongs to epochline or to what pip put beside it, which executors have too."""
+    """Whether a module belongs to epochline or to an installed package, which executors have too."""
     if module.partition(".")[0] == "epochline":
         return True
     file = getattr(sys.modules[module], "__file__", None)

@@ -1,8 +1,8 @@
-"""What the frames of several outputs have in common is computed once, so that they agree.
+"""Finds the common parts of several frames, so that they are computed once and all outputs agree.
 
-Spark computes a frame anew for each write. Where a transform is not deterministic (``rand()``, a tie that
-``dropDuplicates`` or ``row_number`` breaks by whichever row came first), target and state would be made of different
-rows, with every count in balance.
+Spark computes a frame again for each write. If a transform is not deterministic (``rand()``, a tie that
+``dropDuplicates`` or ``row_number`` breaks by the order of rows), target and state would be made of different rows, and
+no count would show it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 Plan = Any
-"""A logical plan of Spark's, in its JVM."""
+"""A logical plan in Spark's JVM."""
 
 
 def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[DataFrame]) -> list[DataFrame]:
-    """The largest parts of some frames' plans that occur more than once. Persist them, and each is computed once.
+    """Find the largest plans that occur more than once in some frames, as frames to persist.
 
-    Spark itself puts what is persisted in the place of any equal part of a plan that it runs later.
+    Spark replaces any part of a later plan that equals a persisted plan.
 
     Args:
         spark: the session of all frames.
-        frames: what is about to be written.
-        given: what the frames were made from, and is persisted already or only reads what is.
+        frames: the frames to write.
+        given: the inputs of these frames, which are persisted or read only persisted frames.
     """
     known = {_Form(part) for frame in given for part in _parts(_plan(frame))}
     plans = [_plan(frame) for frame in frames]
@@ -38,7 +38,7 @@ def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[
 
 
 class _Form:
-    """A plan without what tells two equal ones apart: the numbers of its columns."""
+    """A plan to compare with others: without the numbers of columns, which differ between equal plans."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan.canonicalized()

@@ -1,4 +1,4 @@
-"""The Spark job of one attempt: read the planned ranges, stage every sink, write the end mark."""
+"""The Spark job of one attempt: reads the planned ranges, stages every sink, writes the end mark."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from epochline.spark.staging import WriteOrder, stage
 
 log = logging.getLogger(__name__)
 
-# What a declaration may set otherwise in its spark_conf.
+# A declaration's spark_conf may change these.
 _DEFAULTS = {
-    # A batch is what one worker holds in memory: few records, and few bytes where records are large.
+    # A worker holds one batch in memory, so a batch is limited in records and in bytes.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
@@ -40,9 +40,9 @@ _SHUFFLE = "spark.sql.shuffle.partitions"
 _SETTINGS = {
     # Timestamps travel as UTC, whatever the machine's zone.
     "spark.sql.session.timeZone": "UTC",
-    # How a plan is shown, in the UI, the event log and by explain: without what opens Kafka (trap 17).
+    # Plans in the UI, the event log and explain must not show Kafka's credentials (K21).
     "spark.sql.redaction.options.regex": HIDDEN_OPTIONS,
-    # Columns are PostgreSQL's, where "a" and "A" are two.
+    # As in PostgreSQL, "a" and "A" are two columns.
     "spark.sql.caseSensitive": "true",
 }
 
@@ -50,14 +50,14 @@ _DRIVER = "epochline:job"
 
 
 def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credentials: JobCredentials) -> None:
-    """Stage one attempt. Returns only when its end mark is written; a failure is kept with the attempt.
+    """Stage one attempt. Returns once its end mark is written; a failure is recorded with the attempt.
 
-    Running it twice for one attempt is refused or ends in an attempt that the seal refuses; nothing it writes can
-    become visible before the seal.
+    A second run for the same attempt is refused, or the seal refuses the attempt. Nothing becomes visible before the
+    epoch's commit.
 
     Raises:
-        EpochFencedError: the attempt is not the live one.
-        EpochlineError: something else of ours went wrong; the class says whether a retry helps.
+        EpochFencedError: the attempt is not live.
+        EpochlineError: any other failure that Epochline recognises; the class says whether a retry helps.
     """
     plan = read_plan(credentials.dsn, pipeline, epoch_id, attempt)
     log.info("job.started pipeline=%s epoch=%d attempt=%d", pipeline, epoch_id, attempt)
@@ -78,7 +78,7 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
     if spark.sparkContext.getConf().get(_SHUFFLE) is None:
-        # Each part is a transaction; Spark's own 200 are for data that an epoch seldom has.
+        # Each part is a transaction, and Spark's default of 200 is too many for most epochs.
         cores = spark.sparkContext.defaultParallelism
         chosen[_SHUFFLE] = plan.pipeline.spark_conf.get(_SHUFFLE, str(2 * cores))
     for name, value in {**chosen, **_SETTINGS}.items():
@@ -104,7 +104,7 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
 
 
 def _end(ticket: StagingTicket, dsn: str, made: Made) -> None:
-    """Write the end mark: the last thing a job does, and the only sign that it did everything."""
+    """Write the end mark, the last step of a job and the only proof that it completed."""
     with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
         ended = end_job(cursor, ticket.attempt_id, made.watermark, made.too_late)
         failpoint("end.commit")
@@ -114,7 +114,7 @@ def _end(ticket: StagingTicket, dsn: str, made: Made) -> None:
 
 
 def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> EpochlineError | None:
-    """Our own error behind a failure. The driver's lost session may mean, as a writer's does, that it was fenced."""
+    """Find the Epochline error behind a failure. A lost session may mean that the attempt was fenced."""
     ours = epochline_error_from(error)
     if isinstance(ours, EpochFencedError):
         return ours
@@ -128,6 +128,6 @@ def _what_happened(ticket: StagingTicket, dsn: str, error: Exception) -> Epochli
 
 
 def _keep_error(ticket: StagingTicket, dsn: str, error: Exception) -> None:
-    # Best effort: the error is raised in any case.
+    # Best effort, because the caller raises the error in any case.
     with suppress(psycopg2.Error, EpochlineError), transaction(dsn, _DRIVER) as session, session.cursor() as cursor:
         record_error(cursor, ticket.attempt_id, f"{type(error).__name__}: {one_line(error)}"[:4000])

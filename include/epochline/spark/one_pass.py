@@ -1,4 +1,4 @@
-"""Without a transform: parse, cast, encode and copy in one pass inside the writer's Python worker."""
+"""The flow of a pipeline without a transform: parse and cast in one pass inside the writer's Python worker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from epochline.protocol.staging import StagedTable
 from epochline.spark.functions import ShippedFunctions
 
 MAX_KEYS = 100_000
-"""Keys that one part sums before it writes them: bounds memory, and a repeat flushes at the same rows."""
+"""Keys that a part sums before it writes them. It bounds memory; a repeated part flushes at the same rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnePassFactory:
-    """Makes the flow of records into every sink and the quarantine."""
+    """Makes `OnePassFlow` on executors."""
 
     pipeline: PipelineSpec
     tables: tuple[StagedTable, ...]
@@ -34,14 +34,14 @@ class OnePassFactory:
     refused: Refused = field(default_factory=dict)
 
     def make(self) -> OnePassFlow:
-        """A flow for one Spark partition."""
+        """Make a flow for one Spark partition."""
         self.functions.install()
         self.registries.install()
         return OnePassFlow(self.pipeline, self.tables, self.refused)
 
 
 class OnePassFlow:
-    """Records of one Spark partition on their way into every sink and the quarantine."""
+    """Turns the records of one Spark partition into rows of every sink and the quarantine."""
 
     def __init__(
         self, pipeline: PipelineSpec, tables: tuple[StagedTable, ...], refused: Refused = NONE_REFUSED
@@ -62,21 +62,21 @@ class OnePassFlow:
         return staged
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:
-        """The sums that are left."""
+        """Return the remaining sums."""
         return flushed(self._sums)
 
     def message(self, sink: str) -> Mapping[str, Any]:
-        """The quarantine's part carries what was received per Kafka partition."""
+        """Return the counts per Kafka partition for the quarantine's part, nothing for the others."""
         return message_of(self._counts) if sink == QUARANTINE else {}
 
 
 def partial_sums(pipeline: PipelineSpec, tables: tuple[StagedTable, ...]) -> dict[str, PartialSums]:
-    """For each sink of mode ``add`` among the tables, what sums its rows."""
+    """Make the sums for each sink of mode ``add`` among the tables."""
     added = {sink.table: sink for sink in pipeline.sinks if isinstance(sink, TableSpec) and sink.mode == "add"}
     return {table.sink: PartialSums(table, added[table.sink], MAX_KEYS) for table in tables if table.sink in added}
 
 
 def flushed(sums: Mapping[str, PartialSums]) -> dict[str, pa.RecordBatch]:
-    """The rows that are still held back, by sink."""
+    """Flush the sums and return their rows, by sink."""
     left = {sink: one.flush() for sink, one in sums.items()}
     return {sink: rows for sink, rows in left.items() if rows is not None}

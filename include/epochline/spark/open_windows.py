@@ -1,4 +1,4 @@
-"""The open windows that an epoch may change, as a DataFrame: at the cost of those, however many are open (C8)."""
+"""Reads the open windows that an epoch may change, as a DataFrame. The cost depends on these windows alone (C8)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 from psycopg2 import sql
-from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - it is a class
 from psycopg2.extras import execute_values
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.declare.columns import END, START, parse_type
@@ -27,14 +27,14 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowReader:
-    """Looks up open windows; runs on executors, once or again."""
+    """Looks up open windows; runs on executors and may be repeated."""
 
     rows: StateReader
     key: tuple[str, ...]
     lateness: timedelta
 
     def touched(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The windows that overlap a span of time of a key.
+        """Yield the windows of each key that overlap its time span.
 
         Args:
             batches: key, ``_from``, ``_to``; each key once.
@@ -49,7 +49,7 @@ class WindowReader:
                     yield self._look_up(cursor, batch)
 
     def closing(self, before: datetime | None, after: datetime) -> Iterator[pa.RecordBatch]:
-        """The windows that end between two watermarks, and those whose lateness is over by the second."""
+        """Yield the windows that end between two watermarks, and the windows whose lateness ends by the second."""
         statement = sql.SQL(
             "SELECT {} FROM {} t WHERE t.{end} <= {after}"
             " AND (t.{end} > coalesce({before}::timestamptz, '-infinity') OR t.{end} <= {after} - {lateness})"
@@ -58,9 +58,9 @@ class WindowReader:
             end=sql.Identifier(END), after=sql.Literal(after), before=sql.Literal(before),
             lateness=sql.Literal(self.lateness),
         )  # fmt: skip
-        who = self.rows.ticket.application_name
-        # Streamed: after a long pause, everything that was open may end at once.
-        with transaction(self.rows.dsn, who) as session, session.cursor("closing") as cursor:
+        name = self.rows.ticket.application_name
+        # A server-side cursor, because after a long pause all open windows may end at once.
+        with transaction(self.rows.dsn, name) as session, session.cursor("closing") as cursor:
             failpoint("windows.closing")
             cursor.execute(statement)
             while rows := cursor.fetchmany(_AT_ONCE):
@@ -84,13 +84,13 @@ class WindowReader:
 
 
 def read_windows(placed: DataFrame, reader: WindowReader, before: datetime | None, after: datetime | None) -> DataFrame:
-    """The open windows that records may be merged with, and those that the epoch closes or forgets, each once.
+    """Read the open windows that records may join and those that the epoch closes or drops, each once.
 
     Args:
-        placed: key, and the start and end of a window of each record.
-        reader: of the open windows.
-        before: the watermark of the epoch before.
-        after: the watermark that the epoch leaves.
+        placed: key, start and end of a window of each record.
+        reader: reads the open windows.
+        before: watermark of the previous epoch.
+        after: watermark of this epoch.
     """
     schema = from_arrow_schema(reader.rows.schema)
     key: list[Column] = [F.col(quoted(name)) for name in reader.key]

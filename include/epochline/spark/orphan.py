@@ -1,7 +1,7 @@
-"""End the driver when the JVM that started it is gone.
+"""Ends the driver when the JVM that started it is gone.
 
-Airflow ends a task by killing spark-submit's JVM. The Python driver is a child of it and would go on as an orphan: it
-would hold memory and connections, and its database sessions would look like an attempt at work (trap 1).
+Airflow ends a task by killing spark-submit's JVM. The Python driver is its child and would keep running as an orphan:
+it would hold memory and connections, and its database sessions would look like a running attempt.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import threading
 import time
 
 ORPHANED = 143
-"""Exit code of a driver that ended itself: as after SIGTERM."""
+"""Exit code of a driver that ended itself, the same as after SIGTERM."""
 
 
 def end_with_parent(interval_s: float = 0.5) -> threading.Thread:
-    """Watch the parent process; once it is gone, end this process at once, without any clean-up.
+    """Watch the parent process and, once it is gone, end this process at once without any clean-up.
 
-    Nothing needs one: PostgreSQL rolls back what was not committed, and nothing counts without an end mark.
+    No clean-up is needed: PostgreSQL rolls back open transactions, and nothing counts without an end mark.
     """
     parent = os.getppid()
 

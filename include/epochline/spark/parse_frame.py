@@ -1,13 +1,12 @@
-"""With a transform: records are parsed once into a persisted frame, which also holds what was refused and counted.
+"""Parses records once into a persisted frame, for a transform or windows.
 
-The frame has three kinds of rows. *Parsed* rows carry the record's columns and its lineage; *refused* rows a record
-for the quarantine, with its bytes; one *counts* row per parse task what the task received per Kafka partition.
+The frame has three kinds of rows. *Parsed* rows hold a record's columns and its lineage. *Refused* rows hold a record
+for the quarantine, with its bytes. One *counts* row per parse task holds its counts per Kafka partition.
 
-A parse task may run again: a block of the frame was lost, or Spark speculates. So every task, at its end and before
-Spark stores its block, inserts its counts and source digest as a part named ``PARSE``; the key
-(attempt, parse id, Spark partition) lets the first in. A later one must have counted and digested the same, otherwise
-it fails and its block is not used. No accumulators (trap 23): the first write takes the counts from the rows that
-it goes through itself.
+A parse task may run again, because a block of the frame was lost or because Spark speculates. Therefore every task
+inserts its counts and source digest as a part named ``PARSE`` before Spark stores its block. The key (attempt, parse
+id, Spark partition) admits the first task. A later task fails if its counts or digest differ, and its block is not
+used. Accumulators would count repeated tasks twice, so the first write reads the counts from the frame itself.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.cast.types import record_schema
@@ -48,7 +47,7 @@ _WIDEST_DECIMAL = 38
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParseTask:
-    """Parses the records of one Spark partition; runs on executors, once or again."""
+    """Parses the records of one Spark partition; runs on executors and may be repeated."""
 
     pipeline: PipelineSpec
     ticket: StagingTicket
@@ -58,12 +57,12 @@ class ParseTask:
     parse_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the rows of the frame for one Spark partition, and leave what was counted in the ledger.
+        """Yield the rows of the frame for one Spark partition, and record the counts in the ledger.
 
         Raises:
-            NonDeterministicPartError: the same task ran before and received other records.
+            NonDeterministicPartError: an earlier run of the same task received other records.
             EpochFencedError: the attempt was fenced or sealed, or its job has ended.
-            InputCutError: the executor broke off before the last record; nothing was left in the ledger.
+            InputCutError: the input broke off before the last record; nothing was recorded in the ledger.
         """
         self.functions.install()
         self.registries.install()
@@ -95,13 +94,14 @@ def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
     """The Arrow schema of the frame.
 
     Raises:
-        DeclarationError: the record has a type that Spark does not know.
+        DeclarationError: the record has a type that Spark does not support.
     """
     for name, text in pipeline.parsed_columns.items():
         precision = parse_type(text).precision
         if precision is not None and precision > _WIDEST_DECIMAL:
             raise DeclarationError(
-                f"{pipeline.name}: record.{name} is {text}; with a transform, {_WIDEST_DECIMAL} digits are the most"
+                f"{pipeline.name}: record.{name} is {text}; with a transform at most {_WIDEST_DECIMAL} digits are"
+                " supported"
             )
     record = record_schema({**pipeline.parsed_columns, **STAGED_LINEAGE, TOMBSTONE: "boolean"})
     refused = pa.struct(list(record_schema(QUARANTINE_COLUMNS)))
@@ -109,7 +109,7 @@ def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
 
 
 def parse(records: DataFrame, task: ParseTask) -> DataFrame:
-    """The frame with everything that the records became; the caller persists it."""
+    """Parse records into the frame; the caller persists it."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task.run(batches)
@@ -118,35 +118,35 @@ def parse(records: DataFrame, task: ParseTask) -> DataFrame:
 
 
 def parsed_rows(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:
-    """What the transform gets: the record's columns, its lineage and whether it is a tombstone."""
+    """The transform's input: the record's columns, its lineage, and whether it is a tombstone."""
     names = [*pipeline.parsed_columns, *STAGED_LINEAGE, TOMBSTONE]
     return frame.where(F.col(KIND) == IS_PARSED).select(*(F.col(quoted(name)) for name in names))
 
 
 def refused_and_counted(frame: DataFrame) -> DataFrame:
-    """What the first write goes through."""
+    """The rows of the first write: refused records and counts."""
     return frame.where(F.col(KIND) != IS_PARSED).select(KIND, REFUSED, COUNTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineFactory:
-    """Makes the flow of refused records into the quarantine, which carries the source counts."""
+    """Makes the flow of refused records into the quarantine, whose parts carry the source counts."""
 
     tables: tuple[StagedTable, ...]
 
-    def make(self) -> FirstWriteFlow:
-        """A flow for one Spark partition."""
-        return FirstWriteFlow()
+    def make(self) -> QuarantineFlow:
+        """Make a flow for one Spark partition."""
+        return QuarantineFlow()
 
 
-class FirstWriteFlow:
-    """Refused records of one Spark partition, and the counts that its parse task left among the rows."""
+class QuarantineFlow:
+    """Takes the refused records of one Spark partition, and the counts of its parse task."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int], PartitionCounts] = {}
 
     def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
-        """Sort one batch."""
+        """Add up the counts of one batch and return its refused records."""
         kinds = batch.column(KIND)
         for message in batch.filter(pc.equal(kinds, IS_COUNTS)).column(COUNTS).to_pylist():
             self._counts = add_up((self._counts, counts_of(json.loads(message))))
@@ -156,16 +156,16 @@ class FirstWriteFlow:
         return {QUARANTINE: pa.RecordBatch.from_arrays(columns, schema=schema)}
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:
-        """Nothing is held back."""
+        """Return nothing: no row is held back."""
         return {}
 
     def message(self, sink: str) -> Mapping[str, Any]:
-        """What was received per Kafka partition."""
+        """Return the counts per Kafka partition."""
         return message_of(self._counts)
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark SQL takes it, whatever it holds."""
+    """Quote any column name for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 

@@ -1,4 +1,4 @@
-"""A Spark session in this process, for the command line: Spark's own noise goes to a log file."""
+"""Runs a Spark session in this process for the command line, with Spark's output in a log file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def session(
     """Start Spark, and stop it at the end of the block.
 
     Args:
-        name: shown by Spark.
+        name: name of the application in Spark.
         master: ``local[2]``, ``spark://host:7077``, …
-        home: what ``SPARK_HOME`` is set to, since another Spark's jars would not fit.
-        jars: of the Kafka source.
-        log: appended to by the JVM and the workers, from their first line on.
+        home: value for ``SPARK_HOME``, because the jars of another installation would not fit.
+        jars: jars of the Kafka source.
+        log: file to which the JVM and the workers append all output.
         conf: further settings.
     """
-    # What pyspark thinks of the pandas beside it is no news for who runs an epoch.
+    # pyspark's warnings about the installed pandas do not concern users who run an epoch.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
     settings = SparkConf().setAppName(name).setMaster(master).set("spark.ui.enabled", "false")
     settings.set("spark.jars", ",".join(str(jar) for jar in jars))
@@ -52,5 +52,5 @@ def session(
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends when this pipe does
         gateway.proc.wait(timeout=30)
-        # The next session of this process starts a JVM of its own.
+        # The next session of this process starts a new JVM.
         SparkContext._gateway = SparkContext._jvm = None

@@ -1,4 +1,4 @@
-"""What a transform gave, table by table, on its way into staging. Its rows belong to no record any more."""
+"""Prepares the DataFrames of a transform, or of windows, for staging."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from epochline.spark.one_pass import flushed, partial_sums
 from epochline.spark.parse_frame import quoted
 
 DIGEST = "_epochline_digest"
-"""A hash of each row as the transform gave it; a part carries their sum, so that two tries can be told apart."""
+"""Column with a hash of each row of the transform. A part carries their sum, which reveals different tries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkFlowFactory:
-    """Makes the flow of a transform's rows into one sink."""
+    """Makes `SinkFlow` on executors."""
 
     pipeline: PipelineSpec
     sink: SinkSpec
@@ -39,14 +39,14 @@ class SinkFlowFactory:
     registries: Registries = field(default=Registries(), repr=False)
 
     def make(self) -> SinkFlow:
-        """A flow for one Spark partition."""
+        """Make a flow for one Spark partition."""
         self.functions.install()
         self.registries.install()
         return SinkFlow(self.pipeline, self.sink, self.tables)
 
 
 class SinkFlow:
-    """Rows of one Spark partition on their way into one sink."""
+    """Turns a transform's rows of one Spark partition into rows of one sink."""
 
     def __init__(self, pipeline: PipelineSpec, sink: SinkSpec, tables: tuple[StagedTable, ...]) -> None:
         self._sink = sink
@@ -69,25 +69,25 @@ class SinkFlow:
         return {} if summed is None else {self._sink.table: summed}
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:
-        """The sums that are left."""
+        """Return the remaining sums."""
         return flushed(self._sums)
 
     def message(self, sink: str) -> Mapping[str, Any]:
-        """Rows and digest as the transform gave them: after a shuffle, sums may be flushed at other rows."""
+        """Return the number and digest of the transform's rows. Sums are no proof: a shuffle may reorder the rows."""
         return {"rows": self._rows, "digest": str(self._digest)}
 
 
 def by_table(where: str, names: Mapping[str, str], made: Any, states: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    """The DataFrame of every sink and every state table, from what a transform returned.
+    """Find the DataFrame of every sink and every state table in a transform's result.
 
     Args:
-        where: names pipeline and transform, for the message.
-        names: what a sink's rows are staged as, by the name under which the transform gives them.
-        made: what it returned; a state table that is not in it keeps what it has.
-        states: what it was given of each state table.
+        where: pipeline and transform, for the message.
+        names: staging name of each sink, by its name in the transform's result.
+        made: the transform's result; a state table that it lacks stays unchanged.
+        states: the state that the transform received, by state table.
 
     Raises:
-        DeclarationError: a sink got none, or a table is not declared.
+        DeclarationError: a sink's DataFrame is missing, or a table is not declared.
     """
     tables = list(names)
     if isinstance(made, DataFrame):
@@ -100,20 +100,20 @@ def by_table(where: str, names: Mapping[str, str], made: Any, states: Mapping[st
     strangers = [str(table) for table in made if table not in (*tables, *states)]
     wrong = [table for table in (*tables, *states) if table in made and not isinstance(made[table], DataFrame)]
     if missing or strangers or wrong:
-        said = [f"no DataFrame for {table}" for table in missing]
-        said += [f"{table}, which is no declared sink" for table in strangers]
-        said += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
-        raise DeclarationError(f"{where} returned {'; '.join(said)}. Every sink needs its own, an empty one included")
+        found = [f"no DataFrame for {table}" for table in missing]
+        found += [f"{table}, which is not a declared sink" for table in strangers]
+        found += [f"{type(made[table]).__name__} for {table}, where a DataFrame is needed" for table in wrong]
+        raise DeclarationError(f"{where} returned {'; '.join(found)}. Return a DataFrame for every sink, even if empty")
     unchanged = {table: state.where(F.lit(False)) for table, state in states.items()}
     frames = {names.get(table, table): made[table] for table in (*tables, *states) if table in made}
     return {**unchanged, **frames}
 
 
 def staged_frame(sink: SinkSpec, staged: StagedTable, frame: DataFrame) -> DataFrame:
-    """The staging columns of a sink and each row's digest, taken from a transform's DataFrame by name.
+    """Select the staging columns of a sink from a transform's DataFrame by name, and add each row's digest.
 
-    The columns of ``order_by`` stand for the ``_order_…`` columns, and ``_tombstone`` for ``_deleted``, where the
-    frame has no such columns itself: `cast_rows` makes one of the other.
+    If the frame lacks ``_order_…`` columns or ``_deleted``, the columns of ``order_by`` and ``_tombstone`` are taken
+    instead; `cast_rows` converts them.
 
     Raises:
         DeclarationError: the frame lacks a column.

@@ -1,4 +1,4 @@
-"""Reading the planned ranges with Spark's own Kafka source: exactly those offsets, of exactly those partitions."""
+"""Reads exactly the planned ranges with Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from epochline.config.kafka import java_settings
 from epochline.protocol.offsets import PlannedRange
 
 RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
-"""Columns of a record, as parsers and flows get them."""
+"""Columns of a record, as parsers and flows receive them."""
 
 _SCHEMA = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"
@@ -27,17 +27,17 @@ def read_ranges(
 ) -> DataFrame:
     """A DataFrame of the records in the ranges.
 
-    Only committed records are read (trap 13), a range that Kafka no longer holds whole is an error and not a short
-    answer, and a partition that appeared since the plan is not looked at (trap 14).
+    Only committed records are read (S13). A range that Kafka no longer holds completely raises an error. A partition
+    that appeared since the plan is not read.
 
     Args:
         spark: the session.
-        ranges: what the epoch reads.
-        kafka: properties of Kafka's Java consumer, the servers among them.
-        parallelism: Spark tasks that read; by default as many as there are cores or partitions, whichever is more.
+        ranges: the epoch's ranges.
+        kafka: properties of the connection, including the servers.
+        parallelism: number of reading Spark tasks; by default the number of cores or of partitions, the larger one.
 
     Raises:
-        ConfigurationError: the properties hold one that only the job may set.
+        ConfigurationError: a file with a certificate or key cannot be read.
     """
     if not ranges:
         return spark.createDataFrame([], _SCHEMA)

@@ -1,4 +1,4 @@
-"""Staging of a pipeline whose rows are made from all of an epoch's records: by its transform, or by its windows."""
+"""Stages the rows that a transform or windows make from all of an epoch's records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from epochline.config.registry import Registries
 from epochline.declare.aggregation import Windowed
@@ -45,11 +45,11 @@ _Keep = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What a job notes with its end mark.
+    """Results of a job that its end mark records.
 
     Args:
-        watermark: what it closed windows by; None where there are no windows, or no watermark yet.
-        too_late: how many records came too late for any window; None where there are no windows.
+        watermark: the epoch's watermark; None without windows, or before the first watermark.
+        too_late: number of records that were too late for any window; None without windows.
     """
 
     watermark: datetime | None = None
@@ -57,11 +57,11 @@ class Made:
 
 
 def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
-    """Parse the records once, make the rows of every table from them, and stage those.
+    """Parse the records once, make the rows of every table from them, and stage the rows.
 
     Raises:
-        DeclarationError: the transform gave something else than declared.
-        EpochlineError: as the writers and readers of the attempt do.
+        DeclarationError: the transform did not return the declared DataFrames.
+        EpochlineError: any error of the attempt's writers and readers.
     """
     pipeline, ticket = plan.pipeline, plan.ticket
     named = [pipeline.transform, *(state.keys for state in pipeline.state)]
@@ -116,7 +116,7 @@ def _by_windows(
     too_late = keep(out.too_late)
     rows_of = _declared_rows(plan.pipeline)
     frames = {rows_of[windows.into]: out.results, state.table: out.state}
-    # A sum of fractions depends on the order in which they are met.
+    # Computed once, because a sum of floats depends on the order of its terms.
     for common in in_common(frame.sparkSession, frames.values(), [rows, known]):
         keep(common)
     if windows.too_late is not None:
@@ -129,7 +129,7 @@ def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
 
 
 def _declared_rows(pipeline: Pipeline) -> dict[str, str]:
-    """By the name under which a transform gives a sink its rows, what they are staged as."""
+    """Staging name of each sink, by its name in a transform's result."""
     rows = {sink.table: sink.table for sink in pipeline.targets}
     rows |= {box.topic.name: box.table for box in pipeline.outboxes}
     return rows | {sink.name: sink.name for sink in pipeline.external}
@@ -141,7 +141,7 @@ def _moment(watermark: datetime | None) -> Column:
 
 @contextmanager
 def _kept() -> Iterator[_Keep]:
-    """Frames that are gone through more than once, until the end of the block."""
+    """Persist frames that are read more than once until the end of the block."""
     frames: list[DataFrame] = []
 
     def keep(frame: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
 """The Spark data source that stages rows: a writer per write, a transaction per Spark partition, a manifest at the end.
 
-Rows count by what the writers' messages and the ledger's parts say. Nothing relies on `abort`, nor on a driver that
-lives to call `commit` (trap 22): the seal refuses an attempt without manifests and end mark.
+The writers' messages and the ledger's parts decide which rows count. A driver may die before it calls `commit` or
+`abort`: the seal refuses an attempt without manifests and end mark (INV-9).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ SOURCE_NAME = "epochline_staging"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOrder:
-    """All that one write needs on driver and executors. The DSN shows in no text form of it (trap 17)."""
+    """All that one write needs on driver and executors. ``repr`` hides the DSN (K21)."""
 
     ticket: StagingTicket
     flow: FlowFactory
     dsn: str = field(repr=False)
     external: tuple[ExternalSpec, ...] = ()
-    """The sinks beside the database that the declaration names; the flow says which of them it fills."""
+    """The declared external sinks; the flow says which of them it fills."""
     sets_aside: bool = False
-    """Whether a record that staging does not take goes to the quarantine in the next attempt."""
+    """Whether a record that staging refuses goes to the quarantine in the next attempt."""
 
 
 @dataclass(frozen=True)
 class PartMessage(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells the driver: its parts, by sink, as they stand in the ledger."""
+    """A task's message to the driver: its parts in the ledger, by sink."""
 
     spark_partition: int
     parts: Mapping[str, Part]
@@ -60,7 +60,7 @@ class PartMessage(WriterCommitMessage):  # type: ignore[misc]
 class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
     """Writes one DataFrame into the staging tables of its order.
 
-    The write id is made with the writer: a plan that is executed again gets another one, which the seal refuses.
+    The constructor makes the write id: a plan that is executed again gets another id, which the seal refuses.
     """
 
     def __init__(self, order: WriteOrder) -> None:
@@ -68,13 +68,13 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._write_id = str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
-        """Stage one Spark partition in one transaction; a repeat answers as the first try did.
+        """Stage one Spark partition in one transaction; a repeat returns the first try's message.
 
         Raises:
             EpochFencedError: the attempt was fenced or sealed; nothing of the partition was kept.
-            InputCutError: the executor broke off before the last record; nothing of the partition was kept.
+            InputCutError: the input broke off before the last record; nothing of the partition was kept.
             NonDeterministicPartError: an earlier try of the partition committed other rows.
-            LedgerUnavailableError: PostgreSQL is gone; a repeat helps.
+            LedgerUnavailableError: PostgreSQL does not answer; a repeat helps.
         """
         task = TaskContext.get()
         spark_partition: int = task.partitionId() if task is not None else 0
@@ -108,11 +108,11 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         failpoint("manifest.committed")
 
     def abort(self, messages: Sequence[PartMessage | None]) -> None:
-        """Nothing: parts without a manifest count for nothing."""
+        """Do nothing: parts without a manifest do not count."""
 
 
 def stage(frame: DataFrame, order: WriteOrder) -> None:
-    """Write a DataFrame into staging as the order says, manifests included."""
+    """Write a DataFrame and its manifests into staging, as the order says."""
     source = _source(order)
     frame.sparkSession.dataSource.register(source)
     failpoint("job.stage")
@@ -120,7 +120,7 @@ def stage(frame: DataFrame, order: WriteOrder) -> None:
 
 
 def _source(order: WriteOrder) -> type[DataSource]:
-    # A local class is pickled by value, with the order in its closure: no option, no plan and no log shows it.
+    # A local class is pickled by value with the order in its closure, so that no option, plan or log shows the DSN.
     class StagingSource(DataSource):  # type: ignore[misc]
         @classmethod
         def name(cls) -> str:
@@ -139,7 +139,7 @@ def _stage(
     spark_partition: int,
     batches: Iterable[pa.RecordBatch],
 ) -> list[Part]:
-    """Copy every batch, table by table, and say what was copied."""
+    """Copy every batch, table by table, and return the parts."""
     flow = order.flow.make()
     external.open()
     copies = {
@@ -164,7 +164,7 @@ def _stage(
             copy(flow.process(batch))
     require_whole_input(order.ticket)
     copy(flow.finish())
-    # Beside the database rows must be safe before the part that counts them is.
+    # Rows of external sinks must be durable before the part that counts them.
     written: dict[str, Mapping[str, object]] = {sink: {EXTERNAL: most} for sink, most in largest.items()}
     written.update(external.finish())
     return [
@@ -174,7 +174,7 @@ def _stage(
 
 
 def _note_largest(most: dict[str, int], batch: pa.RecordBatch) -> None:
-    """The highest partition and the most bytes of key and value among a topic's records, for its seal."""
+    """Note the highest partition and the largest key plus value, in bytes, of a topic's records for its seal."""
     sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
     found = {"bytes": pc.max(pc.add(*sizes)).as_py(), "partition": pc.max(batch.column("partition")).as_py()}
     for name, value in found.items():
@@ -183,7 +183,7 @@ def _note_largest(most: dict[str, int], batch: pa.RecordBatch) -> None:
 
 
 def _placed(batch: pa.RecordBatch, spark_partition: int, before: int) -> pa.RecordBatch:
-    """The same rows with their `STAGED_PLACE`."""
+    """Add `STAGED_PLACE` to rows."""
     part = pa.repeat(pa.scalar(spark_partition, pa.int32()), batch.num_rows)
     number = pa.array(np.arange(before, before + batch.num_rows, dtype=np.int64))
     return batch.append_column("_part", part).append_column("_seq", number)

@@ -1,4 +1,4 @@
-"""The state that an epoch's records touch, as a DataFrame: asked for by key, at the cost of the keys met (C8)."""
+"""Reads the state of the keys in an epoch's records, as a DataFrame. The cost depends on these keys alone (C8)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 from psycopg2 import sql
-from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - it is a class
 from psycopg2.extras import execute_values
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.cast.types import record_schema
@@ -30,7 +30,7 @@ _NOTHING = sql.SQL("true")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReader:
-    """Looks up the rows of one state table for the keys of a Spark partition; runs on executors, once or again."""
+    """Looks up rows of one state table by the keys of a Spark partition; runs on executors and may be repeated."""
 
     ticket: StagingTicket
     table: str
@@ -40,12 +40,12 @@ class StateReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that the transform is given: all that are declared."""
+        """Schema of the declared columns, which the transform receives."""
         return record_schema(self.columns)
 
     @property
     def selected(self) -> sql.Composable:
-        """The same of a table ``t`` as SQL, and the epoch that wrote the row last."""
+        """SQL for the declared columns of a table ``t`` and the epoch that last wrote the row."""
         columns = [
             sql.SQL("t.{}::text" if pa.types.is_string(one.type) else "t.{}").format(sql.Identifier(one.name))
             for one in self.schema
@@ -53,11 +53,11 @@ class StateReader:
         return sql.SQL(", ").join([*columns, sql.SQL("t._epoch")])
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the rows that there are for each batch of keys.
+        """Yield the existing rows for each batch of keys.
 
         Raises:
-            EpochFencedError: a row is of this epoch or a later one: another attempt of it was committed.
-            LedgerUnavailableError: PostgreSQL is gone; a repeat helps.
+            EpochFencedError: a row is of this epoch or a later one, so another attempt was committed.
+            LedgerUnavailableError: PostgreSQL does not answer; a repeat helps.
         """
         for batch in batches:
             if batch.num_rows:
@@ -75,12 +75,12 @@ class StateReader:
         return self.as_batch(rows)
 
     def joined(self, cursor: Cursor, values: Sequence[str], key: Sequence[str], also: sql.Composable = _NOTHING) -> str:
-        """The statement that joins the table, as ``t``, with rows ``k`` of values, as `execute_values` takes it.
+        """Statement for `execute_values` that joins the table, as ``t``, with rows of values, as ``k``.
 
         Args:
-            cursor: who will run it.
+            cursor: the cursor that will run it.
             values: names of the columns of ``k``.
-            key: those that are equal in both.
+            key: columns that must be equal in both.
             also: a further condition.
         """
         same = [sql.SQL("{} = {}").format(sql.Identifier("t", name), sql.Identifier("k", name)) for name in key]
@@ -89,14 +89,14 @@ class StateReader:
         tail = sql.SQL(") AS k ({}) ON {}").format(
             sql.SQL(", ").join(map(sql.Identifier, values)), sql.SQL(" AND ").join([*same, also])
         )
-        # A quoted name may hold a % of its own.
+        # A quoted name may contain a %.
         return "%s".join(part.as_string(cursor).replace("%", "%%") for part in (head, tail))
 
     def as_batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-        """Rows that were `selected`, without the epoch.
+        """Convert rows of the `selected` columns to a batch, without the epoch.
 
         Raises:
-            EpochFencedError: a row is of this epoch or a later one: another attempt of it was committed.
+            EpochFencedError: a row is of this epoch or a later one, so another attempt was committed.
         """
         newest = max((row[-1] for row in rows), default=0)
         if newest >= self.ticket.epoch_id:
@@ -108,12 +108,12 @@ class StateReader:
 
 
 def read_state(records: DataFrame, reader: StateReader, keys: str | None) -> DataFrame:
-    """The state of the keys that the records have, each key once; keys with a NULL have none.
+    """Read the state of the records' keys, each key once. A key with a NULL has no state.
 
     Args:
         records: the parsed records.
-        reader: of one state table.
-        keys: the function that makes the keys of the records, where one is declared.
+        reader: reads one state table.
+        keys: the declared function that computes keys from records, or None.
 
     Raises:
         DeclarationError: the frame of ``keys`` lacks a column of the key.
@@ -123,7 +123,9 @@ def read_state(records: DataFrame, reader: StateReader, keys: str | None) -> Dat
         records = made(records)
     missing = [name for name in reader.key if name not in records.columns]
     if missing:
-        raise DeclarationError(f"state {reader.table}: {keys} gives no {', '.join(missing)}; it has {records.columns}")
+        raise DeclarationError(
+            f"state {reader.table}: {keys} returned no {', '.join(missing)}, only {', '.join(records.columns)}"
+        )
     key_types = from_arrow_schema(record_schema({name: reader.columns[name] for name in reader.key}))
     met = records.select(*(F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in key_types))
 

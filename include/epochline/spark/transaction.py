@@ -34,14 +34,14 @@ from epochline.spark.connection import LOST, connect, transaction
 
 _REFUSED_COLUMN = re.compile(r"^COPY .*, line (?P<line>\d+)(?:, column (?P<column>[^:]+))?")
 _REPORTER = "epochline:refused"
-"""Application name of the session that records a refused write: a fence must not end that one as well."""
+"""Application name of the session that records a refused write. It differs, so that a fence does not end it too."""
 
 
 class PartTransaction:
-    """Rows of one Spark partition, all or nothing.
+    """Stages the rows of one Spark partition, all or none.
 
-    Nothing counts before `finish` returns; a try that dies earlier leaves no row, because PostgreSQL rolls its
-    transaction back. `finish` inserts the part rows on condition that the attempt is neither fenced nor sealed.
+    If the process dies before `finish` commits, PostgreSQL rolls the transaction back and no row is left. `finish`
+    inserts the part rows on condition that the attempt is neither fenced nor sealed.
     """
 
     def __init__(self, ticket: StagingTicket, dsn: str, write_id: str, spark_partition: int) -> None:
@@ -59,10 +59,10 @@ class PartTransaction:
         """Append encoded rows to a staging table.
 
         Args:
-            table: whose rows.
-            options: of COPY, as the encoder that made the data says.
-            data: one whole COPY stream.
-            place: the record of a row, by its number in the stream; None where the record cannot be set aside.
+            table: the staging table.
+            options: COPY options of the encoder that made the data.
+            data: one complete COPY stream.
+            place: returns the record of a row by its number in the stream, or None if it cannot be set aside.
 
         Raises:
             EpochFencedError: the attempt was fenced, and its session or table is gone.
@@ -83,9 +83,9 @@ class PartTransaction:
                 raise self._refusal(table, error, place) from None
 
     def finish(self, parts: Sequence[Part]) -> dict[str, Part]:
-        """Insert the part rows and commit; return by sink what counts for this Spark partition.
+        """Insert the part rows and commit; return this Spark partition's counted parts, by sink.
 
-        A second try of a part rolls back its own rows and answers with what the first one committed.
+        A second try of a part rolls back its own rows and returns the parts that the first one committed.
 
         Raises:
             EpochFencedError: the attempt is fenced, sealed or gone; the refused write is recorded.
@@ -109,7 +109,7 @@ class PartTransaction:
         raise self._refused("insert parts")
 
     def close(self) -> None:
-        """End the session; what was not finished is rolled back."""
+        """End the session; PostgreSQL rolls back an unfinished transaction."""
         with contextlib.suppress(psycopg2.Error):
             self._session.close()
 
@@ -128,14 +128,14 @@ class PartTransaction:
                 raise NonDeterministicPartError(
                     f"{self._ticket}: a second try of Spark partition {self._spark_partition} gave other rows for"
                     f" {part.sink} than the first ({_brief(part)} against {_brief(earlier)}). Its rows were rolled"
-                    " back. Is parse or transform free of randomness, clocks and order?"
+                    " back. Check that parse and transform do not depend on randomness, clocks or the order of rows."
                 )
         return {part.sink: first[part.sink] for part in parts}
 
     def _refusal(
         self, table: StagedTable, error: psycopg2.Error, place: Callable[[int], Place | None]
     ) -> BadRecordError | RecordsRefusedError:
-        # The server's own message holds the value, which must not get into logs.
+        # The server's own message contains the value, which must not appear in logs.
         found = _REFUSED_COLUMN.match(error.diag.context or "")
         where = f", column {found['column']}" if found and found["column"] else ""
         said = (
@@ -158,7 +158,7 @@ class PartTransaction:
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Turn the loss of the session or the table into what it means for the attempt."""
+        """Turn a lost session or table into the error that says whether the attempt is still live."""
         try:
             yield
         except LOST as error:
@@ -174,7 +174,7 @@ class PartTransaction:
         return found is not None and found.live
 
     def _refused(self, what: str) -> EpochFencedError:
-        """Record the refused write of this session, in a transaction of its own."""
+        """Record the refused write of this session in a separate transaction."""
         attempt_id = self._ticket.attempt_id
         with _asked(self._ticket), transaction(self._dsn, _REPORTER) as session, session.cursor() as cursor:
             found = standing(cursor, attempt_id)
@@ -191,16 +191,16 @@ def _asked(ticket: StagingTicket) -> Iterator[None]:
     try:
         yield
     except psycopg2.Error as error:
-        raise LedgerUnavailableError(f"{ticket}: its standing cannot be asked: {_said(error)}") from None
+        raise LedgerUnavailableError(f"{ticket}: the ledger cannot tell whether it is live: {_said(error)}") from None
 
 
 def _said(error: psycopg2.Error) -> str:
-    """The server's own words, without the line of COPY that they may come with."""
+    """The server's message, without the line of COPY data that may follow it."""
     return " ".join((error.diag.message_primary or str(error).partition("CONTEXT:")[0]).split())
 
 
 def _compared(part: Part) -> dict[str, object]:
-    """What two tries of a part must agree on: where their rows lie beside the database is each try's own."""
+    """The part of a message that must be equal in two tries. Each try writes its own files to external sinks."""
     return {name: value for name, value in part.message.items() if name != EXTERNAL}
 
 

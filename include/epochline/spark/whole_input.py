@@ -1,8 +1,8 @@
-"""Whether a task's input ended because Spark said so, or because the connection to its executor did.
+"""Checks that a task's input is complete and did not end with a lost connection to its executor.
 
-To the reader of an Arrow stream both look the same: a stream that breaks off between two batches is a shorter stream.
-A part made of it would be committed without its rest, and Spark's next try of the task would then be refused as one
-that gives other rows. Spark's own word comes behind the stream, where only its worker reads it.
+The reader of an Arrow stream cannot tell: a stream that breaks off between two batches looks like a shorter stream.
+Its part would be committed incomplete, and Spark's next try of the task would be refused for its other rows. Spark
+writes an end mark after the stream, which only its worker reads.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from epochline.errors import InputCutError
 
 
 def require_whole_input(what: object) -> None:
-    """To be called when the last batch was read, before anything of it is kept.
+    """Check the input after the last batch was read and before any of it is committed.
 
-    Outside a Python worker of Spark there is no such stream, and nothing to ask.
+    Outside of a Spark Python worker there is no such stream, and nothing is checked.
 
     Args:
         what: the attempt, for the message.
 
     Raises:
-        InputCutError: the executor died, gave the task up, or could not read on; Spark tries the task again.
+        InputCutError: the executor died, gave up the task, or failed to read its input; Spark tries the task again.
     """
     stream = _stream_of_worker()
-    # Waits until the executor has written its next word or is gone; takes nothing away.
+    # Blocks until the executor has written more or is gone, and consumes nothing.
     if stream is not None and not stream.peek(1):
         raise InputCutError(
             f"{what}: the executor broke off before the last record of a Spark partition; nothing of the partition"
-            " was kept. Spark tries it again, or says why it could not read on."
+            " was kept. Spark tries the task again, or reports why it could not read its input."
         )
 
 
 def _stream_of_worker() -> Any | None:
-    """What the worker's main function reads from; it is handed to nobody, and found in its frame."""
+    """Find the input stream of the worker's main function in its stack frame, because Spark does not pass it on."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "main" and {"infile", "outfile"} <= set(frame.f_locals):

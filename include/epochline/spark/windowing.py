@@ -1,8 +1,7 @@
-"""Windows joined to epochs: what an epoch's records and the windows still open become. Spark SQL does the rest.
+"""Computes windows over an epoch's records and the open windows with Spark SQL.
 
-Three frames come out of records and state: results to write, windows to keep or to forget, and records that came too
-late. All by the two watermarks of `epochline.declare.event_time`: ``before`` judges what is late, ``after`` closes
-windows.
+The outputs are results to write, windows to keep or to drop, and records that came too late. Two watermarks decide
+(`epochline.declare.event_time`): ``before`` decides which records are late, ``after`` which windows close.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
-from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
@@ -28,13 +27,13 @@ _BEFORE, _AFTER, _AT = "_before", "_after", "_at"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Out:
-    """What an epoch makes of its windows.
+    """Outputs of an epoch's windows.
 
     Args:
-        results: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: rows to write, or to take back because
-            their session became part of another, or goes on.
-        state: the same columns: windows to keep, or to forget.
-        too_late: records that no window takes any more, with every column that they had.
+        results: key, ``window_start``, ``window_end``, aggregates, ``_deleted``: results to write. A result is deleted
+            if its session has merged into another or has reopened.
+        state: the same columns: windows to keep or, if ``_deleted``, to drop.
+        too_late: records that came too late for every window, with all their columns.
     """
 
     results: DataFrame
@@ -43,15 +42,15 @@ class Out:
 
 
 def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: Column, after: Column) -> Out:
-    """Put records into their windows, merge them with the windows that are open, and close what is over.
+    """Put records into windows, merge these with the open windows, and close windows that have ended.
 
     Args:
-        rows: the epoch's records, none without an event time or with a NULL in its key.
-        state: key, ``window_start``, ``window_end``, aggregates: of every window that a record of these keys could
-            touch, and of every window that ends between the two watermarks, the lateness included.
+        rows: the epoch's records; event time and key are not NULL.
+        state: key, ``window_start``, ``window_end``, aggregates of every window that a record of these keys could
+            touch, and of every window that ends, or whose lateness ends, between the two watermarks.
         declared: the aggregation.
-        before: the watermark of the epoch before; NULL where there is none.
-        after: the watermark that this epoch leaves; NULL where there is none.
+        before: watermark of the previous epoch, or NULL.
+        after: watermark of this epoch, or NULL.
     """
     columns = rows.columns
     by = [*declared.key, _BEFORE, _AFTER]
@@ -75,7 +74,7 @@ def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: C
         merged = both.groupBy(*_columns([*by, START, END])).agg(*_merged(declared))
         return _out(merged, None, rows.where(expired).select(*_columns(columns)), declared)
     islands = _islands(both, by)
-    # A late record is taken where it is part of a session that is kept; otherwise it would begin one that is over.
+    # A late record counts if it extends a kept session; otherwise it would begin a session that has already ended.
     alone = ~F.col("_island_known") & _forgotten(declared.lateness, _BEFORE, F.col("_island_end"))
     late = _of_sessions(rows, islands.where(alone), declared).select(*_columns(columns))
     taken = islands.where(~alone)
@@ -86,7 +85,7 @@ def windowed(rows: DataFrame, state: DataFrame, declared: Windowed, *, before: C
 
 
 def placed_in_windows(rows: DataFrame, declared: Windowed) -> DataFrame:
-    """The rows with ``window_start`` and ``window_end``, once for each window that they are in."""
+    """Add ``window_start`` and ``window_end`` to rows; a row appears once for each of its windows."""
     moment = F.col(quoted(declared.time.column))
     match declared.window:
         case Tumbling(size=size):
@@ -105,12 +104,12 @@ def _out(merged: DataFrame, known: DataFrame | None, late: DataFrame, declared: 
     results = merged.where(_closed(_AFTER) & changed).withColumn(DELETED, F.lit(False))
     gone = _forgotten(declared.lateness, _AFTER)
     kept = merged.where(F.col(_TOUCHED) | gone).withColumn(DELETED, gone)
-    # A window that is new and forgotten at once was never kept.
+    # A new window that is dropped at once was never stored.
     kept = kept.where(~F.col(DELETED) | F.col(_KNOWN))
     picked = _columns([*names, DELETED])
     results, kept = results.select(*picked), kept.select(*picked)
     if known is not None:
-        # A session that was known may have become part of an earlier one, or go on after it had been closed.
+        # A stored session may have merged into an earlier one, or may have reopened after it was closed.
         known = known.withColumn(DELETED, F.lit(True))
         absorbed = F.col(START) > F.col("_island_start")
         goes_on = ~_closed(_AFTER, F.col("_island_end"))
@@ -120,7 +119,7 @@ def _out(merged: DataFrame, known: DataFrame | None, late: DataFrame, declared: 
 
 
 def _islands(both: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Sessions that overlap get one number, and what is known of all of them together."""
+    """Number overlapping sessions alike, and add the common start, end and known mark of each group."""
     in_order = Over.partitionBy(*_columns(by)).orderBy(START, END)
     reached = F.max(END).over(in_order.rowsBetween(Over.unboundedPreceding, -1))
     begins = F.when(reached.isNull() | (F.col(START) >= reached), 1).otherwise(0)
@@ -136,7 +135,7 @@ def _islands(both: DataFrame, by: Sequence[str]) -> DataFrame:
 
 
 def _of_sessions(rows: DataFrame, sessions: DataFrame, declared: Windowed) -> DataFrame:
-    """The rows that made the given sessions, each of which begins at its rows' own time."""
+    """The rows of the given sessions: a single record's session begins at the record's time."""
     names = {name: f"_of_{at}" for at, name in enumerate((*declared.key, START))}
     wanted = sessions.select(*(F.col(quoted(name)).alias(alias) for name, alias in names.items()))
     same = [F.col(quoted(_AT if name == START else name)) == F.col(alias) for name, alias in names.items()]
@@ -157,7 +156,7 @@ def _marked(frame: DataFrame, *, known: bool) -> DataFrame:
 
 
 def _end_of_last_window(window: Tumbling | Sliding) -> Column:
-    """Of those that a row is in, by its ``_at``: a record is too late when even this one is over."""
+    """End of the last window of a row, by its ``_at``: the row is too late once even this window is dropped."""
     step = window.size if isinstance(window, Tumbling) else window.slide
     moment = F.unix_micros(_AT)
     return F.timestamp_micros(moment - F.pmod(moment, F.lit(_micros(step))) + F.lit(_micros(window.size)))

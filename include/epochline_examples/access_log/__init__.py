@@ -1,1 +1,1 @@
-"""Make an access log, and check its epochs with code that knows nothing of Epochline."""
+"""Makes an access log, and checks the resulting tables with code that is independent of Epochline."""

@@ -1,14 +1,13 @@
-"""Compare an access log with what the pipeline `access_log` made of it, sharing no code with the pipeline.
+"""Compares an access log with the tables of the pipeline `access_log`, without sharing code with the pipeline.
 
-The log is parsed here once more, in plain Python: only a line without client, time, request, status and size
-in their places is malformed. Each sound line must be in ``access_log`` as often as it is in the log, each
-malformed one in the quarantine with its bytes, and ``requests_per_client`` must hold the sums. The target is
-read in one snapshot.
+The log is parsed again in plain Python. Only a line without client, time, request, status and size in their places is
+malformed. Each sound line must be in ``access_log`` as often as it is in the log, each malformed line must be in the
+quarantine with its bytes, and ``requests_per_client`` must hold the sums. The target is read in one snapshot.
 
     python -m epochline_examples.access_log.check --log access.log --service epochline
 
-Exit code 0: exact. 1: not exact. 2: the comparison could not be made. The password belongs in a password file
-(PGPASSFILE, ~/.pgpass) or PGPASSWORD; one on the command line, where every user can read it, is refused.
+Exit code 0: exact. 1: not exact. 2: the comparison failed. Give the password in a password file (PGPASSFILE,
+~/.pgpass) or in PGPASSWORD. A password on the command line is refused, because every user can read it there.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Value = str | frozenset[str] | None
 
 
 class _Anything:
-    """Stands for a column that does not surely follow from the line."""
+    """A column whose value does not follow from the line with certainty."""
 
     def __repr__(self) -> str:
         return "?"
@@ -66,8 +65,8 @@ _MAX_BIGINT = 2**63 - 1
 class Expected:
     """A sound line as the table must hold it.
 
-    ``texts`` are method, path, protocol, referrer and user agent: the value, a set of values any of which
-    will do (escapes may be kept or resolved), or `ANYTHING`.
+    ``texts`` are method, path, protocol, referrer and user agent, each as a value, as a set of accepted values (escapes
+    may be kept or resolved), or as `ANYTHING`.
     """
 
     client: str
@@ -78,12 +77,12 @@ class Expected:
 
     @property
     def sure(self) -> bool:
-        """Whether every column follows surely from the line."""
+        """Whether every column follows from the line with certainty."""
         return all(text is None or isinstance(text, str) for text in self.texts)
 
     @property
     def core(self) -> tuple[str | None, ...]:
-        """The columns that follow surely from every sound line."""
+        """The columns that follow from every sound line with certainty."""
         return _core(self.client, self.seconds * 1_000_000, self.status, self.size)
 
     def matches(self, texts: Sequence[str | None]) -> bool:
@@ -101,7 +100,7 @@ def _core(client: str | None, microseconds: int | None, status: int | None, size
 
 
 def parse(line: bytes) -> Expected | None:
-    """What a line must become, None when it is malformed."""
+    """Parse a line to its expected row; None if it is malformed."""
     match = _LINE.match(line.decode(errors="surrogateescape"))
     if match is None:
         return None
@@ -135,7 +134,7 @@ def _seconds(time: str) -> int | None:
 
 
 def _request(request: str | None) -> tuple[Value | _Anything, ...]:
-    if request is None:  # an unescaped quote inside: where the request ends is a matter of taste
+    if request is None:  # an unescaped quote inside: the end of the request is ambiguous
         return (ANYTHING, ANYTHING, ANYTHING)
     match = _REGULAR.match(request)
     if match is not None:
@@ -154,7 +153,7 @@ def _tail(tail: str) -> tuple[Value | _Anything, ...]:
 
 def _text(text: str) -> Value | _Anything:
     if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text):
-        return ANYTHING  # not UTF-8: a text column cannot hold it as it is
+        return ANYTHING  # not UTF-8: a text column cannot hold it unchanged
     if "\\" not in text:
         return text
     return frozenset({text, _ESCAPE.sub(_unescaped, text)})
@@ -167,7 +166,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 def read_lines(log: Path) -> Iterator[bytes]:
-    """The lines of a log, without their line ends; nothing else is taken off."""
+    """Yield the lines of a log, unchanged except for their line ends."""
     with log.open("rb") as file:
         for line in file:
             yield line.removesuffix(b"\n")
@@ -183,7 +182,7 @@ class Sums:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What the comparison found."""
+    """Result of the comparison."""
 
     lines: int = 0
     malformed: int = 0
@@ -204,7 +203,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The last line that is printed."""
+        """The last printed line."""
         if self.exact:
             return (
                 f"EXACT: each of {self.lines} lines took effect exactly once"
@@ -224,7 +223,7 @@ class Report:
         }
 
     def table(self) -> str:
-        """The numbers, for people."""
+        """The numbers as text."""
         numbers = {
             "lines produced": self.lines,
             "of these malformed": self.malformed,
@@ -235,7 +234,7 @@ class Report:
         return "\n".join(f"{name:<30}{count:>12}" for name, count in numbers.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers, for programs."""
+        """The numbers as JSON."""
         return {
             "exact": self.exact,
             "verdict": self.verdict,
@@ -248,7 +247,7 @@ class Report:
         }
 
     def sample(self, text: str) -> None:
-        """Keep an example, unless there are enough."""
+        """Keep an example, up to `SAMPLES`."""
         if len(self.samples) < SAMPLES:
             self.samples.append(text if len(text) <= 300 else f"{text[:297]}...")
 
@@ -259,7 +258,7 @@ Row = tuple[str | None, int | None, int | None, int | None, str | None, str | No
 
 @dataclass(slots=True)
 class _Unsure:
-    """A line of which not every column is sure; looked for among the rows that no sure line accounts for."""
+    """A line with an uncertain column. It is matched with the rows that no certain line accounts for."""
 
     line: bytes
     expected: Expected
@@ -268,9 +267,9 @@ class _Unsure:
 
 
 class Comparison:
-    """Fed with the log, then with the target; afterwards `report` says what differs.
+    """Takes the logs, then the rows of the target; afterwards `report` holds the differences.
 
-    Of a sure line only a digest and a count are kept, so that a log of a million lines fits into memory.
+    It keeps only a digest and a count of a certain line, so that a log of a million lines fits into memory.
     """
 
     def __init__(self, logs: Sequence[Path]) -> None:
@@ -311,7 +310,7 @@ class Comparison:
             if not self._take(row):
                 left.append(row)
         missing = self._missing()
-        # Pairing rows with lines is for the reader's comfort; when nearly everything is wrong it is left out.
+        # Pairing rows with lines only explains differences; it is skipped if nearly everything is wrong.
         pairable = len(left) * len(missing) <= _PAIRINGS
         originals = {line: one for line in missing if pairable and (one := parse(line)) is not None}
         for row in left:
@@ -333,7 +332,7 @@ class Comparison:
         return False
 
     def _missing(self) -> Counter[bytes]:
-        """Lines that no row accounts for, with how many copies lack; if any do, the log is read again."""
+        """Lines without a row, with the number of missing copies. Reads the log again if there are any."""
         missing = Counter(
             {
                 one.line: one.copies - one.found
@@ -400,13 +399,13 @@ class Comparison:
 
 
 def _digest(core: Sequence[str | None], texts: Sequence[object]) -> bytes:
-    # No column can hold NUL, so that it can stand between columns and, alone, for NULL.
+    # No column can hold NUL, so NUL can separate columns and, alone, mean NULL.
     whole = "\0\0".join("\0" if value is None else str(value) for value in (*core, *texts))
     return hashlib.blake2b(whole.encode(errors="surrogateescape"), digest_size=16).digest()
 
 
 def _original(row: Row, missing: Mapping[bytes, Expected]) -> bytes | None:
-    """The missing line that this row was most likely made of: at most two of its five parts may differ."""
+    """The missing line from which this row was most likely made: at most two of its five parts may differ."""
     core, texts = _core(*row[:4]), row[4:]
     best: tuple[int, bytes] | None = None
     for line, expected in missing.items():
@@ -439,12 +438,12 @@ _CLIENTS = "SELECT client, requests, bytes FROM requests_per_client"
 
 
 def check(logs: Sequence[Path], connection: extensions.connection, topic: str | None = None) -> Report:
-    """Compare logs with a target, read in one snapshot and left unchanged.
+    """Compare logs with a target, which is read in one snapshot and not changed.
 
     Args:
-        logs: what was produced; a file named twice was produced twice.
-        connection: to the target database, with no transaction open.
-        topic: only rows and quarantined records of this topic; `requests_per_client` knows no topics.
+        logs: the produced logs; a file named twice was produced twice.
+        connection: connection to the target database, without an open transaction.
+        topic: compare only rows and quarantined records of this topic; `requests_per_client` has no topics.
     """
     comparison = Comparison(logs)
     connection.set_session(isolation_level=extensions.ISOLATION_LEVEL_REPEATABLE_READ, readonly=True)
@@ -471,13 +470,13 @@ def _stream(
 def main(arguments: list[str] | None = None) -> int:
     """Compare and print; see the module's first lines for exit codes."""
     parser = argparse.ArgumentParser(
-        prog="access_log_check", description="Compare an access log with the tables that were made of it."
+        prog="access_log_check", description="Compare an access log with the tables that were made from it."
     )
-    parser.add_argument("--log", type=Path, action="append", required=True, help="a log that was produced; repeatable")
+    parser.add_argument("--log", type=Path, action="append", required=True, help="a produced log; repeatable")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--dsn", help="libpq connection string or URL, without a password")
     where.add_argument("--service", help="name of a service in PGSERVICEFILE or ~/.pg_service.conf")
-    parser.add_argument("--topic", help="only what came from this topic")
+    parser.add_argument("--topic", help="compare only records of this topic")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args(arguments)
     try:
@@ -502,7 +501,7 @@ class _UsageError(Exception):
 
 def _run(logs: Sequence[Path], dsn: str, topic: str | None) -> Report:
     if "password" in extensions.parse_dsn(dsn):
-        raise _UsageError("a password on a command line is seen by every user; use PGPASSFILE or PGPASSWORD")
+        raise _UsageError("every user can read a password on a command line; use PGPASSFILE or PGPASSWORD")
     for log in logs:
         if not log.is_file():
             raise _UsageError(f"{log} is not a file")

@@ -1,8 +1,8 @@
-"""Make an access log that looks like a real one, always the same for the same seed.
+"""Makes an access log that looks like a real one, the same for the same seed.
 
-Lines are NCSA Combined, some Common Log Format, in UTF-8. Most are regular; in every stretch of lines one is
-odd but sound (`ODD`), and in every longer stretch one lacks client, time, request, status or size in its
-place (`MALFORMED`). So a log of any useful length holds every kind, and 10,000 lines hold 25 malformed ones.
+Lines are in NCSA Combined Log Format, some in Common Log Format, in UTF-8. One of `ODD_EVERY` lines is odd but sound
+(`ODD`). One of `MALFORMED_EVERY` lines lacks client, time, request, status or size in its place (`MALFORMED`). So a
+long log has every kind of line, and 10,000 lines have 25 malformed ones.
 
     python -m epochline_examples.access_log.maker --lines 10000 --seed 7 --out access.log
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from random import Random
 
 ODD_EVERY = 25
-"""One sound but odd line in so many."""
+"""Lines per odd but sound line."""
 MALFORMED_EVERY = 400
-"""One malformed line in so many."""
+"""Lines per malformed line."""
 
 _BEGIN = datetime(2015, 5, 17, 10, 5, tzinfo=UTC)
 _SPAN = timedelta(days=4)
@@ -77,7 +77,7 @@ _AGENTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The parts of a line, as text; ``tail`` is what follows the size."""
+    """The parts of a line, as text; ``tail`` is the rest after the size."""
 
     client: str
     user: str
@@ -92,11 +92,11 @@ class Line:
 
 
 def lines(count: int, seed: int) -> Iterator[bytes]:
-    """The lines of the log, without line ends. The same count and seed give the same bytes, anywhere.
+    """Yield the lines of the log, without line ends. The same count and seed give the same bytes on every machine.
 
     Args:
-        count: how many lines.
-        seed: which log.
+        count: number of lines.
+        seed: seed of the random numbers.
     """
     rng = Random(seed)  # noqa: S311 - a log, not a secret
     clients = [_client(rng) for _ in range(_CLIENTS)]
@@ -105,7 +105,7 @@ def lines(count: int, seed: int) -> Iterator[bytes]:
     malformed = _schedule(rng, count, MALFORMED_EVERY, list(MALFORMED))
     step = _SPAN / max(count, 1)
     for number in range(count):
-        # The log's time goes on evenly; what a server writes is a little before or after it.
+        # The log's time advances evenly; each line's time is a little before or after it.
         at = _BEGIN + step * number + timedelta(seconds=rng.uniform(-20, 20))
         line = _regular(rng, rng.choices(clients, cum_weights=weights)[0], at)
         if number in malformed:
@@ -118,7 +118,7 @@ def lines(count: int, seed: int) -> Iterator[bytes]:
 
 
 def _schedule(rng: Random, count: int, every: int, kinds: list[str]) -> dict[int, str]:
-    """One line number of each stretch of ``every`` lines, with the kinds in turn."""
+    """Choose one line number of every ``every`` lines, with the kinds in turn."""
     chosen = (first + rng.randrange(every) for first in range(0, count, every))
     return {number: kinds[turn % len(kinds)] for turn, number in enumerate(chosen)}
 
@@ -134,7 +134,7 @@ def _client(rng: Random) -> str:
 
 
 def _time(at: datetime) -> str:
-    # Not strftime("%b"): that is another word under another locale.
+    # Not strftime("%b"), which depends on the locale.
     return f"{at.day:02}/{_MONTHS[at.month - 1]}/{at.year}:{at:%H:%M:%S} {at:%z}"
 
 
@@ -185,11 +185,11 @@ ODD: Mapping[str, Callable[[Random, Line], Line]] = {
         line, request=_garbage(rng), status="400", size="-", tail=""
     ),
 }
-"""Lines that are odd and must be kept nevertheless, by what is odd."""
+"""Odd lines that must be kept, by description."""
 
 
 def _cut(rng: Random, line: Line, before: str) -> str:
-    """The line, cut off somewhere in the part that ends with ``before``."""
+    """Cut the line off somewhere in the part that ends with ``before``."""
     whole = str(line)
     end = whole.index(before) + len(before) - 1
     return whole[: max(1, end - rng.randint(0, 6))]
@@ -211,15 +211,17 @@ MALFORMED: Mapping[str, Callable[[Random, Line], str]] = {
     "no request": lambda _rng, line: str(line).replace(f' "{line.request}"', "", 1),
     "words": lambda rng, _line: f"-- log rotated by pid {rng.randrange(10**7)} --",
 }
-"""Lines that must be quarantined, by what is wrong with them."""
+"""Lines that must be quarantined, by description."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write a log to a file, or to standard output."""
-    parser = argparse.ArgumentParser(prog="access_log_maker", description="Make an access log, the same for a seed.")
-    parser.add_argument("--lines", type=int, default=10_000, help="how many lines (default: 10000)")
-    parser.add_argument("--seed", type=int, default=7, help="which log (default: 7)")
-    parser.add_argument("--out", type=Path, help="file to write; standard output if not given")
+    parser = argparse.ArgumentParser(
+        prog="access_log_maker", description="Make an access log, the same for the same seed."
+    )
+    parser.add_argument("--lines", type=int, default=10_000, help="number of lines (default: 10000)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the log (default: 7)")
+    parser.add_argument("--out", type=Path, help="file to write (default: standard output)")
     options = parser.parse_args(arguments)
     if options.lines < 0:
         parser.error("--lines must not be negative")

@@ -136,7 +136,7 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
 EDITS = [
     (
         "UPDATE word_count SET count = 7 WHERE word = 'hello'",
-        "the same number of keys, and other values",
+        "the same number of keys with other values",
         "UPDATE word_count SET count = 2 WHERE word = 'hello'",
     ),
     (
@@ -326,7 +326,7 @@ def test_a_state_table_that_was_made_anew_is_counted_before_it_is_trusted(
         line.database.query("ALTER TABLE word_count ENABLE TRIGGER USER")
 
     load("SELECT * FROM kept")
-    with pytest.raises(StateError, match="nobody counted what is in it"):
+    with pytest.raises(StateError, match="its rows were never counted"):
         line.planned()
     for definition in triggers:
         line.database.query(definition)
