@@ -1,4 +1,4 @@
-"""The documents' asynchronous look-ups: ids from Kafka, each with its city, into city_of_id (E9)."""
+"""Asynchronous look-ups: ids from Kafka, each with its city, into city_of_id (E9)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

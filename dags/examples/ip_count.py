@@ -1,4 +1,4 @@
-"""The documents' IP count: visits per address and window of five seconds, of lines with a time and an address (E5)."""
+"""IP count: visits per address and window of five seconds, of lines with a time and an address (E5)."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
 

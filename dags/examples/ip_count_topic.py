@@ -1,4 +1,4 @@
-"""The documents' IP count with its results in a topic: visits per address and window of five seconds (E5, K19).
+"""IP count with its results in a topic: visits per address and window of five seconds (E5, K19).
 
 A late visit makes a second record of its window, with the higher count (X21): who reads takes the last one of a key.
 """

@@ -1,4 +1,4 @@
-"""The documents' batch SQL: what each user spent in all, in the greatest and the smallest order (E10)."""
+"""Batch SQL: what each user spent in all, in the greatest and the smallest order (E10)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

@@ -1,4 +1,4 @@
-"""The documents' streaming SQL: orders per user and window of five seconds, two seconds behind the newest (E11)."""
+"""Streaming SQL: orders per user and window of five seconds, two seconds behind the newest (E11)."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
 

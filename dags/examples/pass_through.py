@@ -1,6 +1,6 @@
-"""The documents' pass-through: bytes from one topic to another, exactly once and, beside it, at least once (E12, K16).
+"""Pass-through: bytes from one topic to another, exactly once and, beside it, at least once (E12, K16).
 
-The documents' program has no checkpoint and the default semantics, so it repeats after a crash (X25). That is
+The Flink program has no checkpoint and the default semantics, so it repeats after a crash (X25). That is
 ``pass_through_at_least_once``; the two differ in one word, and in the topic that they write.
 """
 

@@ -1,4 +1,4 @@
-"""The documents' RestartDemo: numbers into t_restart, five in an epoch; where it goes on is in the ledger (E8)."""
+"""RestartDemo: numbers into t_restart, five in an epoch; where it goes on is in the ledger (E8)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 

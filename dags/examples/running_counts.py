@@ -1,4 +1,4 @@
-"""The documents' word count from Kafka to Kafka: ``word:::count``, one running count per word that comes in (E1)."""
+"""Word count from Kafka to Kafka: ``word:::count``, one running count per word that comes in (E1)."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The documents' word count: lines from Kafka, each word's count in t_wordcount, counted on from the state (E3)."""
+"""Word count: lines from Kafka, each word's count in t_wordcount, counted on from the state (E3)."""
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
 

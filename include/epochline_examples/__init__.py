@@ -1,1 +1,1 @@
-"""The documents' programs, and what shows without Epochline what goes wrong without it."""
+"""Example programs, and what shows without Epochline what goes wrong without it."""

@@ -1,4 +1,4 @@
-"""The documents' producers: lines without end on standard output, for `epochline feed -`.
+"""Producers of the examples: lines without end on standard output, for `epochline feed -`.
 
 ``PYTHONPATH=include python -m epochline_examples.producers orders | epochline feed - --topic order_windows``
 """

@@ -1,4 +1,4 @@
-"""The documents' programs, step by step: what is sent, which commands are run, what is in the target then.
+"""The example programs, step by step: what is sent, which commands are run, what is in the target then.
 
 `epochline examples run NAME` goes through the steps on the embedded stack; each is a command that anybody can type.
 """

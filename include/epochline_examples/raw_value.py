@@ -1,4 +1,4 @@
-"""The documents' DataProducer: messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another (E2b)."""
+"""DataProducer: messages ``{"value":"1"}`` to ``{"value":"20"}``, one after another (E2b)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- The documents' fault: after the row is inserted, if its value is 15, one is divided by zero.
+-- The fault: after the row is inserted, if its value is 15, one is divided by zero.
 -- It is met when the rows have been staged, before they are sealed. To turn it off: DROP TRIGGER fault_at_15 ON t_test;
 CREATE OR REPLACE FUNCTION fault_at_15() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,4 +1,4 @@
-"""The documents' RestartDemo as it is written there: its position is a variable, so that every restart forgets it (E8).
+"""RestartDemo without state: its position is a variable, so that every restart forgets it (E8).
 
 **Not a mode of the product**: beside `epochline examples run restart`, it shows what a lost position repeats.
 """
@@ -19,7 +19,7 @@ def run() -> Iterator[int]:
             offset += 1
             yield offset
             if offset % _EVERY == 0:
-                break  # the documents' exception
+                break  # the program's exception
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lines of TCP clients into a Kafka topic, a transaction per interval: the documents' socketTextStream and sink (E4).
+"""Lines of TCP clients into a Kafka topic, a transaction per interval: Flink's socketTextStream and sink (E4).
 
 Exactly-once from Kafka on, and no further: a socket cannot be read again. A line that was sent and not yet committed is
 lost when this process dies, and who sent it is not told (X10). Kafka shows a transaction's lines all or not at all,

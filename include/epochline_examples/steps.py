@@ -1,4 +1,4 @@
-"""What the documents' programs are made of: steps, each of which anybody can do by hand."""
+"""What the example programs are made of: steps, each of which anybody can do by hand."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Step = Send | Call | Look | Read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One of the documents' programs.
+    """One of the example programs.
 
     Args:
         name: as the command line spells it.

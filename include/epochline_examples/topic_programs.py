@@ -1,4 +1,4 @@
-"""The documents' programs that write to a topic, step by step; see `epochline_examples.programs`."""
+"""The example programs that write to a topic, step by step; see `epochline_examples.programs`."""
 
 from __future__ import annotations
 

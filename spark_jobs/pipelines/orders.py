@@ -1,4 +1,4 @@
-"""The documents' orders, as JSON and as comma-separated text, and what each user spent, in SQL (E10, E11)."""
+"""Orders, as JSON and as comma-separated text, and what each user spent, in SQL (E10, E11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One number per record, in the shapes that the documents' programs give it: ``15``, ``"15"`` or ``{"value":"15"}``."""
+"""One number per record, in the shapes that the example programs give it: ``15``, ``"15"`` or ``{"value":"15"}``."""
 
 from __future__ import annotations
 

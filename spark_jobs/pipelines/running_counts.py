@@ -1,6 +1,6 @@
-"""The documents' word count from topic to topic: one running count for each word that comes in (E1).
+"""Word count from topic to topic: one running count for each word that comes in (E1).
 
-``EPOCHLINE_EXAMPLE_FAULT=0.2:7`` in the environment of the driver throws the documents' exception before each word
+``EPOCHLINE_EXAMPLE_FAULT=0.2:7`` in the environment of the driver throws an exception before each word
 with a probability of 20 %. It is drawn from the seed 7, the application's name, which tells an attempt from the one
 before, and the word's place: never from anything that a row is made of.
 """
@@ -42,7 +42,7 @@ def count(lines: DataFrame, state: Mapping[str, DataFrame]) -> dict[str, DataFra
 
 
 def _or_fault(lines: DataFrame) -> Column:
-    """The word, or, where the environment says so and a draw decides it, the documents' exception."""
+    """The word, or, where the environment says so and a draw decides it, an exception."""
     word = F.col("word")
     probability, _, seed = os.environ.get(FAULT, "0").partition(":")
     if not float(probability):

@@ -1,4 +1,4 @@
-"""The documents' tuples of three keys and a number, each with an id that is the same whenever it is read again (E6)."""
+"""Tuples of three keys and a number, each with an id that is the same whenever it is read again (E6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents' word count: words of lines, each with how often it has occurred since the beginning (E3)."""
+"""Word count: words of lines, each with how often it has occurred since the beginning (E3)."""
 
 from __future__ import annotations
 
