@@ -9,17 +9,20 @@ UV := $(shell sed -n 's/^\(uv==[0-9.]*\).*/\1/p' requirements-dev.txt)
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links
 
 COMPILED := include spark_jobs dags plugins tests bench
+MARKDOWN := *.md docs include plugins tests
 
 # Three processes share the tests and two cores: one waits for brokers while the others compute (tests/tiers.py says which
 # tests share servers). WORKERS=0 runs them in one, as a debugger needs it.
 WORKERS ?= 3
 DURATIONS := build/durations.tsv
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder --durations-file $(DURATIONS)
+SHARED := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/pytest $(SHARED) --durations-file $(DURATIONS)
 
+WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all test-long reliability model soak bench lint up down status lock
+.PHONY: help setup demo test test-fast test-all test-long coverage reliability model soak bench lint format up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -44,7 +47,7 @@ demo: setup ## real log lines through Kafka, Spark, staging, commit and ledger; 
 	@$(BIN)/epochline demo $(if $(LOG),--log "$(LOG)")
 
 test-fast: setup ## tests without a server: a minute
-	$(PYTEST) -m "not server and not slow and not long" $(FAST)
+	$(PYTEST) $(WITHOUT_SERVERS) $(FAST)
 
 test: setup lint ## each promise once, on real servers that the tests start themselves; what CI runs
 	$(PYTEST) -m "not slow and not long" $(FAST) $(REAL)
@@ -55,6 +58,13 @@ test-all: setup lint ## every row of the fault matrix, the model's whole search,
 
 test-long: setup ## an hour's soak, millions of records, containers; each test says what it needs and how to install it
 	$(BIN)/pytest --durations-file $(DURATIONS) -m long tests/long
+
+coverage: setup ## which lines and branches of the library the fast tests run
+	@mkdir -p build/coverage
+	@$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(SHARED) $(WITHOUT_SERVERS) $(FAST)
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
 
 # A test that is not run keeps the line of the run that it was in, with that run's date and commit.
 reliability: setup ## make every fault of docs/reliability.md again and write what came of it
@@ -72,11 +82,17 @@ bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.publish --report docs/performance.md
 	$(BIN)/python -m bench.trial --report docs/performance.md
 
-lint: setup ## ruff, mypy, import-linter
+lint: setup ## ruff, mypy, import-linter, spelling, Markdown
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=include $(BIN)/lint-imports
+	$(BIN)/codespell .
+	$(BIN)/pymarkdown scan --recurse $(MARKDOWN)
+
+format: setup ## format the code, sort its imports, and correct what ruff can correct
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
 
 up: setup ## start PostgreSQL, Kafka and Airflow
 	@$(BIN)/epochline up

@@ -25,7 +25,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def test_a_planned_epoch_that_nobody_stages_is_ended_and_its_range_is_free(world: World) -> None:
-    """Trap 8."""
+    """I6."""
     world.plan(lease=LONG_AGO)
 
     tidied = tidy(world.ledger, run("janitor"))

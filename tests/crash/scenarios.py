@@ -133,7 +133,7 @@ def tried_to_publish(line: SharedTopic) -> None:
 
 
 def staging_lost(line: SharedTopic) -> None:
-    """As if a server had lost unlogged rows (trap 21)."""
+    """As if a server had lost unlogged rows (INV-6)."""
     sealed(line)
     line.query(f'DELETE FROM epochline_staging."{line.ticket_of(1).tables[0].table}"')
 

@@ -229,7 +229,7 @@ def test_a_recovery_that_stands_still_is_overtaken_by_the_next_one(new_case: New
 
 @pytest.mark.fault("F7")
 def test_a_teardown_that_wakes_late_aborts_nothing(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
-    """INV-7, trap 5: the run was cleared, its epoch tried again and committed, while the teardown stood still."""
+    """INV-7: the run was cleared, its epoch tried again and committed, while the teardown stood still."""
     line = new_case()
     staged(line)
     zombie = stopped(steps, "abort", line, ONE, "abort.transaction")

@@ -1,4 +1,4 @@
-"""What the source documents ask of the sink, on real servers: looked at from outside, before, while and after."""
+"""What is promised of the sink, on real servers: looked at from outside, before, while and after."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_nothing_but_a_commit_moves_the_consumer_group(line: Line) -> None:
     assert planned.epoch is not None
     ticket = line.begin(planned.epoch.epoch_id, "first")
     assert ticket is not None
-    # A client that commits by itself does so every two seconds in the documents (S12).
+    # A client that commits by itself does so every two seconds (S12).
     line.stage(planned.ranges, ticket, slowly(2.5))
     assert group_offsets(line) == {}
     line.seal(ticket, "first")

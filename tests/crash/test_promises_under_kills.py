@@ -1,4 +1,4 @@
-"""What the source documents promise of an epoch whose processes, connections and servers are killed under it."""
+"""What is promised of an epoch whose processes, connections and servers are killed under it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_commit_whose_connection_is_dropped_twice_is_made_by_its_third_try(
 def test_a_stop_that_outlasts_the_time_out_of_a_transaction_delays_the_commit_and_loses_nothing(
     server: Server, new_case: NewCase, steps: StepServer
 ) -> None:
-    """X3, K17: the documents' five seconds would have lost it; the sealed rows are in no transaction that could end."""
+    """X3, K17: a time-out of five seconds would have lost it; the sealed rows are in no transaction that could end."""
     dsn = server.new_database()
     database = dsn.rpartition("/")[2]
     server.admin(f"ALTER DATABASE {{}} SET idle_in_transaction_session_timeout = '{DOCUMENTS_TIME_OUT}s'", database)

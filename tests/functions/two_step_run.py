@@ -1,4 +1,4 @@
-"""How many rows the run has written: a variable, as in the documents, so that a restart begins at nothing."""
+"""How many rows the run has written: a variable, so that a restart begins at nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def restart() -> None:
 
 
 def write_one() -> None:
-    """The documents' fault, word for word: ``count > 10`` before the row is counted, which is its twelfth."""
+    """The fault of the comparison of sinks (E6): ``count > 10`` before the row is counted, which is its twelfth."""
     global rows
     if rows > 10:
         raise RuntimeError("compare test exception.")

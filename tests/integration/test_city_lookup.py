@@ -1,4 +1,4 @@
-"""The documents' look-ups as a pipeline (E9): declared as shipped, with records of Kafka and cities in PostgreSQL."""
+"""Look-ups as a pipeline (E9): declared as shipped, with records of Kafka and cities in PostgreSQL."""
 
 from __future__ import annotations
 

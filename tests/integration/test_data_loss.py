@@ -105,7 +105,7 @@ def shown(planned: Plan) -> list[str]:
 def test_what_retention_deleted_before_it_was_read_is_counted(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 9: per partition and in all."""
+    """I11: per partition and in all."""
     for partition in (0, 1):
         produce(kafka_bootstrap, topic, partition, 3)
     world.to_committed()
@@ -124,7 +124,7 @@ def test_what_retention_deleted_before_it_was_read_is_counted(
 def test_what_retention_deleted_after_it_was_read_is_no_loss(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 9: up to the head itself."""
+    """I11: up to the head itself."""
     produce(kafka_bootstrap, topic, 0, 3)
     world.to_committed()
     admin.delete_records({KafkaPartition(topic, 0): 3})
@@ -135,7 +135,7 @@ def test_what_retention_deleted_after_it_was_read_is_no_loss(
 def test_a_topic_that_was_deleted_stops_the_pipeline(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 10: "create it" would be the wrong advice for a topic that was read."""
+    """I11: "create it" would be the wrong advice for a topic that was read."""
     produce(kafka_bootstrap, topic, 0, 3)
     world.to_committed()
     delete_topic(admin, topic)
@@ -147,7 +147,7 @@ def test_a_topic_that_was_deleted_stops_the_pipeline(
 def test_a_topic_made_again_with_more_records_and_fewer_partitions_stops_the_pipeline(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 10: nothing in the offsets shows it."""
+    """I11: nothing in the offsets shows it."""
     produce(kafka_bootstrap, topic, 0, 3)
     world.to_committed()
     delete_topic(admin, topic)
@@ -161,7 +161,7 @@ def test_a_topic_made_again_with_more_records_and_fewer_partitions_stops_the_pip
 def test_a_topic_made_again_with_more_records_stops_the_pipeline(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 10."""
+    """I11."""
     produce(kafka_bootstrap, topic, 0, 3)
     world.to_committed()
     delete_topic(admin, topic)
@@ -180,7 +180,7 @@ def test_a_topic_made_again_with_more_records_stops_the_pipeline(
 def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_was_planned(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 10, INV-3: the new topic holds the planned offsets as well, and only its id tells it from the old one."""
+    """INV-3: the new topic holds the planned offsets as well, and only its id tells it from the old one."""
     produce(kafka_bootstrap, topic, 0, 3)
     planned = world.plan("r1")
     ticket = world.begin(1, "r1")
@@ -202,7 +202,7 @@ def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_
 def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
     world: World, admin: KafkaAdminClient, kafka_bootstrap: str, topic: str, postgres_dsn: str
 ) -> None:
-    """Trap 10: the ledger is told of another cluster, as a moved connection would look."""
+    """I11: the ledger is told of another cluster, as a moved connection would look."""
     produce(kafka_bootstrap, topic, 0, 3)
     world.to_committed()
     delete_topic(admin, topic)
@@ -218,7 +218,7 @@ def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
 def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one(
     world: World, stack: Stack, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 11: one broker cannot lose an election, so the ledger is told that it had read further.
+    """I11: one broker cannot lose an election, so the ledger is told that it had read further.
 
     What Kafka then answers is what it answers after an unclean election: the former leader's log ends at 5, the new
     one's goes on from there, past the head.
@@ -257,7 +257,7 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
 def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read_once_it_ends(
     world: World, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 13, S13."""
+    """S13."""
     produce(kafka_bootstrap, topic, 0, 2)
     world.to_committed()
     with closing(
@@ -288,7 +288,7 @@ def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read
 
 
 def test_gaps_that_transactions_leave_are_no_loss(world: World, kafka_bootstrap: str, topic: str) -> None:
-    """Trap 12: a head may stand behind a marker, and an epoch may read offsets without a record."""
+    """S13: a head may stand behind a marker, and an epoch may read offsets without a record."""
     with closing(
         KafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=f"tx-{topic}", acks="all")
     ) as producer:
@@ -311,7 +311,7 @@ def test_gaps_that_transactions_leave_are_no_loss(world: World, kafka_bootstrap:
 def test_gaps_that_compaction_leaves_are_no_loss(
     admin: KafkaAdminClient, kafka_bootstrap: str, postgres_dsn: str, topic_name: str
 ) -> None:
-    """Trap 12: below the head, around it and above it."""
+    """S13: below the head, around it and above it."""
     compacted = f"{topic_name}-compacted"
     make_topic(
         admin,

@@ -1,4 +1,4 @@
-"""What errors say, chain and all, as a task's log shows it: no password, no value of a row (SEC-4, SEC-5, I12)."""
+"""What errors say, chain and all, as a task's log shows it: no password, no value of a row (SEC-4, SEC-5)."""
 
 from __future__ import annotations
 

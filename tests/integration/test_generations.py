@@ -32,7 +32,7 @@ def adopt(it: Bench) -> None:
 
 
 def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(bench: Callable[..., Bench]) -> None:
-    """Trap 10, ADR 0004."""
+    """ADR 0004."""
     it = bench()
     it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": 3})
     adopt(it)

@@ -146,7 +146,7 @@ def test_a_backfill_ends_where_the_records_of_its_interval_end(
 def test_an_open_transaction_is_planned_around_and_reported(
     planner: Callable[..., Plan], source: KafkaOffsets, kafka_bootstrap: str, topic: str
 ) -> None:
-    """S13, trap 13: the plan ends at the last stable offset, and says why."""
+    """S13: the plan ends at the last stable offset, and says why."""
     produce(kafka_bootstrap, topic, 0, 2)
     producer = transactional(kafka_bootstrap, topic)
     producer.begin_transaction()
@@ -163,7 +163,7 @@ def test_an_open_transaction_is_planned_around_and_reported(
 
 
 def test_a_compacted_topic_may_have_gaps(source: KafkaOffsets, admin: KafkaAdminClient, topic_name: str) -> None:
-    """Trap 12."""
+    """S13."""
     make_topic(admin, f"{topic_name}-c", 1, **{"cleanup.policy": "compact"})
 
     assert source.look(KafkaSource(topics=f"{topic_name}-c")).invisible_allowed == {f"{topic_name}-c"}
@@ -172,7 +172,7 @@ def test_a_compacted_topic_may_have_gaps(source: KafkaOffsets, admin: KafkaAdmin
 def test_a_topic_made_again_stops_the_pipeline(
     planner: Callable[..., Plan], admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 10: also when the new topic has grown past the old offsets."""
+    """I11: also when the new topic has grown past the old offsets."""
     planner()
     admin.delete_topics([topic])
     deadline = time.monotonic() + 30
@@ -188,7 +188,7 @@ def test_a_topic_made_again_stops_the_pipeline(
 def test_retention_past_the_head_stops_the_pipeline(
     planner: Callable[..., Plan], admin: KafkaAdminClient, kafka_bootstrap: str, topic: str
 ) -> None:
-    """Trap 9: what is gone is named, and no offset is reset."""
+    """I11: what is gone is named, and no offset is reset."""
     planner()  # writes the origins; there is nothing to read
     produce(kafka_bootstrap, topic, 0, 9)
     admin.delete_records({KafkaPartition(topic, 0): 5})
@@ -210,7 +210,7 @@ def test_a_topic_that_newly_matches_the_pattern_begins_at_its_first_record(
 
 
 def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffsets, topic: str) -> None:
-    """S5, S11, trap 25."""
+    """S5, S11."""
     tps = [one.tp for one in source.look(KafkaSource(topics=topic)).partitions]
 
     source.mirror(f"group-{topic}", [Head(tp=tp, origin=0, next_offset=7, epoch_id=3) for tp in tps], 1, 3)

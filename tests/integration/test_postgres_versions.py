@@ -89,7 +89,7 @@ def test_an_older_server_is_refused_before_anything_is_made(version: int) -> Non
 
 
 def test_a_session_of_the_ledger_has_the_server_look_for_its_client(postgres_dsn: str) -> None:
-    """Trap 26: also where the server's own setting is off, as it is by default."""
+    """Also where the server's own setting is off, as it is by default."""
     with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
         cursor.execute(
             "SELECT format('ALTER DATABASE %I SET client_connection_check_interval = 0', current_database())"

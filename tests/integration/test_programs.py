@@ -1,4 +1,4 @@
-"""The documents' stateful programs, run as a user runs them: each must say that its result is theirs."""
+"""The stateful example programs, run as a user runs them: each must say that its result is theirs."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def test_a_program_that_does_not_exist_is_wrong_use_and_the_list_names_them_all(
 
 
 def test_a_position_that_is_kept_in_a_variable_is_lost_at_every_restart() -> None:
-    """E8, X15: the documents' own code, without the ledger: one to five, four times."""
+    """E8, X15: the same code without the ledger: one to five, four times."""
     assert list(run()) == [1, 2, 3, 4, 5] * (1 + RESTARTS)

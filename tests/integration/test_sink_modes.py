@@ -61,7 +61,7 @@ def test_a_table_that_exists_is_filled_by_name_and_its_serial_and_default_fill_t
 
 
 def test_of_one_key_the_highest_offset_wins_within_and_across_epochs(bench: Callable[..., Bench]) -> None:
-    """P1, E3."""
+    """E3."""
     one = bench(mode="upsert", key="k")
 
     first = one.epoch(kv("a", 1), kv("b", 1), kv("a", 2))
@@ -179,7 +179,7 @@ def test_after_a_delete_an_older_record_does_not_bring_the_row_back_and_a_newer_
 
 
 def test_sums_are_added_per_key_and_a_missing_value_counts_as_nothing(bench: Callable[..., Bench]) -> None:
-    """E6, Q10."""
+    """E6."""
     record = {"k": "text", "hits": "bigint", "paid": "numeric(9,2)"}
     one = bench(record, mode="add", key="k", measures=("hits", "paid"))
 
@@ -474,7 +474,7 @@ def test_an_existing_target_altered_since_the_plan_says_what_it_was_and_is(bench
 def test_a_sealed_epoch_whose_staging_is_lost_is_aborted_and_read_again(
     bench: Callable[..., Bench], damage: str, said: str
 ) -> None:
-    """INV-6, trap 21."""
+    """INV-6."""
     one = bench()
     planned = one.sealed(kv("a", 1))
     assert planned.epoch is not None
@@ -523,7 +523,7 @@ NAMED += [(mode, name) for mode in ("append", "replace") for name in ("quotes", 
 
 @pytest.mark.parametrize(("mode", "name"), NAMED, ids=[f"{mode} {name}" for mode, name in NAMED])
 def test_any_name_that_postgresql_takes_works_as_table_and_columns(postgres_dsn: str, mode: str, name: str) -> None:
-    """Trap 16, X30."""
+    """SEC-1."""
     name, other = NAMES[name], "v"
     sink: dict[str, Any] = {"table": f"public.{name}", "mode": mode, "columns": {name: "text", other: "integer"}}
     sink |= {"upsert": {"key": name, "order_by": other}, "add": {"key": name, "measures": other}}.get(mode, {})
@@ -539,7 +539,7 @@ def test_any_name_that_postgresql_takes_works_as_table_and_columns(postgres_dsn:
 
 
 def test_a_long_order_column_still_orders_across_epochs(postgres_dsn: str) -> None:
-    """Trap 16: two names that PostgreSQL would cut to the same one stay apart."""
+    """SEC-1: two names that PostgreSQL would cut to the same one stay apart."""
     first, second = "o" * 62 + "1", "o" * 62 + "2"
     record = {"k": "text", first: "integer", second: "integer"}
     sink = PostgresTable(table="t", columns=record, mode="upsert", key="k", order_by=(first, second))

@@ -201,7 +201,7 @@ def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world
 
 @pytest.mark.fault("F10")
 def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: TwoTables) -> None:
-    """K14, U1, trap 7."""
+    """K14, U1."""
 
     def planning(who: str) -> Callable[[], Plan]:
         ledger = PostgresLedger(world.dsn, lock_timeout=10)
@@ -238,7 +238,7 @@ def test_two_commits_at_once_commit_once(world: TwoTables) -> None:
 
 @pytest.mark.parametrize("round_", range(4), ids=lambda number: f"round {number}")
 def test_of_a_commit_and_an_operators_abort_exactly_one_wins(world: TwoTables, round_: int) -> None:
-    """Trap 5, INV-7: one row lock; the loser gets a clear word."""
+    """INV-7: one row lock; the loser gets a clear word."""
     world.to_sealed()
 
     def operator() -> AbortOutcome:
@@ -291,7 +291,7 @@ class LosesAnAnswer:
 def test_a_commit_whose_answer_is_lost_is_settled_by_asking_the_ledger(
     world: TwoTables, after: bool, outcome: CommitOutcome
 ) -> None:
-    """INV-5, trap 4, P6."""
+    """INV-5, P6."""
     world.to_sealed()
     ledger = LosesAnAnswer(world.ledger, after=after)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The documents' programs between topics, as they are shipped, on real servers and without Spark's JVM."""
+"""The example programs between topics, as they are shipped, on real servers and without Spark's JVM."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class TestSinkComparison:
         return {"step": int(rows), "compare": int(sums), "kafka": topic}
 
     def test_three_sinks_agree_although_one_throws_and_the_publisher_is_killed(self, shipped: Made) -> None:
-        """The documents' exception on the twelfth row of a run: epochs 2 and 3 fail once, and pass on retry."""
+        """An exception on the twelfth row of a run: epochs 2 and 3 fail once, and pass on retry."""
         world = shipped("sink_comparison")
         throwing = [
             one.model_copy(update={"select": "two_step_fault:compared"}) if str(one).endswith("_compare") else one

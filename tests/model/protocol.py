@@ -19,7 +19,7 @@ answer lost
 straggler
     an executor that was given up writes a part again, under another number.
 staging lost
-    the sealed tables are gone (trap 21).
+    the sealed tables are gone (INV-6).
 head moved
     somebody else appends to the chain (an operator declares a loss).
 

@@ -1,4 +1,4 @@
-"""The documents' programs as `epochline examples` runs them, against the declarations that they name."""
+"""The example programs as `epochline examples` runs them, against the declarations that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents' orders: what is none is an error of its own row, and takes no other with it (E10, E11, F28)."""
+"""Orders: what is none is an error of its own row, and takes no other with it (E10, E11, F28)."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""What the documents' producers write is what their programs read."""
+"""What the examples' producers write is what their programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of epochs: what each refuses, which place decides, and what the documents' profiles hold."""
+"""Settings of epochs: what each refuses, which place decides, and what the profiles hold."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_a_file_that_is_wrong_is_refused_by_name(
         file_settings()
 
 
-# The documents' profiles
+# Profiles
 
 DOCUMENTS_DEFAULTS = {
     "minimum_pause": seconds(0),

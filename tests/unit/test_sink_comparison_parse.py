@@ -29,7 +29,7 @@ def told(number: int) -> bytes:
 
 
 def test_each_key_is_its_own_and_the_time_is_the_records() -> None:
-    """X8: the documents wrote the second key where the third belongs."""
+    """X8: the third key, where the second one stood by mistake."""
     (row,) = parse(batch(told(7))).drop_columns(["uuid"]).to_pylist()
 
     assert row == {"slot_time": TIME, "key1": "a", "key2": "b", "key3": "c", "indicate": 7, "_error": None}

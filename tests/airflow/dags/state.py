@@ -1,4 +1,4 @@
-"""State and windows under a scheduler: the documents' word count, and windows that an idle source closes."""
+"""State and windows under a scheduler: word count, and windows that an idle source closes."""
 
 from epochline import EventTime, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed, epoch_dag
 from epochline.config.discovery import find, project_folder

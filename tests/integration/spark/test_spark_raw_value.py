@@ -83,7 +83,7 @@ class Program:
 
 
 def produce_as(shape: str) -> Callable[..., None]:
-    """Twenty numbers written in another shape than the documents' producer gives them."""
+    """Twenty numbers written in another shape than the producer gives them."""
 
     def send(bootstrap: str, *, pause: float, topic: str) -> None:
         with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all")) as producer:
@@ -115,7 +115,7 @@ SECOND = Run(dag_id="raw_value", run_id="second", host="here")
 
 @pytest.mark.parametrize("program", SHAPES, indirect=True)
 def test_a_fault_at_fifteen_rolls_back_what_was_written_with_it_until_it_is_gone(program: Program, database) -> None:
-    """E2, X2, X5, K3: 1..10 stay; 11..14 go with 15 at every retry; with the fault off 1..20 are there once each.
+    """E2, X2, K3: 1..10 stay; 11..14 go with 15 at every retry; with the fault off 1..20 are there once each.
 
     X2: in each shape. The settings are the declared ones: the second plan waits for the minimum pause of a second.
     """

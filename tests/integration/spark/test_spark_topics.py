@@ -1,4 +1,4 @@
-"""The documents' programs from topic to topic, through real Spark: running counts under faults, windows into a topic."""
+"""The example programs from topic to topic, through real Spark: running counts under faults, windows into a topic."""
 
 from __future__ import annotations
 
