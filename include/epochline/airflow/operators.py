@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -141,61 +142,54 @@ class PreCommitOperator(SparkSubmitOperator):
         self.execution_timeout = settings_of_run(self.pipeline, self.dag, context).timeout
 
     def execute(self, context: Context) -> None:
-        """Stage and seal the epoch; succeed without Spark where it is sealed already.
+        """Stage and seal the epoch; succeed without Spark if it is sealed already.
 
         Raises:
-            AirflowFailException: also where it took too long: the next epoch takes the range, not a retry (K10).
+            AirflowFailException: also on a time-out: the next epoch takes the range, not a retry (K10).
         """
-        try:
-            self._stage_and_seal(context)
-        except AirflowTaskTimeout as timeout:
-            # Before the error is told, because who hears of it may fence an attempt that is still writing.
-            self.on_kill()
-            with epochline_errors():
-                raise EpochTimeoutError(
-                    f"epoch {self.epoch_id} of {self.pipeline.name}: was not staged and sealed within"
-                    f" {self.execution_timeout}. abort_epoch discards what it staged, no offset moves, and the next"
-                    " epoch takes its range; where it was sealed in the last moment, the next run commits it."
-                ) from timeout
+        from epochline.coordinator import stage
 
-    def _stage_and_seal(self, context: Context) -> None:
-        from epochline.coordinator import LEASE, begin, seal
-        from epochline.coordinator.lease import keep_lease_alive
-
-        run, name = run_of(context), self.pipeline.name
+        name = self.pipeline.name
         with epochline_errors():
-            ledger = ledger_of(self.pipeline)
-            self._refuse_not_to_wait()
-            ticket = begin(ledger, name, int(self.epoch_id), run, lease=LEASE)
-            if ticket is None:
-                self.log.info("epoch %s of %s is sealed already; Spark has nothing to do", self.epoch_id, name)
-                return
-            self.application = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
-            self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
-            self.name = f"epochline {name} epoch {ticket.epoch_id} attempt {ticket.attempt}"
-            self.application_args = [
-                "--pipeline", name, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
-            ]  # fmt: skip
-            with keep_lease_alive(ledger, ticket, run, self.on_kill):
-                with self._credentials(ticket):
-                    self._submit(context, ledger, ticket)
-                counts = seal(ledger, offsets_of(self.pipeline), ticket, run)
+            try:
+                self._refuse_not_to_wait()
+                ledger = ledger_of(self.pipeline)
+                counts = stage(
+                    ledger, offsets_of(self.pipeline), name, int(self.epoch_id), run_of(context),
+                    submit=partial(self._submit, context, ledger), stop=self.on_kill,
+                )  # fmt: skip
+            except AirflowTaskTimeout as timeout:
+                raise EpochTimeoutError(
+                    f"epoch {self.epoch_id} of {name}: was not staged and sealed within {self.execution_timeout}."
+                    " abort_epoch discards what it staged, no offset moves, and the next epoch takes its range. If it"
+                    " was sealed in the last moment, the next run commits it."
+                ) from timeout
+        if counts is None:
+            self.log.info("epoch %s of %s is sealed already; Spark has nothing to do", self.epoch_id, name)
+            return
         self.log.info(
-            "epoch %d of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
-            ticket.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
+            "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
+            self.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
         )  # fmt: skip
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
-        """Run Spark; where its job failed for a reason of ours, that reason says whether a retry helps."""
-        try:
-            super().execute(context)
-        except AirflowException as failure:
-            with ledger.transaction() as tx:
-                attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
-            reason = error_of(attempt.error or "") if attempt is not None else None
-            if reason is None:
-                raise
-            raise reason from failure
+        """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
+        self.application = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
+        self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
+        self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
+        self.application_args = [
+            "--pipeline", ticket.pipeline, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
+        ]  # fmt: skip
+        with self._credentials(ticket):
+            try:
+                super().execute(context)
+            except AirflowException as failure:
+                with ledger.transaction() as tx:
+                    attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+                reason = error_of(attempt.error or "") if attempt is not None else None
+                if reason is None:
+                    raise
+                raise reason from failure
 
     def _refuse_not_to_wait(self) -> None:
         """A submit that returns before the job ended would be sealed before it was staged."""

@@ -19,8 +19,7 @@ from typing import Any
 from epochline.cli import connections, database, printing
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
-from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, abort, begin, commit, plan, publish, seal
-from epochline.coordinator.lease import keep_lease_alive
+from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
@@ -123,7 +122,6 @@ class Execution:
             raise
         finally:
             with suppress(EpochlineError):
-                self._stop_quietly()
                 abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=reason, by_operator=True)
 
     def _planned(self, run: Run, limit: int | None) -> Epoch | None:
@@ -169,16 +167,14 @@ class Execution:
                     )
 
     def _stage(self, epoch: Epoch, run: Run) -> None:
-        ticket = begin(self._ledger, self._pipeline.name, epoch.epoch_id, run, lease=LEASE)
-        if ticket is None:
-            return
         begun = time.monotonic()
-        with keep_lease_alive(self._ledger, ticket, run, self._stop_jobs):
-            self._run_job(ticket)
-            counts = seal(self._ledger, self._offsets, ticket, run)
-        printing.progress(
-            f"{epoch} is pre-committed after {printing.duration(time.monotonic() - begun)}: {counts.read} records read"
-        )
+        counts = stage(
+            self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id, run,
+            submit=self._run_job, stop=self._stop_jobs,
+        )  # fmt: skip
+        if counts is not None:
+            took = printing.duration(time.monotonic() - begun)
+            printing.progress(f"{epoch} is pre-committed after {took}: {counts.read} records read")
 
     def _run_job(self, ticket: StagingTicket) -> None:
         from epochline.spark.credentials import JobCredentials
@@ -193,9 +189,10 @@ class Execution:
         spark = self._session(log)
         try:
             run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
-        except EpochlineError:
-            raise
         except Exception as error:
+            self._stop_jobs()
+            if isinstance(error, EpochlineError):
+                raise
             first = next(iter(str(error).strip().splitlines()), "")
             raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
 
@@ -228,15 +225,16 @@ class Execution:
         return self._spark
 
     def _stop_jobs(self) -> None:
+        # The abort must follow whatever state Spark is in: fencing keeps out what still writes.
         if self._spark is not None:
-            self._spark.sparkContext.cancelAllJobs()
+            with suppress(Exception):
+                self._spark.sparkContext.cancelAllJobs()
 
     def _abort(self, epoch: Epoch, run: Run, error: BaseException) -> None:
         """Settle the epoch, also under Ctrl-C; what cannot be settled now is settled by the next run."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with suppress(EpochlineError):
-                self._stop_quietly()
                 reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
                 outcome = abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=reason)
                 if outcome is AbortOutcome.LEFT_FOR_RECOVERY:
@@ -245,11 +243,6 @@ class Execution:
                     printing.progress(f"{epoch} was aborted; no offset moved, the next run reads its range again")
         finally:
             signal.signal(signal.SIGINT, before)
-
-    def _stop_quietly(self) -> None:
-        # Whatever state Spark is in, the abort must come: fencing keeps out what still writes.
-        with suppress(Exception):
-            self._stop_jobs()
 
 
 def _jars() -> list[Path]:
