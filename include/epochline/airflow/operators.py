@@ -22,11 +22,9 @@ from epochline.airflow.assets import announce_to_airflow, events_of
 from epochline.airflow.connections import (
     epochline_errors,
     interval_of,
-    kafka_settings,
+    job_credentials,
     ledger_of,
     offsets_of,
-    postgres_dsn,
-    registries_of,
     run_of,
     writers_of,
 )
@@ -212,18 +210,9 @@ class PreCommitOperator(SparkSubmitOperator):
             return
         from epochline.airflow.handover import credentials_file, environment_of_job
 
-        writer = postgres_dsn(self.pipeline.postgres_connection)
-        if self.pipeline.writer_connection is not None:
-            from epochline.postgres.ledger.writer import check_writer
-
-            ledger, writer = writer, postgres_dsn(self.pipeline.writer_connection)
-            check_writer(ledger, writer, ticket)
-        kafka = kafka_settings(self.pipeline.source.connection)
-        registries = registries_of(self.pipeline)
-        with (
-            credentials_file({"postgres": {"dsn": writer}, "kafka": kafka, "registries": registries}) as path,
-            environment_of_job(EPOCHLINE_CREDENTIALS=str(path)),
-        ):
+        found = job_credentials(self.pipeline, ticket)
+        held = {"postgres": {"dsn": found.dsn}, "kafka": found.kafka, "registries": found.registries}
+        with credentials_file(held) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
             yield
 
 

@@ -186,7 +186,8 @@ class _Run:
 
     def _environment(self) -> dict[str, str]:
         """The stack's own connections, but with the program's database behind them."""
-        from epochline.cli.connections import POSTGRES, variable
+        from epochline.cli.connections import variable
+        from epochline.config.connections import POSTGRES
         from epochline.local.credentials import JOB
         from epochline.local.home import project_root
 

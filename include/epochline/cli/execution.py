@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from epochline.cli import connections, database, printing
+from epochline.config.connections import spark_writers
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, plan, publish, stage
@@ -152,7 +153,7 @@ class Execution:
             run,
             record_limit=limit,
             note=self._note,
-            writers=connections.writers_of(self._pipeline, self._master),
+            writers=spark_writers(self._pipeline.spark_conf, self._master),
             interval=self._interval,
             settings=resolve_settings(self._pipeline, file=file_settings()),
         )
@@ -177,14 +178,9 @@ class Execution:
             printing.progress(f"{epoch} is pre-committed after {took}: {counts.read} records read")
 
     def _run_job(self, ticket: StagingTicket) -> None:
-        from epochline.spark.credentials import JobCredentials
         from epochline.spark.job import run as run_job
 
-        credentials = JobCredentials(
-            dsn=self._writer_dsn(ticket),
-            kafka=connections.kafka_settings(self._pipeline.source.connection),
-            registries=connections.registries_of(self._pipeline),
-        )
+        credentials = connections.job_credentials(self._pipeline, ticket)
         log = _spark_log()
         spark = self._session(log)
         try:
@@ -195,16 +191,6 @@ class Execution:
                 raise
             first = next(iter(str(error).strip().splitlines()), "")
             raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
-
-    def _writer_dsn(self, ticket: StagingTicket) -> str:
-        from epochline.postgres.ledger.writer import check_writer
-
-        dsn = connections.postgres_dsn(self._pipeline.postgres_connection)
-        if self._pipeline.writer_connection is None:
-            return dsn
-        writer = connections.postgres_dsn(self._pipeline.writer_connection)
-        check_writer(dsn, writer, ticket)
-        return writer
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:

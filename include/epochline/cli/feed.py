@@ -83,9 +83,10 @@ def _bar() -> Progress:
 
 def _stack_servers() -> str:
     from epochline.cli import connections
+    from epochline.config.connections import KAFKA
     from epochline.local.stack import Stack
 
-    if connections.named(connections.KAFKA) is None and Stack().kafka.pid is None:
+    if connections.in_environment(KAFKA) is None and Stack().kafka.pid is None:
         raise StackError(
             f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
             " --bootstrap-servers"

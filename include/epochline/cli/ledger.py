@@ -53,10 +53,10 @@ def ledger(
 
 def connection_of(pipeline: str | None) -> str:
     """The connection that a declared pipeline names; the usual one for pipelines that are no longer declared."""
-    from epochline.cli import connections
+    from epochline.config.connections import POSTGRES
 
     if pipeline is None:
-        return connections.POSTGRES
+        return POSTGRES
     # Without a pipeline no declaration is read.
     from epochline.cli import pipelines
     from epochline.errors import EpochlineError
@@ -64,7 +64,7 @@ def connection_of(pipeline: str | None) -> str:
     try:
         return pipelines.find(pipeline).postgres_connection
     except EpochlineError:
-        return connections.POSTGRES
+        return POSTGRES
 
 
 def show_epochs(epochs: list[dict[str, Any]]) -> None:

@@ -26,10 +26,11 @@ def migrate(
     wrong.
     """
     from epochline.cli import connections, pipelines, printing
+    from epochline.config.connections import POSTGRES
 
     found = pipelines.find_all()
     # Without a pipeline there may still be a ledger to make, for those to come.
-    ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [connections.POSTGRES]
+    ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [POSTGRES]
     revisions = {one: _upgrade(connections.postgres_dsn(one)) for one in ids}
     left = {one: _left_to_a_dba(connections.postgres_dsn(one)) for one in ids}
     tables = create_targets(found)

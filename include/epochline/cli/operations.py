@@ -125,10 +125,11 @@ def janitor(
     from dataclasses import asdict
 
     from epochline.cli import connections, pipelines, printing
+    from epochline.config.connections import POSTGRES
 
     declared = {one.postgres_connection for one in pipelines.find_all().values()} if connection is None else set()
     found = {}
-    for one in sorted({connection} if connection else declared or {connections.POSTGRES}):
+    for one in sorted({connection} if connection else declared or {POSTGRES}):
         ledger = connections.ledger_at(one)
         found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
     if as_json:
@@ -147,12 +148,13 @@ def run_of_terminal() -> Run:
 def subject_of(pipeline: str, connection: str | None) -> Subject:
     """The pipeline to act on: by its declaration, or, where it is declared no more, by the database alone."""
     from epochline.cli import connections, pipelines
+    from epochline.config.connections import POSTGRES
     from epochline.errors import ConfigurationError, DeclarationError
 
     try:
         declared = pipelines.find(pipeline)
     except (ConfigurationError, DeclarationError):
-        return Subject(name=pipeline, ledger=connections.ledger_at(connection or connections.POSTGRES))
+        return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
     if connection is not None:
         ledger: Ledger = connections.ledger_at(connection)
     else:
@@ -247,10 +249,11 @@ def _run_epochs(
     from epochline.cli import connections, printing
     from epochline.cli.execution import Execution
     from epochline.cli.run import as_dict
+    from epochline.config.connections import spark_writers
 
     declared, _ = subject.declaration()
     master = connections.spark_master(declared.spark_connection)
-    writers = connections.writers_of(declared, master)
+    writers = spark_writers(declared.spark_conf, master)
     receipts = []
     with Execution(
         declared, master, planned_by=lambda run: action.plan(subject, asked, request, run, writers=writers)

@@ -36,6 +36,7 @@ def replay(
     from epochline.cli import connections, printing
     from epochline.cli.execution import Execution
     from epochline.cli.operations import actor, subject_of
+    from epochline.config.connections import spark_writers
     from epochline.operations.action import Request
     from epochline.operations.replay import differences, plan_replay
     from epochline.operations.replay import promote as supersede
@@ -45,7 +46,7 @@ def replay(
     subject = subject_of(pipeline, None)
     declared, _ = subject.declaration()
     master = connections.spark_master(declared.spark_connection)
-    writers = connections.writers_of(declared, master)
+    writers = spark_writers(declared.spark_conf, master)
     with (
         Execution(
             declared, master, planned_by=lambda run: plan_replay(subject, epoch, run, writers=writers)

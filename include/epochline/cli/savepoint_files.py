@@ -55,11 +55,9 @@ def import_savepoint(
     Exit code 0: kept; 1: the file is no savepoint, was damaged, or is here already; 2: wrong use.
     """
     from epochline.cli import connections, printing
-    from epochline.postgres.ledger.transactions import PostgresLedger
+    from epochline.config.connections import POSTGRES
 
-    ledger = PostgresLedger(
-        connections.postgres_dsn(connection or connections.POSTGRES), application_name="epochline cli"
-    )
+    ledger = connections.ledger_at(connection or POSTGRES)
     with file.open("rb") as source, ledger.transaction() as tx:
         found = tx.savepoints.import_savepoint(source)
     printing.say(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epochline.cli.connections import KAFKA
+from epochline.config.connections import KAFKA
 
 if TYPE_CHECKING:
     from epochline.kafka.topic_comparison import TopicReader, TopicTally

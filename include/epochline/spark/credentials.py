@@ -9,28 +9,20 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
+from epochline.config.connections import JobCredentials
 from epochline.config.kafka import broker_settings
 from epochline.errors import ConfigurationError
 
+__all__ = ["CREDENTIALS_VARIABLE", "JobCredentials", "read_credentials"]
+
 CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
 """Environment variable with the path of the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCredentials:
-    """How a job reaches PostgreSQL and Kafka. Its text form shows no value."""
-
-    dsn: str = field(repr=False)
-    kafka: Mapping[str, str] = field(repr=False)
-    registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Of schemas, by connection id: ``url``, perhaps ``login`` and ``password``."""
 
 
 def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
