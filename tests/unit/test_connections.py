@@ -8,6 +8,7 @@ from psycopg2.extensions import parse_dsn
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.config.connections import Connection, Connections, spark_writers
 from epochline.errors import ConfigurationError
+from epochline.sinks.adapters import Adapters
 
 HELD = {
     "db": {"host": "db", "schema": "target", "login": "me", "password": "p@ss/1", "extra": {"sslmode": "require"}},
@@ -41,20 +42,31 @@ def test_what_a_connection_lacks_is_said_with_its_name():
         CONNECTIONS.kafka_settings("empty")
 
 
-@pytest.mark.parametrize(("writer", "login"), [(None, "me"), ("jobs", "job")], ids=["the ledger's", "its own"])
-def test_a_job_is_given_the_writer_s_login_if_one_is_declared(writer, login):
-    credentials = CONNECTIONS.job_credentials(pipeline(writer_connection=writer))
+@pytest.mark.parametrize(
+    ("writer", "login", "checked"),
+    [(None, "me", []), ("jobs", "job", [("me", "job")])],
+    ids=["the ledger's", "its own"],
+)
+def test_a_job_is_given_the_writer_s_login_if_one_is_declared(writer, login, checked, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "epochline.postgres.ledger.writer.check_writer",
+        lambda *dsns: seen.append(tuple(parse_dsn(dsn)["user"] for dsn in dsns[:2])),
+    )
+
+    credentials = Adapters(CONNECTIONS, "tests").job_credentials(pipeline(writer_connection=writer), ticket=None)
 
     assert parse_dsn(credentials.dsn)["user"] == login
     assert credentials.kafka == {"bootstrap.servers": "k1:9093"}
     assert credentials.registries == {}
+    assert seen == checked
 
 
 def test_no_text_form_shows_a_password():
-    found = CONNECTIONS.look_up("db")
+    adapters = Adapters(CONNECTIONS, "tests")
 
-    assert "p@ss" not in repr(found)
-    assert "p%40ss" not in repr(CONNECTIONS.job_credentials(pipeline()))
+    assert "p@ss" not in repr(CONNECTIONS.look_up("db"))
+    assert "p%40ss" not in repr(adapters.job_credentials(pipeline(), ticket=None))
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,10 @@ def lag(
     asked for one of them, and the others are shown; 2: there is no such pipeline; 3: a pipeline is further behind than
     --fail-above.
     """
-    from epochline.cli import pipelines, printing
+    from epochline.cli import printing
+    from epochline.config import discovery
 
-    declared = pipelines.find_all() if pipeline is None else {pipeline: pipelines.find(pipeline)}
+    declared = discovery.find_all() if pipeline is None else {pipeline: discovery.find(pipeline)}
     rows, errors = [], {}
     with ExitStack() as block:
         servers = _Servers(block)

@@ -58,11 +58,11 @@ def connection_of(pipeline: str | None) -> str:
     if pipeline is None:
         return POSTGRES
     # Without a pipeline no declaration is read.
-    from epochline.cli import pipelines
+    from epochline.config import discovery
     from epochline.errors import EpochlineError
 
     try:
-        return pipelines.find(pipeline).postgres_connection
+        return discovery.find(pipeline).postgres_connection
     except EpochlineError:
         return POSTGRES
 

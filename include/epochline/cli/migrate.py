@@ -25,10 +25,11 @@ def migrate(
     writer_connection. Exit code 0: ledger and targets are there; 1: refused, the message says why; 2: a declaration is
     wrong.
     """
-    from epochline.cli import connections, pipelines, printing
+    from epochline.cli import connections, printing
+    from epochline.config import discovery
     from epochline.config.connections import POSTGRES
 
-    found = pipelines.find_all()
+    found = discovery.find_all()
     # Without a pipeline there may still be a ledger to make, for those to come.
     ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [POSTGRES]
     revisions = {one: _upgrade(connections.postgres_dsn(one)) for one in ids}
@@ -63,9 +64,9 @@ def create_targets(found: dict[str, Pipeline]) -> dict[str, list[str]]:
 
 def create_declared(report: Callable[[str], None]) -> None:
     """Make the targets of every declared pipeline, as `up` does, and say which."""
-    from epochline.cli import pipelines
+    from epochline.config import discovery
 
-    _show(create_targets(pipelines.find_all()), report)
+    _show(create_targets(discovery.find_all()), report)
 
 
 def _show(tables: dict[str, list[str]], report: Callable[[str], None]) -> None:

@@ -124,10 +124,11 @@ def janitor(
     """
     from dataclasses import asdict
 
-    from epochline.cli import connections, pipelines, printing
+    from epochline.cli import connections, printing
+    from epochline.config import discovery
     from epochline.config.connections import POSTGRES
 
-    declared = {one.postgres_connection for one in pipelines.find_all().values()} if connection is None else set()
+    declared = {one.postgres_connection for one in discovery.find_all().values()} if connection is None else set()
     found = {}
     for one in sorted({connection} if connection else declared or {POSTGRES}):
         ledger = connections.ledger_at(one)
@@ -147,12 +148,13 @@ def run_of_terminal() -> Run:
 
 def subject_of(pipeline: str, connection: str | None) -> Subject:
     """The pipeline to act on: by its declaration, or, where it is declared no more, by the database alone."""
-    from epochline.cli import connections, pipelines
+    from epochline.cli import connections
+    from epochline.config import discovery
     from epochline.config.connections import POSTGRES
     from epochline.errors import ConfigurationError, DeclarationError
 
     try:
-        declared = pipelines.find(pipeline)
+        declared = discovery.find(pipeline)
     except (ConfigurationError, DeclarationError):
         return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
     if connection is not None:
@@ -246,26 +248,23 @@ def _run_epochs(
     action: EpochAction[Any, Any], subject: Subject, asked: Any, request: Request, *, as_json: bool
 ) -> None:
     """Plan, stage and commit here, until nothing is left of what was asked for."""
-    from epochline.cli import connections, printing
+    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.run import as_dict
-    from epochline.config.connections import spark_writers
 
     declared, _ = subject.declaration()
-    master = connections.spark_master(declared.spark_connection)
-    writers = spark_writers(declared.spark_conf, master)
-    receipts = []
+    committed = []
     with Execution(
-        declared, master, planned_by=lambda run: action.plan(subject, asked, request, run, writers=writers)
+        declared, planned_by=lambda run, writers: action.plan(subject, asked, request, run, writers=writers)
     ) as execution:
-        while (receipt := execution.next_epoch()) is not None:
-            receipts.append(receipt)
+        while (result := execution.next_epoch()) is not None:
+            committed.append(result)
             if not as_json:
-                printing.say(str(receipt))
+                printing.say(str(result))
             if not action.repeats or action.preview(subject, asked).refusal is not None:
                 break
     if as_json:
-        printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
+        printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
 
 
 def _show(preview: ActionPreview, *, quiet: bool) -> None:

@@ -30,11 +30,12 @@ def plan(
     The checks are those of a real plan. Exit code 0: the next epoch could be planned, be it empty; 1: it would be
     refused, the message says why; 2: there is no such pipeline, or its declaration is wrong.
     """
-    from epochline.cli import pipelines, printing
+    from epochline.cli import printing
     from epochline.cli.connections import ledger_of, offsets_of
+    from epochline.config import discovery
     from epochline.coordinator import preview
 
-    declared = pipelines.find(pipeline)
+    declared = discovery.find(pipeline)
     since, changed = _changes(declared)
     try:
         seen = preview(ledger_of(declared), offsets_of(declared), declared, record_limit=max_records)

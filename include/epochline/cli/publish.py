@@ -24,11 +24,12 @@ def publish(
     """
     from dataclasses import asdict
 
-    from epochline.cli import pipelines, printing
+    from epochline.cli import printing
     from epochline.cli.connections import ledger_of
+    from epochline.config import discovery
     from epochline.coordinator import publish as publish_due
 
-    declared = pipelines.find(pipeline)
+    declared = discovery.find(pipeline)
     published = publish_due(
         ledger_of(declared), declared, report=lambda one: None if as_json else printing.say(str(one))
     )

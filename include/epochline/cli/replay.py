@@ -33,10 +33,9 @@ def replay(
     rows leave the target, the replay's come, and the ledger keeps both. For targets of mode append, without state.
     Exit code 0: no difference, or promoted; 1: there are differences, or it was refused; 2: wrong use.
     """
-    from epochline.cli import connections, printing
+    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.operations import actor, subject_of
-    from epochline.config.connections import spark_writers
     from epochline.operations.action import Request
     from epochline.operations.replay import differences, plan_replay
     from epochline.operations.replay import promote as supersede
@@ -45,11 +44,9 @@ def replay(
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
     subject = subject_of(pipeline, None)
     declared, _ = subject.declaration()
-    master = connections.spark_master(declared.spark_connection)
-    writers = spark_writers(declared.spark_conf, master)
     with (
         Execution(
-            declared, master, planned_by=lambda run: plan_replay(subject, epoch, run, writers=writers)
+            declared, planned_by=lambda run, writers: plan_replay(subject, epoch, run, writers=writers)
         ) as execution,
         execution.staged() as staged,
     ):

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epochline.declare.pipeline import Pipeline
-from epochline.protocol.epoch import Interval
+from epochline.protocol.epoch import Epoch, Interval
 
 
 def register(app: typer.Typer) -> None:
@@ -43,34 +42,32 @@ def run(
     end, whatever the declared limit, and what is committed already is not read again. Exit code 0: committed, or
     nothing to read; 1: failed, the message says what is left; 2: wrong use, or a wrong declaration; 130: interrupted.
     """
-    from epochline.cli import pipelines, printing
-    from epochline.cli.connections import spark_master
+    from epochline.cli import printing
     from epochline.cli.execution import Execution
+    from epochline.config import discovery
     from epochline.coordinator import PlanOutcome
 
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
         raise typer.BadParameter("a backfill is one epoch; take --until-caught-up out", param_hint="--from")
-    declared = pipelines.find(pipeline)
-    execution = Execution(declared, master or spark_master(declared.spark_connection), note=note, interval=interval)
-    receipts = []
-    with execution:
-        while (receipt := execution.next_epoch(max_records)) is not None:
-            receipts.append(receipt)
+    committed = []
+    with Execution(discovery.find(pipeline), master, note=note, interval=interval) as execution:
+        while (result := execution.next_epoch(max_records)) is not None:
+            committed.append(result)
             if not as_json:
-                printing.say(str(receipt))
+                printing.say(str(result))
             if not until_caught_up:
                 break
     if as_json:
-        printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
+        printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
     elif execution.found is PlanOutcome.COVERED:
         printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
     elif execution.found is PlanOutcome.SINKS_FULL:
         printing.say(f"{pipeline}: a sink has too many epochs still to show; what comes next waits in Kafka")
-    elif not receipts:
+    elif not committed:
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
     elif until_caught_up:
-        printing.say(f"{pipeline}: caught up after {len(receipts)} epoch{'' if len(receipts) == 1 else 's'}")
+        printing.say(f"{pipeline}: caught up after {len(committed)} epoch{'' if len(committed) == 1 else 's'}")
 
 
 def _interval(since: str | None, until: str | None) -> Interval | None:
@@ -90,11 +87,11 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def as_dict(declared: Pipeline, epoch: Any) -> dict[str, Any]:
+def as_dict(epoch: Epoch) -> dict[str, Any]:
     """A committed epoch, for programs."""
     counts = epoch.counts
     return {
-        "pipeline": declared.name,
+        "pipeline": epoch.pipeline,
         "epoch_id": epoch.epoch_id,
         "state": str(epoch.state),
         "records_read": counts.read,

@@ -101,18 +101,6 @@ class Connections:
             for connection_id, one in found.items()
         }  # fmt: skip
 
-    def job_credentials(self, pipeline: Pipeline) -> JobCredentials:
-        """What the pipeline's Spark job is given: the writer's login if the pipeline declares one, else the ledger's.
-
-        Raises:
-            ConfigurationError: a connection is missing or incomplete.
-        """
-        return JobCredentials(
-            dsn=self.postgres_dsn(pipeline.writer_connection or pipeline.postgres_connection),
-            kafka=self.kafka_settings(pipeline.source.connection),
-            registries=self.registries_of(pipeline),
-        )
-
 
 def spark_writers(conf: Mapping[str, str], master: str) -> int | None:
     """How many sessions Spark writes with at once: its cores.

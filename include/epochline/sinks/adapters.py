@@ -79,15 +79,20 @@ class Adapters:
             yield watched_source(source)
 
     def job_credentials(self, pipeline: Pipeline, ticket: StagingTicket) -> JobCredentials:
-        """What the Spark job of an attempt is given, after a check that the writer's login can stage the attempt.
+        """What the Spark job of an attempt is given; a login of its own is checked before.
 
         Raises:
             ConfigurationError: a connection is missing or incomplete, or a grant is missing; the message names it.
             LedgerUnavailableError: PostgreSQL cannot be reached.
         """
-        credentials = self.connections.job_credentials(pipeline)
+        dsn = self.connections.postgres_dsn(pipeline.postgres_connection)
         if pipeline.writer_connection is not None:
             from epochline.postgres.ledger.writer import check_writer
 
-            check_writer(self.connections.postgres_dsn(pipeline.postgres_connection), credentials.dsn, ticket)
-        return credentials
+            ledger, dsn = dsn, self.connections.postgres_dsn(pipeline.writer_connection)
+            check_writer(ledger, dsn, ticket)
+        return JobCredentials(
+            dsn=dsn,
+            kafka=self.connections.kafka_settings(pipeline.source.connection),
+            registries=self.connections.registries_of(pipeline),
+        )

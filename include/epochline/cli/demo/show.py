@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.rule import Rule
 
-from epochline.cli import database, pipelines, printing
+from epochline.cli import database, printing
 from epochline.cli.database import Session
 from epochline.cli.demo.background_feed import Feeding
 from epochline.cli.demo.driver import Caught, kill_between_parts
@@ -20,6 +20,7 @@ from epochline.cli.lag import lag_of
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.migrate import create_declared
 from epochline.cli.trigger import stack_api
+from epochline.config import discovery
 from epochline.errors import ConfigurationError, StackError
 from epochline.local.airflow_api import AirflowApi
 from epochline.local.postgres import client_environment
@@ -131,7 +132,7 @@ class Show:
 
     def _nothing_left(self, ledger: Session) -> bool:
         unfinished = database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
-        return not unfinished and not any(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
+        return not unfinished and not any(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
 
     def _say_missed(self, epoch_id: int) -> None:
         printing.say(f"the driver of epoch {epoch_id} was too fast: all parts came at once; trying the next epoch")
@@ -177,7 +178,7 @@ class Show:
         shown: list[int] = []
 
         def caught_up() -> bool:
-            behind = sum(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
+            behind = sum(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
             if not shown or shown[-1] != behind:
                 shown.append(behind)
                 printing.say(f"{behind} records behind")
