@@ -1,4 +1,4 @@
-"""Airflow connections as what the use cases need: a ledger, a Kafka, a run. Tasks reach PostgreSQL by these alone."""
+"""What the use cases need, made from Airflow's connections and context: a ledger, a Kafka, a run, an interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from epochline.sinks.adapters import Adapters
 
 @contextmanager
 def epochline_errors() -> Iterator[None]:
-    """Turn our errors into Airflow's, so that a task is tried again only where that helps."""
+    """Turn our errors into Airflow's, so that Airflow retries a task only if a retry helps."""
     try:
         yield
     except EpochlineError as error:
@@ -30,15 +30,15 @@ def epochline_errors() -> Iterator[None]:
 
 
 def run_of(context: Mapping[str, Any]) -> Run:
-    """The DAG run that a task belongs to. Try numbers and dates decide nothing (INV-8)."""
+    """The DAG run of a task. Try numbers and dates decide nothing (INV-8)."""
     return Run(dag_id=context["dag_run"].dag_id, run_id=context["dag_run"].run_id, host=socket.gethostname())
 
 
 def interval_of(context: Mapping[str, Any]) -> Interval | None:
-    """The data interval of a backfill run; None of any other run, whose dates decide nothing (INV-8).
+    """The data interval of a backfill run; None for any other run, whose dates decide nothing (INV-8).
 
     Raises:
-        ConfigurationError: the run has no interval, because its DAG's timetable makes none.
+        ConfigurationError: the run has no interval, because the DAG's timetable makes none.
     """
     dag_run = context["dag_run"]
     if dag_run.run_type != "backfill":
@@ -46,8 +46,9 @@ def interval_of(context: Mapping[str, Any]) -> Interval | None:
     start, until = dag_run.data_interval_start, dag_run.data_interval_end
     if start is None or until is None or start >= until:
         raise ConfigurationError(
-            f"backfill run {dag_run.run_id} of {dag_run.dag_id} has no data interval ({start} to {until}), so it does"
-            " not say what to read. Nothing was planned. Make its DAG with `epoch_dag`: its timetable gives intervals."
+            f"backfill run {dag_run.run_id} of {dag_run.dag_id} has no data interval ({start} to {until}), so"
+            " there is nothing to read up to. Nothing was planned. Build the DAG with `epoch_dag`: its timetable gives"
+            " runs an interval."
         )
     return Interval(start=start, until=until)
 

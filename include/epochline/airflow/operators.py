@@ -1,4 +1,4 @@
-"""The tasks of an epoch. Each calls one use case; heavy things are imported where they run."""
+"""The tasks of an epoch. Each calls one use case, and imports heavy modules only when it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from epochline.protocol.staging import StagingTicket
 
 EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
-"""The epoch's id, as ``plan_epoch`` left it: the only thing that passes between tasks (INV-8)."""
+"""The epoch's id, as ``plan_epoch`` returned it. Nothing else passes between tasks (INV-8)."""
 
 
 class PlanEpochOperator(BaseOperator):
@@ -61,7 +61,7 @@ class PlanEpochOperator(BaseOperator):
         self.note = note
 
     def pre_execute(self, context: Any) -> None:
-        """Give the task time for the minimum pause that holds for this run."""
+        """Extend the task's time-out by the run's minimum pause."""
         self.execution_timeout = PLAN_PATIENCE + settings_of_run(self.pipeline, self.dag, context).minimum_pause
 
     def execute(self, context: Context) -> str:
@@ -92,7 +92,7 @@ class PlanEpochOperator(BaseOperator):
             )
         if planned.outcome is PlanOutcome.SINKS_FULL:
             raise AirflowSkipException(
-                f"{self.pipeline.name}: nothing was planned, the backlog waits in Kafka: {'; '.join(planned.notes)}."
+                f"{self.pipeline.name}: nothing was planned; the backlog waits in Kafka: {'; '.join(planned.notes)}."
             )
         if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
             noted = f" {'; '.join(planned.notes)}." if planned.notes else ""
@@ -111,7 +111,7 @@ class PlanEpochOperator(BaseOperator):
 
 @contextmanager
 def skipped_while_paused() -> Iterator[None]:
-    """A run of a pipeline that an operator paused is skipped, naming who, when and why."""
+    """Skip the run of a paused pipeline. The message says who paused the pipeline, when and why."""
     try:
         yield
     except PipelinePausedError as error:
@@ -119,7 +119,7 @@ def skipped_while_paused() -> Iterator[None]:
 
 
 class PreCommitOperator(SparkSubmitOperator):
-    """Stage the epoch with Spark, then seal it: begin, submit, seal at every execution.
+    """Stage the epoch with Spark, then seal it. Each execution is a new attempt.
 
     :param pipeline: the declaration.
     :param epoch_id: id of the epoch. (templated)
@@ -128,15 +128,15 @@ class PreCommitOperator(SparkSubmitOperator):
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "epoch_id")
 
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
-        # durable: a retry is an attempt of its own and must not be tied to the driver of the one before.
-        # WARN: hundreds of lines of client settings would hide the few that tell what happened.
+        # Not durable: a retry is a new attempt and must not attach to the driver of the attempt before.
+        # WARN: at INFO, hundreds of lines of client settings hide the few that tell what happened.
         conf = {"spark.log.level": "WARN", **pipeline.spark_conf}
         super().__init__(conn_id=pipeline.spark_connection, conf=conf, durable=False, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
 
     def pre_execute(self, context: Any) -> None:
-        """Give the task the time-out that holds for this run."""
+        """Set the task's time-out to the run's."""
         self.execution_timeout = settings_of_run(self.pipeline, self.dag, context).timeout
 
     def execute(self, context: Context) -> None:
@@ -150,7 +150,7 @@ class PreCommitOperator(SparkSubmitOperator):
         name = self.pipeline.name
         with epochline_errors():
             try:
-                self._refuse_not_to_wait()
+                self._refuse_early_return()
                 ledger = ledger_of(self.pipeline)
                 counts = stage(
                     ledger, offsets_of(self.pipeline), name, int(self.epoch_id), run_of(context),
@@ -189,21 +189,21 @@ class PreCommitOperator(SparkSubmitOperator):
                     raise
                 raise reason from failure
 
-    def _refuse_not_to_wait(self) -> None:
-        """A submit that returns before the job ended would be sealed before it was staged."""
+    def _refuse_early_return(self) -> None:
+        """Refuse a setting that lets spark-submit return before the job has ended: the seal would come too early."""
         for setting, value in (self.conf or {}).items():
             if setting.lower().endswith("waitappcompletion") and str(value).lower() == "false":
                 raise AirflowFailException(
-                    f"{setting}=false: pre_commit must wait until Spark ended. Take it out of spark_conf."
+                    f"{setting}=false: pre_commit must wait until the job has ended. Remove it from spark_conf."
                 )
 
     @contextmanager
     def _credentials(self, ticket: StagingTicket) -> Iterator[None]:
-        """Let the driver read how to reach PostgreSQL and Kafka from a file that only its owner reads (trap 17).
+        """Hand the driver its connection details in a file that only its owner can read (SEC-4).
 
-        In cluster mode the driver runs elsewhere: there EPOCHLINE_CREDENTIALS names a file that was put in place.
+        In cluster mode the driver runs on another machine, where EPOCHLINE_CREDENTIALS must name such a file.
         """
-        # Made before the job's environment is: it looks up a connection.
+        # The hook looks up a connection, which the job's environment no longer allows.
         self._hook = self._get_hook()
         if self._hook._connection["deploy_mode"] == "cluster":
             yield
@@ -231,18 +231,18 @@ class CommitEpochOperator(BaseOperator):
         self.epoch_id = epoch_id
 
     def execute(self, context: Context) -> None:
-        """Commit; show the receipt where it is committed already."""
+        """Commit, or log the result again if the epoch is committed already."""
         from epochline.coordinator import commit
 
         with epochline_errors():
             ledger = ledger_of(self.pipeline)
-            receipt = commit(ledger, offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id))
-        self.log.info("%s", receipt)
+            result = commit(ledger, offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id))
+        self.log.info("%s", result)
         announce_to_airflow(ledger, self.pipeline, context)
 
 
 class AbortEpochOperator(BaseOperator):
-    """Teardown: discard the staging of an epoch that was not committed, and let the run be red.
+    """Teardown: discard the staging of an epoch that was not committed, and fail the run.
 
     :param pipeline: the declaration.
     :param epoch_id: id of the epoch. (templated)
@@ -256,7 +256,7 @@ class AbortEpochOperator(BaseOperator):
         self.epoch_id = epoch_id
 
     def execute(self, context: Context) -> None:
-        """Abort; skip where the epoch is committed or was never planned.
+        """Abort; skip if the epoch is committed or was never planned.
 
         Raises:
             AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red (U6).
