@@ -38,7 +38,7 @@ def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
     """The scheduled DAG that tidies each database that a declared pipeline names."""
     with DAG(
         dag_id="epochline_janitor", schedule=schedule, start_date=_BEGIN, catchup=False, max_active_runs=1, tags=_TAGS,
-        doc_md="Drops staging that nobody needs, ends epochs that nobody stages, reports tables that nobody explains.",
+        doc_md="Drops staging that no attempt needs, ends abandoned epochs, reports tables that no attempt explains.",
     ) as dag:  # fmt: skip
         JanitorOperator(task_id="tidy", execution_timeout=timedelta(minutes=30))
     return dag

@@ -1,7 +1,6 @@
-"""Where the command line finds PostgreSQL and Kafka: an Airflow connection in the environment, else the embedded stack.
+"""Connections of the command line: an Airflow connection in the environment, else the embedded stack's.
 
-``AIRFLOW_CONN_<ID>`` is what the containers of docker-compose.yaml hold; it is read here without Airflow, in both of
-its forms (JSON and URI). Without one, the connections that the embedded stack makes are known.
+``AIRFLOW_CONN_<ID>`` is read without Airflow, in both of its forms: JSON and URI.
 """
 
 from __future__ import annotations
