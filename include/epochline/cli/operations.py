@@ -27,7 +27,6 @@ from epochline.operations import (
     Subject,
     tidy,
 )
-from epochline.ports import Ledger
 from epochline.protocol.epoch import Run
 
 _EXIT_CODES = (
@@ -157,10 +156,7 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
         declared = discovery.find(pipeline)
     except (ConfigurationError, DeclarationError):
         return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
-    if connection is not None:
-        ledger: Ledger = connections.ledger_at(connection)
-    else:
-        ledger = connections.ledger_of(declared)
+    ledger = connections.ledger_of(declared) if connection is None else connections.ledger_at(connection)
     return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))
 
 
