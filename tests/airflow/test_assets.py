@@ -104,7 +104,7 @@ def test_a_task_whose_telling_fails_succeeds_and_the_next_one_tells(
     assert announce_to_airflow(ledger, world.pipeline, given) == 0
 
     assert emitted(world, given) == []
-    assert "epochs.not_told pipeline=orders" in caplog.text
+    assert "epochs.not_announced pipeline=orders" in caplog.text
     assert announce_to_airflow(world.ledger, world.pipeline, context(world)) == 1
 
 

@@ -12,8 +12,8 @@ import psycopg2
 import pytest
 
 from epochline import cli
-from epochline.cli import pipelines
 from epochline.cli.connections import ledger_of, offsets_of
+from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
 from epochline.protocol.epoch import Epoch, Run
 from tests.databases import as_connection
@@ -84,7 +84,7 @@ def fed(people_topic: str, call: Call, tmp_path: Path) -> str:
 @pytest.fixture
 def planned(fed: str) -> Epoch:
     """An epoch that a run of Airflow left behind with one attempt begun."""
-    declared = pipelines.find("people")
+    declared = discovery.find("people")
     epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
     assert epoch is not None
     begin(ledger_of(declared), "people", epoch.epoch_id, RUN, lease=LEASE)

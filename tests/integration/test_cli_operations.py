@@ -107,11 +107,11 @@ def test_a_topic_that_was_made_again_is_adopted(call, planned, fed, kafka_bootst
 
 
 def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(call, planned, kafka_bootstrap, postgres_dsn):
-    from epochline.cli import pipelines
     from epochline.cli.connections import ledger_of, offsets_of
+    from epochline.config import discovery
     from epochline.coordinator.commit import mirror
 
-    declared = pipelines.find("people")
+    declared = discovery.find("people")
     mirror(ledger_of(declared), offsets_of(declared), "people")
     assert offsets_of(declared).mirrored(declared.consumer_group)
     unfinished = call("drop", "people", "--reason", "nobody reads it", "--yes")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli import pipelines
+from epochline.config import discovery
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
 from tests.integration.people import Call, query
@@ -22,7 +22,7 @@ def committed(fed: str, postgres_dsn: str, kafka_bootstrap: str) -> InProcess:
     """A pipeline with one committed epoch, of 100 records, and 50 more to come."""
     source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
     source.forget("epochline.people")
-    people = InProcess(postgres_dsn, pipelines.find("people"), source, from_kafka(kafka_bootstrap))
+    people = InProcess(postgres_dsn, discovery.find("people"), source, from_kafka(kafka_bootstrap))
     people.epoch()
     return people
 

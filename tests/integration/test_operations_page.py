@@ -16,8 +16,8 @@ import psycopg2
 import pytest
 
 from epochline import cli
-from epochline.cli import pipelines
 from epochline.cli.connections import ledger_of, offsets_of
+from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
@@ -83,18 +83,18 @@ class Shop:
                 producer.send("shop", b'{"id": %d}' % number, partition=0).get(30)
 
     def migrate(self) -> None:
-        with ledger_of(pipelines.find("shop")).transaction() as tx:
-            tx.targets.create(pipelines.find("shop"))
+        with ledger_of(discovery.find("shop")).transaction() as tx:
+            tx.targets.create(discovery.find("shop"))
 
     def planned(self) -> None:
-        declared = pipelines.find("shop")
+        declared = discovery.find("shop")
         epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
         if epoch is not None:
             begin(ledger_of(declared), "shop", epoch.epoch_id, RUN, lease=LEASE)
 
     def epoch(self) -> None:
         """One that is committed."""
-        declared = pipelines.find("shop")
+        declared = discovery.find("shop")
         if self.line is None:
             self.line = InProcess(self.dsn, declared, offsets_of(declared), from_kafka(self.kafka))
         self.line.epoch()
@@ -118,7 +118,7 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     if action == "accept-ledger":
         shop.epoch()
         shop.produce(5)
-        source, declared = KafkaOffsets({"bootstrap.servers": shop.kafka}), pipelines.find("shop")
+        source, declared = KafkaOffsets({"bootstrap.servers": shop.kafka}), discovery.find("shop")
         [log] = source.look(declared.source).partitions
         head = Head(tp=log.tp, origin=0, next_offset=15, epoch_id=2)
         source.mirror(declared.consumer_group, [head], 1, 2, str(uuid.uuid4()))  # as the newer ledger did

@@ -1,6 +1,8 @@
 """Connections from the environment, in both forms that Airflow knows, read without Airflow."""
 
 import json
+from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 from psycopg2.extensions import parse_dsn
@@ -8,6 +10,7 @@ from psycopg2.extensions import parse_dsn
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.cli import connections
 from epochline.errors import ConfigurationError
+from epochline.local.credentials import VIEWER
 
 SECRET = "pa ss/word@%"
 
@@ -93,6 +96,22 @@ def test_without_a_connection_and_a_stack_the_error_says_what_to_run():
         connections.postgres_dsn()
     with pytest.raises(ConfigurationError, match="epochline up"):
         connections.kafka_settings()
+
+
+def test_without_a_connection_the_running_stack_is_reached(monkeypatch):
+    class Running:
+        home = "here"
+        kafka = SimpleNamespace(pid=1, bootstrap_servers="127.0.0.1:1")
+        postgres = SimpleNamespace(
+            pid=1, dsn=lambda login: f"postgresql://{login}:{quote(SECRET, safe='')}@h:5/epochline"
+        )
+
+    monkeypatch.setattr("epochline.local.stack.Stack", Running)
+
+    assert connections.kafka_settings() == {"bootstrap.servers": "127.0.0.1:1"}
+    assert parse_dsn(connections.postgres_dsn("epochline_reader")) == {
+        "host": "h", "port": "5", "dbname": "epochline", "user": VIEWER, "password": SECRET,
+    }  # fmt: skip
 
 
 def test_a_connection_that_the_stack_does_not_make_is_asked_for_by_its_variable():

@@ -1,7 +1,7 @@
-"""Runs of a pipeline's own DAG that an operator's action started: their conf names the action that plans the epoch.
+"""Runs of a pipeline's own DAG that an operator's action started. Their conf names the action that plans the epoch.
 
-Every task of a pipeline imports this module, so it imports no operator of Airflow's: the one that starts DAG runs
-imports Airflow's database models, half a second per task.
+Every task of a pipeline imports this module. Airflow's operator that starts DAG runs imports Airflow's database models,
+which takes half a second, so this module must not import that operator.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
     Raises:
         ActionRefusedError: the conf names no such action, or the action is refused.
     """
-    told = (context["dag_run"].conf or {}).get(ACTION)
-    if told is None:
+    named = (context["dag_run"].conf or {}).get(ACTION)
+    if named is None:
         return None
     from epochline.errors import ActionRefusedError
     from epochline.operations import ACTIONS, EpochAction, Request
 
-    action = ACTIONS.get(str(told.get("name"))) if isinstance(told, Mapping) else None
+    action = ACTIONS.get(str(named.get("name"))) if isinstance(named, Mapping) else None
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
-    request = Request(actor=actor_of(context, told.get("actor")), reason=str(told.get("reason") or ""))
-    asked = action.parse(told.get("parameters") or {})
+    request = Request(actor=actor_of(context, named.get("actor")), reason=str(named.get("reason") or ""))
+    asked = action.parse(named.get("parameters") or {})
     return action.plan(subject_of(pipeline), asked, request, run_of(context), writers=writers_of(pipeline))
 
 
@@ -45,10 +45,10 @@ def subject_of(pipeline: Pipeline) -> Subject:
     return Subject(name=pipeline.name, ledger=ledger_of(pipeline), declared=pipeline, source=offsets_of(pipeline))
 
 
-def actor_of(context: Mapping[str, Any], told: object = None) -> str:
-    """Who triggered the run, as far as Airflow says; else who the run was ``told`` of; else the run itself.
+def actor_of(context: Mapping[str, Any], in_conf: object = None) -> str:
+    """The user that triggered the run, from Airflow; else the actor in the run's conf; else the run itself.
 
-    Airflow is believed first: a conf can name anybody.
+    Airflow comes first because a conf can name any user.
     """
     run = context["dag_run"]
-    return str(getattr(run, "triggering_user_name", None) or told or f"run {run.run_id} of {run.dag_id}")
+    return str(getattr(run, "triggering_user_name", None) or in_conf or f"run {run.run_id} of {run.dag_id}")

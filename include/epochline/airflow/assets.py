@@ -1,8 +1,8 @@
 """Asset events: one per committed epoch and sink, so that DAGs can be scheduled on what a pipeline wrote.
 
-An event is emitted by a task that succeeds, and Airflow keeps it in the transaction in which the task becomes a
-success. A task that is lost before that emits none, nor does one that somebody marks as success by hand. So neither
-is believed: an epoch is told until its event is found in Airflow (`epochline.coordinator.announce`).
+Airflow records a task's events in the transaction that marks the task as success. A task that is lost before that
+emits no event, and neither does a task that is marked as success by hand. So an epoch is announced again until its
+event is found in Airflow (`epochline.coordinator.announce`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEWEST_EVENTS = 500
-"""How many events of a pipeline are looked through; one that is older is told again, and is among them then."""
+"""How many events of a pipeline are searched. An older event is emitted again and is then among them."""
 
 
 def sink_asset(pipeline: str, sink: str) -> Asset:
@@ -33,21 +33,21 @@ def sink_asset(pipeline: str, sink: str) -> Asset:
 
     Args:
         pipeline: its name.
-        sink: as ``epochline.receipts`` names it: ``orders`` (a table), ``kafka:topic``, ``files:/path``. What may not
-            stand in a path is percent-encoded.
+        sink: as ``epochline.receipts`` names it: ``orders`` (a table), ``kafka:topic``, ``files:/path``. Characters
+            that a path may not hold are percent-encoded.
     """
     return Asset(f"epochline://{pipeline}/{quote(sink, safe=':')}")
 
 
 def events_of(pipeline: Pipeline) -> AssetAlias:
-    """Inlet and outlet of a task that tells: an asset emits one event per task, an alias one per epoch and sink."""
+    """Inlet and outlet of an announcing task. An asset emits one event per task, an alias one per epoch and sink."""
     return AssetAlias(f"epochline://{pipeline.name}")
 
 
 def announce_to_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) -> int:
-    """Let this task emit an event per epoch and sink that Airflow has not got yet; how many.
+    """Let this task emit an event per epoch and sink that Airflow has not recorded yet; return how many.
 
-    The epoch is committed: where this fails it says so in the log, and the next task that tells emits them.
+    A failure is logged and raises nothing, because the epoch is committed: the next announcing task emits the events.
     """
     from epochline.coordinator import announce
 
@@ -55,27 +55,27 @@ def announce_to_airflow(ledger: Ledger, pipeline: Pipeline, context: Context) ->
 
     def acknowledged(unannounced: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:
         newest = context["inlet_events"][alias].ascending(False).limit(NEWEST_EVENTS)
-        there = [event.extra for event in newest]
-        return [one for one in unannounced if extra_of(one) in there]
+        recorded = [event.extra for event in newest]
+        return [one for one in unannounced if extra_of(one) in recorded]
 
     try:
-        told = announce(ledger, pipeline.name, run_of(context), acknowledged=acknowledged)
+        announced = announce(ledger, pipeline.name, run_of(context), acknowledged=acknowledged)
         events = context["outlet_events"][alias]
-        for one in told:
+        for one in announced:
             events.add(sink_asset(pipeline.name, one.sink), extra=extra_of(one))
     except Exception as error:
         log.warning(
-            "epochs.not_told pipeline=%s reason=%s: %s; the next run tells them",
+            "epochs.not_announced pipeline=%s reason=%s: %s; the next run announces them",
             pipeline.name, type(error).__name__, error,
         )  # fmt: skip
         return 0
-    return len(told)
+    return len(announced)
 
 
 def extra_of(receipt: AnnouncedReceipt) -> dict[str, Any]:
-    """What an event says of its epoch, as JSON; ``offsets`` are ``[start, until)`` by topic and partition.
+    """The extra of an epoch's event, as JSON; ``offsets`` are ``[start, until)`` by topic and partition.
 
-    All of it tells an epoch from one of the same number in a ledger that was set back since.
+    Together the fields tell the epoch from one with the same number in a ledger that was restored since.
     """
     return {
         "epoch_id": receipt.epoch_id,

@@ -35,8 +35,8 @@ that range with Spark and seals it, `commit_epoch` makes it visible together wit
 | you clear a committed run | its receipt is shown | nothing is written twice |
 | you backfill an interval | the range ends where the interval ends; what is committed already is shown, not read again | nothing |
 {publish_rows}
-Trigger it by hand to read what is there now; *record limit* bounds the epoch, *note* is kept in the ledger. Empty
-fields are as declared; what is in force for an epoch, and what decided it, is in `settings` of its row.
+Trigger it by hand to read what is there now. *Record limit* bounds the epoch; *note* is kept in the ledger. An empty
+field is as declared. Column `settings` of an epoch's row says which settings it ran with, and which level set each.
 
 ```sql
 SELECT * FROM epochline.epochs WHERE pipeline = '{name}' ORDER BY epoch_id DESC LIMIT 10;
@@ -47,11 +47,11 @@ SELECT * FROM epochline.receipts WHERE pipeline = '{name}' ORDER BY epoch_id DES
 Each epoch that a sink shows is an event of the asset `epochline://{name}/SINK`, with its id, rows and offsets.
 """  # noqa: E501 - rows of a Markdown table cannot be broken
 
-_PUBLISH = " `publish` then\nshows it in {following}: every epoch that is due there, whichever run committed it."
+_PUBLISH = " `publish` then\nshows it in {following}, with every other epoch that is due there."
 
 _PUBLISH_ROWS = """\
 | `publish` red, the other tasks green | a sink is down or refuses; the epoch is committed, and due there | read its log; where the sink is only down, nothing: the next run publishes all that is due, in order |
-| `publish` green in a run that is otherwise skipped | nothing to read, but an earlier epoch was due or not told yet | nothing |
+| `publish` green in a run that is otherwise skipped | nothing to read, but an earlier epoch was due or not announced yet | nothing |
 | `plan_epoch` skipped: "epochs still to show" | too many epochs are due in a sink; the backlog waits in Kafka | mend the sink; each run publishes, and planning goes on by itself |
 | you clear `publish` | what is shown is not written again | nothing |
 """  # noqa: E501 - as above
@@ -71,13 +71,13 @@ def build_dag(pipeline: Pipeline) -> DAG:
     with DAG(
         dag_id=pipeline.name,
         schedule=_timetable(settings.interval),
-        # A schedule needs a beginning; without catch-up it decides nothing else.
+        # A schedule needs a start date. Without catch-up the date has no other effect.
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        # The ledger counts aborted epochs and says no; this keeps Airflow from making runs that would hear it (K11).
-        # Airflow pauses at this number, where 0 means never: also where a run is red because a sink is down, which
-        # must keep no later run from its epoch.
+        # The ledger counts aborted epochs and refuses more; this keeps Airflow from starting runs to be refused (K11).
+        # Airflow pauses the DAG at this number; 0 means never. With a sink that follows the commit it must be never:
+        # a run is red while the sink is down, and later runs must still get their epochs.
         max_consecutive_failed_dag_runs=0 if tolerable is None or pipeline.post_commit_sinks else tolerable + 1,
         default_args={"retries": settings.restart.retries, "retry_delay": settings.restart.delay},
         tags=list(pipeline.tags),
@@ -106,7 +106,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
             task_id="commit_epoch",
             execution_timeout=pipeline.commit_statement_timeout + timedelta(minutes=1),
         )
-        # What the strategy gave up on is cleaned up all the same, and not for ever.
+        # Retries of its own: the restart strategy may allow none, or retry for ever.
         abort = AbortEpochOperator(
             pipeline=pipeline,
             task_id="abort_epoch",
@@ -120,13 +120,13 @@ def build_dag(pipeline: Pipeline) -> DAG:
             commit >> PublishOperator(
                 pipeline=pipeline,
                 task_id="publish",
-                # Also after a run that had nothing to read, or that failed: what earlier ones committed may be due, and
-                # must not wait until a run succeeds. The task itself sees to it that a failed run stays one.
+                # Also after a run that failed or had nothing to read: epochs of earlier runs may be due, and must not
+                # wait until a run succeeds. The task itself fails if the run has failed.
                 trigger_rule="all_done",
                 execution_timeout=max(
                     [PUBLISH_PATIENCE, *(2 * topic.transaction_timeout for topic in pipeline.topics)]
                 ),
-                # Not as often as the strategy says: a sink that is down must not keep the next run from its epoch.
+                # Fewer than the restart strategy may allow: a sink that is down must not delay the next run's epoch.
                 retries=2,
                 retry_delay=timedelta(seconds=10),
             )
@@ -135,7 +135,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
 
 
 def _timetable(schedule: timedelta | str | None) -> Any:
-    """A timetable whose runs have data intervals: by default Airflow's are empty, and a backfill would read nothing."""
+    """A timetable whose runs have data intervals. Airflow's default ones are empty: a backfill would read nothing."""
     if isinstance(schedule, timedelta):
         return DeltaDataIntervalTimetable(schedule)
     if schedule is None or schedule in _WITHOUT_INTERVALS:

@@ -1,4 +1,4 @@
-"""What a DAG file calls. It imports Airflow only where a DAG is built."""
+"""What a DAG file calls. Airflow is imported only if a DAG is built."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How a Spark driver on this machine learns how to connect: by a file that only its owner reads (trap 17).
+"""Hand connection details to a Spark driver on this machine, in a file that only its owner can read (SEC-4).
 
-The file is deleted by the driver as soon as it is read. What a killed task left of one that no driver read is deleted
-by the next task that hands one over: a folder is locked by the task that made it, and the kernel frees a lock however
-its holder dies.
+The driver deletes the file as soon as it has read it. A killed task may leave a file that no driver read; the next task
+that hands one over deletes it. Each task locks its folder, and the kernel frees the lock however the task dies.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _PREFIX = "epochline-job-"
 _SECRETS = re.compile(
     r"^AIRFLOW_(CONN|VAR)_|^_?AIRFLOW__.*(SECRET|PASSWORD|TOKEN|FERNET_KEY|SQL_ALCHEMY_CONN|RESULT_BACKEND|BROKER_URL)"
 )
-"""Variables by which Airflow's own processes learn passwords; a pipeline's code has no use for them."""
+"""Variables that give passwords to Airflow's own processes. A pipeline's code does not need them."""
 
 
 @contextmanager
 def credentials_file(connections: Mapping[str, Any]) -> Iterator[Path]:
-    """Write a credentials file that is gone after the block, whoever dies on the way.
+    """Write a credentials file, and delete it at the end of the block. A later task deletes what a killed one left.
 
     Args:
         connections: what `epochline.spark.credentials.read_credentials` reads.
@@ -48,7 +47,7 @@ def credentials_file(connections: Mapping[str, Any]) -> Iterator[Path]:
 
 @contextmanager
 def environment_of_job(**variables: str) -> Iterator[None]:
-    """For what is started in the block: these variables, and none by which Airflow's processes learn passwords."""
+    """Give processes started in the block these variables, and none of Airflow's that hold passwords."""
     before = dict(os.environ)
     for name in before:
         if _SECRETS.match(name):
@@ -62,7 +61,7 @@ def environment_of_job(**variables: str) -> Iterator[None]:
 
 
 def _sweep() -> None:
-    """Delete the folders of tasks that are gone; another account's cannot be opened and are left to it."""
+    """Delete the folders of tasks that have ended. Folders of another account cannot be opened and stay."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

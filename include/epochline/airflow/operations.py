@@ -1,7 +1,7 @@
-"""What operators may do, as DAGs: one for each row of `epochline.operations.ACTIONS`, and the janitor's.
+"""Operators' actions as DAGs: one per row of `epochline.operations.ACTIONS`, and one for the janitor.
 
-A run without *confirm* logs the preview and is skipped. An action that is an epoch of its own is planned, staged and
-committed by runs of the pipeline's own DAG, which are started here and told by their conf what to plan.
+A run without *confirm* logs the preview and is skipped. Some actions are epochs. The action's DAG then starts runs of
+the pipeline's own DAG, whose conf names the action; those runs plan, stage and commit the epochs.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def operation_dags() -> dict[str, DAG]:
 
 
 def janitor_dag(schedule: timedelta = timedelta(hours=1)) -> DAG:
-    """The scheduled DAG that tidies every database that a declared pipeline names."""
+    """The scheduled DAG that tidies each database that a declared pipeline names."""
     with DAG(
         dag_id="epochline_janitor", schedule=schedule, start_date=_BEGIN, catchup=False, max_active_runs=1, tags=_TAGS,
-        doc_md="Drops staging that nobody needs, ends epochs that nobody stages, reports tables that nobody explains.",
+        doc_md="Drops staging that no attempt needs, ends abandoned epochs, reports tables that no attempt explains.",
     ) as dag:  # fmt: skip
         JanitorOperator(task_id="tidy", execution_timeout=timedelta(minutes=30))
     return dag
 
 
 class ActionOperator(BaseOperator):
-    """Show what an action would do; with *confirm*, do it.
+    """Log what an action would do; with *confirm*, do it.
 
     :param action: its name in `epochline.operations.ACTIONS`.
-    :return: for an action that is epochs of its own, the conf of each run that is to be started.
+    :return: for an action whose work is epochs, the conf of each run to start.
     """
 
     def __init__(self, *, action: str, **options: Any) -> None:
@@ -69,13 +69,13 @@ class ActionOperator(BaseOperator):
             if previewed.refusal is not None:
                 raise AirflowFailException(f"{previewed.refusal} Nothing was changed.")
             if not confirmed:
-                raise AirflowSkipException("Not confirmed: nothing was changed. Trigger again with confirm to do it.")
+                raise AirflowSkipException("Not confirmed: nothing was changed. Trigger the DAG again with confirm.")
             if isinstance(action, EpochAction):
-                told = {
+                conf_of_run = {
                     "name": action.name, "parameters": asked.model_dump(exclude_none=True), "actor": request.actor,
                     "reason": request.reason,
                 }  # fmt: skip
-                return [{ACTION: told}] * min(previewed.epochs, _MOST_STEPS)
+                return [{ACTION: conf_of_run}] * min(previewed.epochs, _MOST_STEPS)
             if isinstance(action, DirectAction):
                 for line in action.act(subject, asked, request).lines:
                     self.log.info(line)
@@ -95,7 +95,7 @@ class JanitorOperator(BaseOperator):
 
 
 def _dags_folder() -> Path:
-    """Where the command line finds declarations, if that is said; else where this Airflow finds its DAGs."""
+    """The folder that EPOCHLINE_DAGS names; if it is not set, Airflow's own DAGs folder."""
     return dags_folder(Path(conf.get("core", "dags_folder")))
 
 
@@ -107,7 +107,7 @@ def _dag_of(action: Action[Any, Any]) -> DAG:
     ) as dag:  # fmt: skip
         act = ActionOperator(task_id="act", action=action.name, execution_timeout=timedelta(minutes=15), retries=0)
         if isinstance(action, EpochAction):
-            # Values that are mapped are not rendered again: a reason with braces in it stays text.
+            # Airflow does not render mapped values again: a reason with braces in it stays text.
             TriggerDagRunOperator.partial(task_id="run", trigger_dag_id="{{ params.pipeline }}").expand(conf=act.output)
     return dag
 

@@ -1,10 +1,11 @@
-"""The tasks of an epoch. Each calls one use case; heavy things are imported where they run."""
+"""The tasks of an epoch. Each calls one use case, and imports heavy modules only when it runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -21,11 +22,9 @@ from epochline.airflow.assets import announce_to_airflow, events_of
 from epochline.airflow.connections import (
     epochline_errors,
     interval_of,
-    kafka_settings,
+    job_credentials,
     ledger_of,
     offsets_of,
-    postgres_dsn,
-    registries_of,
     run_of,
     writers_of,
 )
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from epochline.protocol.staging import StagingTicket
 
 EPOCH_OF_PLAN = "{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"
-"""The epoch's id, as ``plan_epoch`` left it: the only thing that passes between tasks (INV-8)."""
+"""The epoch's id, as ``plan_epoch`` returned it. Nothing else passes between tasks (INV-8)."""
 
 
 class PlanEpochOperator(BaseOperator):
@@ -62,7 +61,7 @@ class PlanEpochOperator(BaseOperator):
         self.note = note
 
     def pre_execute(self, context: Any) -> None:
-        """Give the task time for the minimum pause that holds for this run."""
+        """Extend the task's time-out by the run's minimum pause."""
         self.execution_timeout = PLAN_PATIENCE + settings_of_run(self.pipeline, self.dag, context).minimum_pause
 
     def execute(self, context: Context) -> str:
@@ -93,7 +92,7 @@ class PlanEpochOperator(BaseOperator):
             )
         if planned.outcome is PlanOutcome.SINKS_FULL:
             raise AirflowSkipException(
-                f"{self.pipeline.name}: nothing was planned, the backlog waits in Kafka: {'; '.join(planned.notes)}."
+                f"{self.pipeline.name}: nothing was planned; the backlog waits in Kafka: {'; '.join(planned.notes)}."
             )
         if planned.outcome is PlanOutcome.NOTHING_TO_READ or planned.epoch is None:
             noted = f" {'; '.join(planned.notes)}." if planned.notes else ""
@@ -112,7 +111,7 @@ class PlanEpochOperator(BaseOperator):
 
 @contextmanager
 def skipped_while_paused() -> Iterator[None]:
-    """A run of a pipeline that an operator paused is skipped, naming who, when and why."""
+    """Skip the run of a paused pipeline. The message says who paused the pipeline, when and why."""
     try:
         yield
     except PipelinePausedError as error:
@@ -120,7 +119,7 @@ def skipped_while_paused() -> Iterator[None]:
 
 
 class PreCommitOperator(SparkSubmitOperator):
-    """Stage the epoch with Spark, then seal it: begin, submit, seal at every execution.
+    """Stage the epoch with Spark, then seal it. Each execution is a new attempt.
 
     :param pipeline: the declaration.
     :param epoch_id: id of the epoch. (templated)
@@ -129,107 +128,91 @@ class PreCommitOperator(SparkSubmitOperator):
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "epoch_id")
 
     def __init__(self, *, pipeline: Pipeline, epoch_id: str = EPOCH_OF_PLAN, **options: Any) -> None:
-        # durable: a retry is an attempt of its own and must not be tied to the driver of the one before.
-        # WARN: hundreds of lines of client settings would hide the few that tell what happened.
+        # Not durable: a retry is a new attempt and must not attach to the driver of the attempt before.
+        # WARN: at INFO, hundreds of lines of client settings hide the few that tell what happened.
         conf = {"spark.log.level": "WARN", **pipeline.spark_conf}
         super().__init__(conn_id=pipeline.spark_connection, conf=conf, durable=False, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
 
     def pre_execute(self, context: Any) -> None:
-        """Give the task the time-out that holds for this run."""
+        """Set the task's time-out to the run's."""
         self.execution_timeout = settings_of_run(self.pipeline, self.dag, context).timeout
 
     def execute(self, context: Context) -> None:
-        """Stage and seal the epoch; succeed without Spark where it is sealed already.
+        """Stage and seal the epoch; succeed without Spark if it is sealed already.
 
         Raises:
-            AirflowFailException: also where it took too long: the next epoch takes the range, not a retry (K10).
+            AirflowFailException: also on a time-out: the next epoch takes the range, not a retry (K10).
         """
-        try:
-            self._stage_and_seal(context)
-        except AirflowTaskTimeout as timeout:
-            # Before the error is told, because who hears of it may fence an attempt that is still writing.
-            self.on_kill()
-            with epochline_errors():
-                raise EpochTimeoutError(
-                    f"epoch {self.epoch_id} of {self.pipeline.name}: was not staged and sealed within"
-                    f" {self.execution_timeout}. abort_epoch discards what it staged, no offset moves, and the next"
-                    " epoch takes its range; where it was sealed in the last moment, the next run commits it."
-                ) from timeout
+        from epochline.coordinator import stage
 
-    def _stage_and_seal(self, context: Context) -> None:
-        from epochline.coordinator import LEASE, begin, seal
-        from epochline.coordinator.lease import keep_lease_alive
-
-        run, name = run_of(context), self.pipeline.name
+        name = self.pipeline.name
         with epochline_errors():
-            ledger = ledger_of(self.pipeline)
-            self._refuse_not_to_wait()
-            ticket = begin(ledger, name, int(self.epoch_id), run, lease=LEASE)
-            if ticket is None:
-                self.log.info("epoch %s of %s is sealed already; Spark has nothing to do", self.epoch_id, name)
-                return
-            self.application = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
-            self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
-            self.name = f"epochline {name} epoch {ticket.epoch_id} attempt {ticket.attempt}"
-            self.application_args = [
-                "--pipeline", name, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
-            ]  # fmt: skip
-            with keep_lease_alive(ledger, ticket, run, self.on_kill):
-                with self._credentials(ticket):
-                    self._submit(context, ledger, ticket)
-                counts = seal(ledger, offsets_of(self.pipeline), ticket, run)
+            try:
+                self._refuse_early_return()
+                ledger = ledger_of(self.pipeline)
+                counts = stage(
+                    ledger, offsets_of(self.pipeline), name, int(self.epoch_id), run_of(context),
+                    submit=partial(self._submit, context, ledger), stop=self.on_kill,
+                )  # fmt: skip
+            except AirflowTaskTimeout as timeout:
+                raise EpochTimeoutError(
+                    f"epoch {self.epoch_id} of {name}: was not staged and sealed within {self.execution_timeout}."
+                    " abort_epoch discards what it staged, no offset moves, and the next epoch takes its range. If it"
+                    " was sealed in the last moment, the next run commits it."
+                ) from timeout
+        if counts is None:
+            self.log.info("epoch %s of %s is sealed already; Spark has nothing to do", self.epoch_id, name)
+            return
         self.log.info(
-            "epoch %d of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
-            ticket.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
+            "epoch %s of %s is pre-committed: %d records read, %d passed, %d skipped, %d quarantined",
+            self.epoch_id, name, counts.read, counts.passed, counts.skipped, counts.quarantined,
         )  # fmt: skip
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
-        """Run Spark; where its job failed for a reason of ours, that reason says whether a retry helps."""
-        try:
-            super().execute(context)
-        except AirflowException as failure:
-            with ledger.transaction() as tx:
-                attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
-            reason = error_of(attempt.error or "") if attempt is not None else None
-            if reason is None:
-                raise
-            raise reason from failure
+        """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
+        self.application = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
+        self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
+        self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
+        self.application_args = [
+            "--pipeline", ticket.pipeline, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
+        ]  # fmt: skip
+        with self._credentials(ticket):
+            try:
+                super().execute(context)
+            except AirflowException as failure:
+                with ledger.transaction() as tx:
+                    attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
+                reason = error_of(attempt.error or "") if attempt is not None else None
+                if reason is None:
+                    raise
+                raise reason from failure
 
-    def _refuse_not_to_wait(self) -> None:
-        """A submit that returns before the job ended would be sealed before it was staged."""
+    def _refuse_early_return(self) -> None:
+        """Refuse a setting that lets spark-submit return before the job has ended: the seal would come too early."""
         for setting, value in (self.conf or {}).items():
             if setting.lower().endswith("waitappcompletion") and str(value).lower() == "false":
                 raise AirflowFailException(
-                    f"{setting}=false: pre_commit must wait until Spark ended. Take it out of spark_conf."
+                    f"{setting}=false: pre_commit must wait until the job has ended. Remove it from spark_conf."
                 )
 
     @contextmanager
     def _credentials(self, ticket: StagingTicket) -> Iterator[None]:
-        """Let the driver read how to reach PostgreSQL and Kafka from a file that only its owner reads (trap 17).
+        """Hand the driver its connection details in a file that only its owner can read (SEC-4).
 
-        In cluster mode the driver runs elsewhere: there EPOCHLINE_CREDENTIALS names a file that was put in place.
+        In cluster mode the driver runs on another machine, where EPOCHLINE_CREDENTIALS must name such a file.
         """
-        # Made before the job's environment is: it looks up a connection.
+        # The hook looks up a connection, which the job's environment no longer allows.
         self._hook = self._get_hook()
         if self._hook._connection["deploy_mode"] == "cluster":
             yield
             return
         from epochline.airflow.handover import credentials_file, environment_of_job
 
-        writer = postgres_dsn(self.pipeline.postgres_connection)
-        if self.pipeline.writer_connection is not None:
-            from epochline.postgres.ledger.writer import check_writer
-
-            ledger, writer = writer, postgres_dsn(self.pipeline.writer_connection)
-            check_writer(ledger, writer, ticket)
-        kafka = kafka_settings(self.pipeline.source.connection)
-        registries = registries_of(self.pipeline)
-        with (
-            credentials_file({"postgres": {"dsn": writer}, "kafka": kafka, "registries": registries}) as path,
-            environment_of_job(EPOCHLINE_CREDENTIALS=str(path)),
-        ):
+        found = job_credentials(self.pipeline, ticket)
+        held = {"postgres": {"dsn": found.dsn}, "kafka": found.kafka, "registries": found.registries}
+        with credentials_file(held) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
             yield
 
 
@@ -248,18 +231,18 @@ class CommitEpochOperator(BaseOperator):
         self.epoch_id = epoch_id
 
     def execute(self, context: Context) -> None:
-        """Commit; show the receipt where it is committed already."""
+        """Commit, or log the result again if the epoch is committed already."""
         from epochline.coordinator import commit
 
         with epochline_errors():
             ledger = ledger_of(self.pipeline)
-            receipt = commit(ledger, offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id))
-        self.log.info("%s", receipt)
+            result = commit(ledger, offsets_of(self.pipeline), self.pipeline.name, int(self.epoch_id))
+        self.log.info("%s", result)
         announce_to_airflow(ledger, self.pipeline, context)
 
 
 class AbortEpochOperator(BaseOperator):
-    """Teardown: discard the staging of an epoch that was not committed, and let the run be red.
+    """Teardown: discard the staging of an epoch that was not committed, and fail the run.
 
     :param pipeline: the declaration.
     :param epoch_id: id of the epoch. (templated)
@@ -273,7 +256,7 @@ class AbortEpochOperator(BaseOperator):
         self.epoch_id = epoch_id
 
     def execute(self, context: Context) -> None:
-        """Abort; skip where the epoch is committed or was never planned.
+        """Abort; skip if the epoch is committed or was never planned.
 
         Raises:
             AirflowFailException: the epoch is not committed; with ``on_failure_fail_dagrun`` the run is red (U6).

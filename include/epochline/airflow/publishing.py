@@ -1,4 +1,4 @@
-"""The task that shows committed epochs in the sinks that follow the commit."""
+"""The task that publishes committed epochs to the sinks that follow the commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PublishOperator(BaseOperator):
-    """Show every committed epoch in every sink that does not show it yet, whoever committed it.
+    """Publish every committed epoch to each sink that does not show it yet, including other runs' epochs.
 
     :param pipeline: the declaration.
     """
@@ -26,30 +26,30 @@ class PublishOperator(BaseOperator):
         self.pipeline = pipeline
 
     def execute(self, context: Context) -> None:
-        """Publish, and emit an asset event per epoch and sink; skip where there is neither to do.
+        """Publish, and emit an asset event per epoch and sink; skip if nothing is due and nothing unannounced.
 
         Raises:
-            AirflowFailException: an earlier task failed. What was due is shown all the same; the run stays red.
+            AirflowFailException: an earlier task failed. What was due is published all the same; the run stays red.
         """
         from epochline.coordinator import publish
 
         with epochline_errors():
             ledger = ledger_of(self.pipeline)
             published = publish(ledger, self.pipeline, report=lambda one: self.log.info("%s", one))
-        told = announce_to_airflow(ledger, self.pipeline, context)
+        announced = announce_to_airflow(ledger, self.pipeline, context)
         failed = self._failed_before(context)
         if failed:
             raise AirflowFailException(
-                f"{self.pipeline.name}: {', '.join(failed)} failed, and so the run does. What earlier runs committed is"
-                f" shown: {len(published)} receipts by this task, nothing is due."
+                f"{self.pipeline.name}: {', '.join(failed)} failed, so the run fails. This task published what was due"
+                f" from earlier runs: {len(published)} receipts."
             )
-        if not published and not told:
+        if not published and not announced:
             raise AirflowSkipException(
-                f"{self.pipeline.name}: every sink shows every committed epoch, and all are told."
+                f"{self.pipeline.name}: every sink shows every committed epoch, and Airflow has recorded them all."
             )
 
     def _failed_before(self, context: Context) -> list[str]:
-        """Ids of the run's tasks before this one that failed."""
+        """Ids of the failed tasks before this one in the run."""
         before = sorted(self.get_flat_relative_ids(upstream=True))
         ti: Any = context["ti"]
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=before, run_ids=[ti.run_id]).get(ti.run_id, {})

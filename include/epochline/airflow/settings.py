@@ -1,4 +1,4 @@
-"""Settings in force, as Airflow knows them: for a DAG when its file is read, for a run when its task starts."""
+"""Resolved settings: of a DAG when its file is read, of a run when its task starts."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from epochline.config.settings_file import file_settings
 from epochline.declare.pipeline import Pipeline
 
 PLAN_PATIENCE = timedelta(minutes=5)
-"""Two leases are waited for another run, and Kafka has its own patience; a minimum pause comes on top."""
+"""Covers two leases of another run and Kafka's time-outs. The minimum pause is added to it."""
 
 PUBLISH_PATIENCE = timedelta(hours=1)
-"""For all that is due; what is left then is published by the next run, epoch by epoch."""
+"""For all epochs that are due. The next run publishes those that are left."""
 
 ACTION = "action"
-"""Key of a run's conf: which of an operator's actions the run is an epoch of (`epochline.airflow.action_runs`)."""
+"""Key of a run's conf that names the operator's action whose epoch the run is (`epochline.airflow.action_runs`)."""
 
 
 def settings_of_dag(pipeline: Pipeline) -> ResolvedSettings:
-    """What holds for every run that says nothing else."""
+    """Settings of every run whose conf does not change them."""
     return resolve_settings(pipeline, file=file_settings())
 
 
 def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) -> ResolvedSettings:
-    """What holds for the run of a task, its conf included.
+    """Settings of a task's run, with its conf.
 
     Raises:
-        AirflowFailException: the conf holds what no run may set.
+        AirflowFailException: the conf holds a key or value that a run may not set.
     """
     with epochline_errors():
         conf = {name: value for name, value in (context["dag_run"].conf or {}).items() if name != ACTION}
@@ -40,7 +40,7 @@ def settings_of_run(pipeline: Pipeline, dag: Any, context: Mapping[str, Any]) ->
 
 
 def params() -> dict[str, Param]:
-    """The params of a pipeline's DAG: the whole of what a person may put into the conf of a run."""
+    """The params of a pipeline's DAG: all that a person may put into a run's conf."""
     return {
         "record_limit": Param(
             None,
@@ -68,7 +68,7 @@ def params() -> dict[str, Param]:
             None,
             enum=[None, "retain", "delete"],
             title="On cancel",
-            description="What becomes of the epoch if it is sealed and the run ends without committing it.",
+            description="What happens to the epoch if it is sealed and the run ends without committing it.",
         ),
         "parallelism": Param(
             None,

@@ -1,8 +1,8 @@
 """The command line.
 
-Exit codes, the same for every command: 0: done. 1: refused or failed, the message says why. 2: wrong use, or a wrong
-declaration. 3: not healthy, further behind than was asked for, or not wholly judged by an audit. 70: an
-error of epochline itself. 130: interrupted.
+Every command uses these exit codes. 0: success. 1: refused or failed; the message says why. 2: wrong use, or an
+invalid declaration. 3: not healthy, further behind than --fail-above, or not fully checked by an audit. 70: an internal
+error of epochline. 130: interrupted.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ def _about(
 ) -> None:
     """Exactly-once epochs from Kafka to PostgreSQL, kept in a ledger that you can query.
 
-    Exit codes: 0 done; 1 refused or failed, the message says why; 2 wrong use or wrong declaration; 3 not healthy,
-    further behind than asked for, or not wholly judged by an audit; 70 an error of epochline itself; 130 interrupted.
+    Exit codes: 0 success; 1 refused or failed, the message says why; 2 wrong use or an invalid declaration; 3 not
+    healthy, further behind than --fail-above, or not fully checked by an audit; 70 an internal error of epochline; 130
+    interrupted.
     """
 
 
 def main() -> None:
-    """Run the command line: an expected error is one paragraph and its exit code, never a traceback."""
+    """Run the command line. An expected error prints one paragraph and never a traceback."""
     try:
         app()
     except EpochlineError as error:
@@ -63,12 +64,12 @@ def main() -> None:
         _say("interrupted")
         sys.exit(INTERRUPTED)
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # Typer makes this of Ctrl-C
+        if ended.code == INTERRUPTED:  # Typer turns Ctrl-C into this
             _say("interrupted")
         raise
     except Exception as error:
         _say(
-            f"error: something in epochline itself went wrong ({type(error).__name__}: {' '.join(str(error).split())})."
+            f"error: epochline failed unexpectedly ({type(error).__name__}: {' '.join(str(error).split())})."
             f" The traceback is in {_keep_traceback()}; please report it."
         )
         sys.exit(INTERNAL_ERROR)

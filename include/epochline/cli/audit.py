@@ -1,4 +1,4 @@
-"""`epochline audit`: committed epochs against what Kafka gives for their ranges today."""
+"""`epochline audit`: compare committed epochs with their ranges in Kafka."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def register(app: typer.Typer) -> None:
 def audit(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     epochs: Annotated[
-        str | None, typer.Option(help="Which epochs: 7, 3..9, 3.. or ..9, both ends included; all if not given.")
+        str | None, typer.Option(help="Epoch ids: 7, 3..9, 3.. or ..9, both ends included; all if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one JSON object per line.")] = False,
 ) -> None:
     """Read committed ranges of PIPELINE again from Kafka and compare counts, digests and rows. Changes nothing.
 
-    Every difference is named by topic, partition and offset. Offsets that Kafka does not hold any more are listed and
-    not judged. Rows are compared by value where the target is of mode append with lineage and no transform made them.
+    Names every difference by topic, partition and offset. Offsets that Kafka no longer holds are listed, but not
+    checked. Rows are compared by value if the target is of mode append with lineage and the pipeline has no transform.
 
-    Exit code 0: everything that was looked at is exact; 1: there are differences, or the audit was refused; 2: wrong
-    use; 3: no difference, but something could not be judged.
+    Exit code 0: all that was checked is exact; 1: there are differences, or the audit was refused; 2: wrong use; 3: no
+    difference, but not everything could be checked.
     """
     from epochline.audit import audit as run
     from epochline.cli.connections import kafka_settings, postgres_dsn, registries_of
@@ -59,9 +59,9 @@ def audit(
     declared = Pipeline.from_stored(known[0]["body"])
     Registries(registries_of(declared)).install()
     reader = RecordReader(kafka_settings(declared.source.connection))
-    with _told(as_json) as told:
-        summary = run(dsn, reader, pipeline, told, first=first, last=last)
-    told.summary(pipeline, summary)
+    with _reporter(as_json) as reporter:
+        summary = run(dsn, reader, pipeline, reporter, first=first, last=last)
+    reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)
     if summary.not_judged:
@@ -80,8 +80,8 @@ def _bounds(epochs: str | None) -> tuple[int | None, int | None]:
 
 
 @contextmanager
-def _told(as_json: bool) -> Iterator[_Lines]:
-    # The bar goes to standard error and shows only on a terminal; results go to standard output in any case.
+def _reporter(as_json: bool) -> Iterator[_Lines]:
+    # The bar goes to standard error, and only to a terminal. Results go to standard output.
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -94,7 +94,7 @@ def _told(as_json: bool) -> Iterator[_Lines]:
 
 
 class _Lines:
-    """Says everything as it is found: an audit keeps none of it (`epochline.audit.Reporter`)."""
+    """Prints each finding at once, because an audit keeps none (`epochline.audit.Reporter`)."""
 
     def __init__(self, bar: Progress, *, as_json: bool) -> None:
         self._bar = bar
@@ -125,7 +125,7 @@ class _Lines:
         self._say("\n".join(lines), {"epoch": asdict(result) | {"verdict": _verdict(result)}})
 
     def summary(self, pipeline: str, summary: Summary) -> None:
-        """The last line."""
+        """Print the last line."""
         said = f"{pipeline}: {summary.epochs} epochs, {summary.records} records read again: "
         said += f"{summary.differences} differences" if summary.differences else "no difference"
         if summary.not_judged:

@@ -1,4 +1,4 @@
-"""The table of commands. A command's module is imported when that command is asked for, and not to list it."""
+"""The table of commands. A command's module is imported to run or explain the command, not to list it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typer.main import get_group
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "stack": {
         "up": "Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.",
-        "down": "Stop what `up` started, and nothing else. Data stays, unless --wipe is given.",
-        "status": "Show the parts of the stack: health, version, address, and where the passwords lie.",
+        "down": "Stop what `up` started, and nothing else. Data stays unless --wipe is given.",
+        "status": "Show the parts of the stack: health, version, address, and the files that hold passwords.",
     },
     "feed": {"feed": "Send the lines of FILE to a topic, evenly over its partitions, acknowledged by Kafka."},
     "migrate": {
-        "migrate": "Bring the ledger to this version, and make the target tables that are declared and missing.",
+        "migrate": "Migrate the ledger to this version, and create declared target tables that are missing.",
     },
     "plan": {
-        "plan": "Show what the next epoch of PIPELINE would read, and what its declaration changed. Changes nothing.",
+        "plan": "Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.",
     },
     "run": {"run": "Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit."},
     "publish": {
@@ -29,11 +29,11 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             "Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet."
         ),
     },
-    "ledger": {"ledger": "Show the last epochs of the ledger; with --epoch, everything it knows of one."},
+    "ledger": {"ledger": "Show the last epochs of the ledger, or with --epoch one epoch in full."},
     "lag": {
         "lag": (
-            "Show per partition the head, the end of the log, the records between, and when something was last"
-            " committed."
+            "Show the lag of each partition: head, end of the log, records between them, and time since the last"
+            " commit."
         ),
     },
     "verify_topic": {
@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "sql": {
-        "sql": "Open psql on the target database, or run QUERY and show its rows. Read only, unless --write is given.",
+        "sql": "Open psql on the target database, or run QUERY and show its rows. Read only unless --write is given.",
     },
     "audit": {
         "audit": (
@@ -102,21 +102,19 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
         "resume": "Let epochs of PIPELINE be planned again.",
         "actions": (
-            "Show what operators did to PIPELINE: who, when, why, and what was so before and after; the newest last."
+            "Show operators' actions on PIPELINE, the newest last: who, when, why, and the values before and after."
         ),
-        "savepoints": (
-            "Show the savepoints of PIPELINE: after which epoch, with how much state, by whom, when and why."
-        ),
+        "savepoints": ("Show the savepoints of PIPELINE: epoch, size of the state, author, time and reason."),
         "janitor": (
-            "Drop staging that nobody needs, end epochs that nobody stages, report tables that nobody explains."
+            "Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains."
         ),
     },
     "savepoint_files": {
         "savepoint-export": (
-            "Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state. The target is not in it."
+            "Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state, without the target's rows."
         ),
         "savepoint-import": (
-            "Keep the savepoint in FILE, so that a new pipeline can begin from it: `epochline restore NEW NAME --of"
+            "Import the savepoint in FILE. A new pipeline can begin from it: `epochline restore NEW NAME --of"
             " PIPELINE`."
         ),
     },
@@ -127,7 +125,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "trigger": {
-        "trigger": ("Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print what became of it."),
+        "trigger": ("Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print the outcome."),
     },
     "demo.command": {
         "demo": (
@@ -135,9 +133,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             " the log."
         ),
     },
-    "examples": {"examples": "The documents' programs: what they do, and a run of each."},
+    "examples": {"examples": "The documentation's example programs: list and run them."},
 }
-"""By module of `epochline.cli`: its commands, in the order of the help, and the first paragraph of each one's help."""
+"""The commands of each module of `epochline.cli`, in the order of the help, with the first paragraph of their help."""
 
 _MODULE_OF = {name: module for module, commands in COMMANDS.items() for name in commands}
 
@@ -154,7 +152,7 @@ def registered_by(module: str) -> Mapping[str, Any]:
 
 
 class Commands(TyperGroup):
-    """Lists commands from the table, and imports the module of the one command that is run or explained."""
+    """Lists commands from the table. Imports only the module of the command that is run or explained."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -162,6 +160,6 @@ class Commands(TyperGroup):
         self.commands = {name: TyperCommand(name, help=help) for name, help in listed.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """The command that ``args`` name, from its module; an unknown name is refused as Typer refuses it."""
+        """The command that ``args`` name, from its module; Typer refuses an unknown name."""
         name, listed, rest = super().resolve_command(ctx, args)
         return name, listed if name is None else registered_by(_MODULE_OF[name])[name], rest

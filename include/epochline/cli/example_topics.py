@@ -1,4 +1,4 @@
-"""Topics of the documents' programs: made anew for each run, and read as a consumer of committed records does."""
+"""Topics of the example programs: recreated for each run, and read at read_committed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 
 
-def make_anew(bootstrap_servers: str, partitions: Mapping[str, int], *, forgotten: Iterable[str]) -> None:
-    """Make topics anew, with so many partitions each, and forget the groups that read the old ones."""
+def recreate(bootstrap_servers: str, partitions: Mapping[str, int], *, forgotten: Iterable[str]) -> None:
+    """Delete and create topics with these numbers of partitions, and delete the groups that read the old topics."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 
@@ -23,7 +23,7 @@ def make_anew(bootstrap_servers: str, partitions: Mapping[str, int], *, forgotte
 
 
 def forget_markers(bootstrap_servers: str, pipeline: str, sinks: Iterable[str]) -> None:
-    """Take back what the control topic says of sinks that are made anew, ledger and all."""
+    """Delete the control topic's markers of sinks that are recreated together with their ledger."""
     from kafka import KafkaAdminClient, KafkaProducer
 
     from epochline.declare.topic import CONTROL_TOPIC
@@ -38,7 +38,7 @@ def forget_markers(bootstrap_servers: str, pipeline: str, sinks: Iterable[str]) 
 
 
 def committed_values(bootstrap_servers: str, topic: str) -> list[str]:
-    """The values of every committed record of a topic, as text."""
+    """The values of a topic's committed records, as text."""
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(

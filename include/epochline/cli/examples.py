@@ -1,4 +1,4 @@
-"""`epochline examples`: the documents' programs on the embedded stack, step by step, with a verdict."""
+"""`epochline examples`: run the documentation's example programs on the embedded stack, and check the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from epochline.cli.example_topics import committed_values, forget_markers, make_anew
+from epochline.cli.example_topics import committed_values, forget_markers, recreate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ _KILLED, _FAILED = 137, 1
 _PARTITIONS = 3
 _WRITER = "epochline_writer"
 
-_examples = typer.Typer(no_args_is_help=True, help="The documents' programs: what they do, and a run of each.")
+_examples = typer.Typer(no_args_is_help=True, help="The documentation's example programs: list and run them.")
 
 
 def register(app: typer.Typer) -> None:
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 @_examples.command("list")
 def list_() -> None:
-    """Show the programs that can be run."""
+    """List the programs."""
     from epochline.cli import printing
     from epochline_examples.programs import PROGRAMS
 
@@ -43,16 +43,16 @@ def list_() -> None:
 
 @_examples.command()
 def run(name: Annotated[str, typer.Argument(help="The program's name; see `epochline examples list`.")]) -> None:
-    """Run the program NAME: its input, every command that is typed, the result, and whether that is right.
+    """Run the program NAME: print its input, each command and the result, and check the result.
 
-    Starts PostgreSQL and Kafka of the embedded stack if they do not run. The program has a database of its own, named
-    example_NAME, and topics of its own; they are made anew by each run, and stay until the next. Exit code 0: the
-    result is what the documents say; 1: it is not, or a step failed; 2: there is no such program.
+    Starts PostgreSQL and Kafka of the embedded stack if they do not run. The program has its own database, named
+    example_NAME, and its own topics; each run recreates them, and they stay until the next run. Exit code 0: the result
+    is what the documentation says; 1: it is not, or a step failed; 2: there is no such program.
     """
     from epochline_examples.programs import PROGRAMS
 
     if name not in PROGRAMS:
-        raise typer.BadParameter(f"there is no {name!r}; there are: {', '.join(PROGRAMS)}", param_hint="NAME")
+        raise typer.BadParameter(f"there is no program {name!r}; there are: {', '.join(PROGRAMS)}", param_hint="NAME")
     if not _Run(PROGRAMS[name]).right():
         raise typer.Exit(1)
 
@@ -68,7 +68,7 @@ class _Run:
         self._folder: Path = self._stack.home.root / "examples" / program.name
 
     def right(self) -> bool:
-        """Go through the steps; whether the result is what it must be."""
+        """Run the steps; return whether every result is as expected."""
         from epochline.cli import printing
         from epochline_examples.steps import Call, Look, Read, Send
 
@@ -110,7 +110,7 @@ class _Run:
         readers = [
             one.consumer_group for one in declared.values() if not partitions.keys().isdisjoint(one.source.topics)
         ]
-        make_anew(servers, partitions, forgotten=readers)
+        recreate(servers, partitions, forgotten=readers)
         forget_markers(servers, program.pipeline, [sink.name for sink in written])
 
     def _make_tables(self, file: str) -> None:
@@ -125,14 +125,16 @@ class _Run:
             session.cursor().execute(statements)
 
     def _name_service(self, service: str) -> None:
-        """Say in a file of libpq's, which only its owner reads, how functions on executors reach the database."""
+        """Write a libpq service file, readable by its owner only: functions on executors reach the database by it."""
         from psycopg2.extensions import parse_dsn
 
         from epochline.local.credentials import JOB
         from epochline.local.home import write_private
 
-        told = parse_dsn(self._stack.postgres.dsn(self._database, login=JOB))
-        write_private(self._services, "\n".join([f"[{service}]", *(f"{key}={told[key]}" for key in told), ""]))
+        fields = parse_dsn(self._stack.postgres.dsn(self._database, login=JOB))
+        write_private(
+            self._services, "\n".join([f"[{service}]", *(f"{key}={value}" for key, value in fields.items()), ""])
+        )
 
     @property
     def _services(self) -> Path:
@@ -185,8 +187,9 @@ class _Run:
             raise StackError(f"`epochline {shlex.join(arguments)}` ended with {done.returncode}: {done.stderr.strip()}")
 
     def _environment(self) -> dict[str, str]:
-        """The stack's own connections, but with the program's database behind them."""
-        from epochline.cli.connections import POSTGRES, variable
+        """The stack's connections, but to the program's database."""
+        from epochline.cli.connections import variable
+        from epochline.config.connections import POSTGRES
         from epochline.local.credentials import JOB
         from epochline.local.home import project_root
 
@@ -234,5 +237,5 @@ class _Run:
         if missing:
             printing.say(f"WRONG: missing in {self._folder}: {', '.join(missing)}")
         if right and not missing:
-            printing.say("RIGHT: this is what the documents say")
+            printing.say("RIGHT: this is what the documentation says")
         return right and not missing

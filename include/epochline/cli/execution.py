@@ -1,4 +1,4 @@
-"""Epochs in this process: plan, begin, Spark, seal, commit, with the lease kept and an abort when something fails."""
+"""Epochs in this process: plan, stage, commit, publish; abort if one of them fails."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Any
 
 from epochline.cli import connections, database, printing
+from epochline.config.connections import spark_writers
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
-from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, abort, begin, commit, plan, publish, seal
-from epochline.coordinator.lease import keep_lease_alive
+from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
@@ -31,27 +31,28 @@ _WITHOUT_RANGES = {EpochKind.REQUEUE: "records of the quarantine", EpochKind.IDL
 
 
 class Execution:
-    """One pipeline's epochs, one after another, with one Spark session that is started when it is first needed.
+    """Epochs of one pipeline, one after another, with one Spark session that is started when an epoch first needs it.
 
     Args:
         pipeline: the declaration.
-        master: Spark's master.
+        master: Spark's master; that of the pipeline's Spark connection if not given.
         note: kept with each epoch.
         interval: read up to its end only, as a backfill run of Airflow does.
-        planned_by: plans the epochs of an operator's action; the next ranges are planned where it is not given.
+        planned_by: plans the epochs of an operator's action, given the run and the number of sessions that write.
+            If not given, the next ranges are planned.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
-        master: str,
+        master: str | None = None,
         *,
         note: str | None = None,
         interval: Interval | None = None,
-        planned_by: Callable[[Run], Plan] | None = None,
+        planned_by: Callable[[Run, int | None], Plan] | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._master = master
+        self._master = master or connections.spark_master(pipeline.spark_connection)
         self._note = note
         self._interval = interval
         self._planned_by = planned_by
@@ -65,7 +66,7 @@ class Execution:
         self._spark: Any = None
 
     def __enter__(self) -> Execution:
-        # A task of a scheduler or a container is ended by SIGTERM: that too aborts the epoch.
+        # Schedulers and containers end a task by SIGTERM: abort the epoch then too.
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
         self._exit.callback(signal.signal, signal.SIGTERM, before)
         return self
@@ -76,42 +77,34 @@ class Execution:
         self._exit.__exit__(kind, error, trace)
 
     def next_epoch(self, limit: int | None = None) -> CommitResult | None:
-        """Plan and commit one epoch; None where there is nothing to read.
+        """Plan, stage, commit and publish one epoch; None if there is nothing to read.
 
         Raises:
-            EpochlineError: it failed; its epoch was aborted, or is pre-committed and will be committed by a later run.
+            EpochlineError: the epoch was aborted, or is pre-committed and a later run commits it.
+            SinkError: a sink is down or refuses; the epoch is committed, and `epochline publish` continues.
         """
         run = self._next_run()
-        epoch = self._planned(run, limit)
-        if epoch is None:
-            self.publish()
-            return None
-        try:
-            self._stage(epoch, run)
-            receipt = commit(self._ledger, self._offsets, self._pipeline.name, epoch.epoch_id)
-        except BaseException as error:
-            self._abort(epoch, run, error)
-            raise
-        self.publish()
-        return receipt
-
-    def publish(self) -> None:
-        """Show what is committed in the sinks that follow the commit.
-
-        Raises:
-            SinkError: a sink is down or refuses; the epoch is committed, and `epochline publish` goes on.
-        """
+        epoch = self._plan(run, limit)
+        result = None
+        if epoch is not None:
+            try:
+                self._stage(epoch, run)
+                result = commit(self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id)
+            except BaseException as error:
+                self._abort(epoch, run, error)
+                raise
         publish(self._ledger, self._pipeline, report=lambda one: printing.progress(str(one)))
+        return result
 
     @contextmanager
     def staged(self) -> Iterator[Epoch]:
-        """Plan and seal one epoch, which is aborted at the end of the block unless it is committed there.
+        """Plan and seal one epoch; abort it at the end of the block unless the block committed it.
 
         Raises:
-            EpochlineError: it failed; its epoch was aborted.
+            EpochlineError: the epoch failed and was aborted.
         """
         run = self._next_run()
-        epoch = self._planned(run, None)
+        epoch = self._plan(run, None)
         if epoch is None:
             raise EpochError(f"{self._pipeline.name}: nothing was planned.")
         reason = "staged, and not committed"
@@ -119,47 +112,44 @@ class Execution:
             self._stage(epoch, run)
             yield epoch
         except BaseException as error:
-            reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
+            reason = _reason(error)
             raise
         finally:
             with suppress(EpochlineError):
-                self._stop_quietly()
                 abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=reason, by_operator=True)
 
-    def _planned(self, run: Run, limit: int | None) -> Epoch | None:
-        self._say_who_is_waited_for(run)
-        planned = self._plan(run, limit)
-        for text in planned.notes:
-            printing.progress(text)
-        epoch, self.found = planned.epoch, planned.outcome
-        if epoch is None:
-            return None
-        ranges = ", ".join(str(one) for one in planned.ranges) or _WITHOUT_RANGES[epoch.kind]
-        printing.progress(f"{epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
-        return epoch
-
     def _next_run(self) -> Run:
-        # An epoch belongs to one run, so each gets a run of its own; the ledger carries what a killed one left.
+        # An epoch belongs to one run. A killed process leaves its run's epoch to the ledger, so each epoch gets a run.
         self._epochs += 1
         run_id = f"cli__{self._started:%Y-%m-%dT%H:%M:%S.%f}__{os.getpid()}__{self._epochs}"
         return Run(dag_id="cli", run_id=run_id, host=socket.gethostname())
 
-    def _plan(self, run: Run, limit: int | None) -> Plan:
+    def _plan(self, run: Run, limit: int | None) -> Epoch | None:
+        self._say_which_run_is_waited_for(run)
+        writers = spark_writers(self._pipeline.spark_conf, self._master)
         if self._planned_by is not None:
-            return self._planned_by(run)
-        return plan(
-            self._ledger,
-            self._offsets,
-            self._pipeline,
-            run,
-            record_limit=limit,
-            note=self._note,
-            writers=connections.writers_of(self._pipeline, self._master),
-            interval=self._interval,
-            settings=resolve_settings(self._pipeline, file=file_settings()),
-        )
+            planned = self._planned_by(run, writers)
+        else:
+            planned = plan(
+                self._ledger,
+                self._offsets,
+                self._pipeline,
+                run,
+                record_limit=limit,
+                note=self._note,
+                writers=writers,
+                interval=self._interval,
+                settings=resolve_settings(self._pipeline, file=file_settings()),
+            )
+        for text in planned.notes:
+            printing.progress(text)
+        self.found = planned.outcome
+        if planned.epoch is not None:
+            ranges = ", ".join(str(one) for one in planned.ranges) or _WITHOUT_RANGES[planned.epoch.kind]
+            printing.progress(f"{planned.epoch} is {planned.outcome.replace('_', ' ')}: {ranges}")
+        return planned.epoch
 
-    def _say_who_is_waited_for(self, run: Run) -> None:
+    def _say_which_run_is_waited_for(self, run: Run) -> None:
         with database.session(connections.postgres_dsn(self._pipeline.postgres_connection)) as opened:
             for one in database.ask(opened, "unfinished_epoch", pipeline=self._pipeline.name):
                 if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
@@ -169,45 +159,29 @@ class Execution:
                     )
 
     def _stage(self, epoch: Epoch, run: Run) -> None:
-        ticket = begin(self._ledger, self._pipeline.name, epoch.epoch_id, run, lease=LEASE)
-        if ticket is None:
-            return
         begun = time.monotonic()
-        with keep_lease_alive(self._ledger, ticket, run, self._stop_jobs):
-            self._run_job(ticket)
-            counts = seal(self._ledger, self._offsets, ticket, run)
-        printing.progress(
-            f"{epoch} is pre-committed after {printing.duration(time.monotonic() - begun)}: {counts.read} records read"
-        )
+        counts = stage(
+            self._ledger, self._offsets, epoch.pipeline, epoch.epoch_id, run,
+            submit=self._run_job, stop=self._stop_jobs,
+        )  # fmt: skip
+        if counts is not None:
+            took = printing.duration(time.monotonic() - begun)
+            printing.progress(f"{epoch} is pre-committed after {took}: {counts.read} records read")
 
     def _run_job(self, ticket: StagingTicket) -> None:
-        from epochline.spark.credentials import JobCredentials
         from epochline.spark.job import run as run_job
 
-        credentials = JobCredentials(
-            dsn=self._writer_dsn(ticket),
-            kafka=connections.kafka_settings(self._pipeline.source.connection),
-            registries=connections.registries_of(self._pipeline),
-        )
+        credentials = connections.job_credentials(self._pipeline, ticket)
         log = _spark_log()
         spark = self._session(log)
         try:
             run_job(spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
-        except EpochlineError:
-            raise
         except Exception as error:
+            self._stop_jobs()
+            if isinstance(error, EpochlineError):
+                raise
             first = next(iter(str(error).strip().splitlines()), "")
             raise EpochError(f"{ticket}: Spark failed ({type(error).__name__}: {first}); its log is {log}") from error
-
-    def _writer_dsn(self, ticket: StagingTicket) -> str:
-        from epochline.postgres.ledger.writer import check_writer
-
-        dsn = connections.postgres_dsn(self._pipeline.postgres_connection)
-        if self._pipeline.writer_connection is None:
-            return dsn
-        writer = connections.postgres_dsn(self._pipeline.writer_connection)
-        check_writer(dsn, writer, ticket)
-        return writer
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:
@@ -228,17 +202,17 @@ class Execution:
         return self._spark
 
     def _stop_jobs(self) -> None:
+        # Spark may be in any state, and the abort must follow: the fence keeps out a job that still writes.
         if self._spark is not None:
-            self._spark.sparkContext.cancelAllJobs()
+            with suppress(Exception):
+                self._spark.sparkContext.cancelAllJobs()
 
     def _abort(self, epoch: Epoch, run: Run, error: BaseException) -> None:
-        """Settle the epoch, also under Ctrl-C; what cannot be settled now is settled by the next run."""
+        """Abort the epoch, undisturbed by Ctrl-C. If the abort fails, the next run settles the epoch."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with suppress(EpochlineError):
-                self._stop_quietly()
-                reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
-                outcome = abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=reason)
+                outcome = abort(self._ledger, epoch.pipeline, epoch.epoch_id, run, reason=_reason(error))
                 if outcome is AbortOutcome.LEFT_FOR_RECOVERY:
                     printing.progress(f"{epoch} is pre-committed: the next run of the pipeline commits it")
                 elif outcome is AbortOutcome.ABORTED:
@@ -246,10 +220,9 @@ class Execution:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _stop_quietly(self) -> None:
-        # Whatever state Spark is in, the abort must come: fencing keeps out what still writes.
-        with suppress(Exception):
-            self._stop_jobs()
+
+def _reason(error: BaseException) -> str:
+    return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
 
 
 def _jars() -> list[Path]:
@@ -263,7 +236,7 @@ def _jars() -> list[Path]:
 
 @cache
 def _spark_log() -> Path:
-    """Where Spark's noise of this process goes: a file that nobody else can read, or have put there beforehand."""
+    """The file for Spark's own output of this process. No other account can read it, or create it beforehand."""
     from epochline.local.home import Home
 
     home = Home()

@@ -1,4 +1,4 @@
-"""`epochline feed`: the lines of a file into a topic."""
+"""`epochline feed`: send the lines of a file to a topic."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def register(app: typer.Typer) -> None:
 
 def feed_command(
     file: Annotated[Path, typer.Argument(help="The file to send, one record per line; - is standard input.")],
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic; made if it is missing.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic; created if missing.")],
     rate: Annotated[float | None, typer.Option(min=0.001, help="Records per second at most.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Of a topic that has to be made.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a topic that is created.")] = 4,
     bootstrap_servers: Annotated[
-        str | None, typer.Option(help="Kafka's host:port; that of the connection or running stack if not given.")
+        str | None, typer.Option(help="Kafka's host:port; that of the connection or the running stack if not given.")
     ] = None,
 ) -> None:
     """Send the lines of FILE to a topic, evenly over its partitions, acknowledged by Kafka.
 
-    Sending a file again sends its lines again. Exit code 0: every line is in Kafka; 1: not all,
-    the message says how many; 2: the command line is wrong.
+    A repeat sends the lines again. Exit code 0: Kafka has every line; 1: not all, the message says how many; 2: wrong
+    use.
     """
     # Imported here: the other commands need no Kafka client.
     from epochline.kafka.feed import STANDARD_INPUT, feed
@@ -83,9 +83,10 @@ def _bar() -> Progress:
 
 def _stack_servers() -> str:
     from epochline.cli import connections
+    from epochline.config.connections import KAFKA
     from epochline.local.stack import Stack
 
-    if connections.named(connections.KAFKA) is None and Stack().kafka.pid is None:
+    if connections.in_environment(KAFKA) is None and Stack().kafka.pid is None:
         raise StackError(
             f"no Kafka runs in {Stack().home}; start it with `epochline up`, or name another one with"
             " --bootstrap-servers"

@@ -1,4 +1,4 @@
-"""`epochline lag`: how far each partition is behind."""
+"""`epochline lag`: the lag of each partition."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ def register(app: typer.Typer) -> None:
 
 
 def lag(
-    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; every declared one if not given.")] = None,
+    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all declared ones if not given.")] = None,
     fail_above: Annotated[
-        int | None, typer.Option(min=0, help="Exit with 3 if a pipeline is more records than this behind.")
+        int | None, typer.Option(min=0, help="Exit with 3 if a pipeline lags by more records than this.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show per partition the head, the end of the log, the records between, and when something was last committed.
+    """Show the lag of each partition: head, end of the log, records between them, and time since the last commit.
 
-    The end is the last stable offset: what can be read now. Exit code 0: shown; 1: Kafka or the ledger cannot be
-    asked for one of them, and the others are shown; 2: there is no such pipeline; 3: a pipeline is further behind than
-    --fail-above.
+    The end is the last stable offset: a run can read up to there now. Exit code 0: success; 1: Kafka or the ledger of a
+    pipeline cannot be reached, the other pipelines are shown; 2: there is no such pipeline; 3: a pipeline is further
+    behind than --fail-above.
     """
-    from epochline.cli import pipelines, printing
+    from epochline.cli import printing
+    from epochline.config import discovery
 
-    declared = pipelines.find_all() if pipeline is None else {pipeline: pipelines.find(pipeline)}
+    declared = discovery.find_all() if pipeline is None else {pipeline: discovery.find(pipeline)}
     rows, errors = [], {}
     with ExitStack() as block:
         servers = _Servers(block)
@@ -89,15 +90,16 @@ def _ago(seconds: float | None) -> str:
 
 
 def lag_of(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """One row per partition; a partition that the ledger does not know yet has the head where it would begin."""
+    """One row per partition. The head of a partition that the ledger does not know yet is where it would begin."""
     with ExitStack() as block:
         return _Servers(block).lag_of(pipeline)
 
 
 class _Servers:
-    """The databases and Kafkas of all pipelines. Each is opened once, when it is first needed, and kept for the block.
+    """The databases and Kafkas of all pipelines. Each is opened once, when first needed, and kept until the block ends.
 
-    One that cannot be opened is not tried again: every pipeline that needs it gets the same error, and none waits.
+    A server that cannot be reached is tried once, so that only one pipeline waits for it. Each pipeline that needs the
+    server gets the same error.
     """
 
     def __init__(self, block: ExitStack) -> None:

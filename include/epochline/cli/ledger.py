@@ -1,4 +1,4 @@
-"""`epochline ledger`: the last epochs, or one of them in full."""
+"""`epochline ledger`: the last epochs, or one epoch in full."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ledger(
-    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all of them if not given.")] = None,
+    pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all if not given.")] = None,
     epoch: Annotated[int | None, typer.Option(min=1, help="One epoch: its ranges, attempts and quarantine.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many epochs, the newest first.")] = 20,
     connection: Annotated[
@@ -24,9 +24,10 @@ def ledger(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show the last epochs of the ledger; with --epoch, everything it knows of one.
+    """Show the last epochs of the ledger, or with --epoch one epoch in full.
 
-    Exit code 0: shown, be it nothing; 1: there is no such epoch, or the ledger cannot be read; 2: wrong use.
+    Exit code 0: success, even if the list is empty; 1: there is no such epoch, or the ledger cannot be read; 2: wrong
+    use.
     """
     from epochline.cli import connections, database, printing
 
@@ -52,23 +53,23 @@ def ledger(
 
 
 def connection_of(pipeline: str | None) -> str:
-    """The connection that a declared pipeline names; the usual one for pipelines that are no longer declared."""
-    from epochline.cli import connections
+    """The connection id that a declared pipeline names; the default one if the pipeline is no longer declared."""
+    from epochline.config.connections import POSTGRES
 
     if pipeline is None:
-        return connections.POSTGRES
-    # Without a pipeline no declaration is read.
-    from epochline.cli import pipelines
+        return POSTGRES
+    # Read no declaration for the default connection.
+    from epochline.config import discovery
     from epochline.errors import EpochlineError
 
     try:
-        return pipelines.find(pipeline).postgres_connection
+        return discovery.find(pipeline).postgres_connection
     except EpochlineError:
-        return connections.POSTGRES
+        return POSTGRES
 
 
 def show_epochs(epochs: list[dict[str, Any]]) -> None:
-    """The last epochs as a table, with the errors of those that have one below it."""
+    """Print epochs as a table, with notes and errors below it."""
     from epochline.cli import printing
 
     if not epochs:
@@ -134,7 +135,7 @@ def _show_one(
 
 
 def show_attempts(attempts: list[dict[str, Any]]) -> None:
-    """Attempts as a table, with what went wrong below it."""
+    """Print attempts as a table, with their errors below it."""
     from epochline.cli import printing
 
     printing.table(

@@ -1,4 +1,4 @@
-"""`epochline migrate`: the ledger and the declared target tables."""
+"""`epochline migrate`: create or upgrade the ledger, and create declared target tables."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ def register(app: typer.Typer) -> None:
 def migrate(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Bring the ledger to this version, and make the target tables that are declared and missing.
+    """Migrate the ledger to this version, and create declared target tables that are missing.
 
-    Safe to run at any time and from several places. No column is ever altered. Roles of least privilege are made and
-    granted to; what this login may not do is printed for a DBA to run, and changes nothing for pipelines without a
-    writer_connection. Exit code 0: ledger and targets are there; 1: refused, the message says why; 2: a declaration is
-    wrong.
+    Safe to run at any time, also several times at once. Alters no column of a target. Also creates the roles of least
+    privilege and their grants. If this login may not, the statements are printed for a DBA; only pipelines with a
+    writer_connection need them. Exit code 0: ledger and targets exist; 1: refused, the message says why; 2: a
+    declaration is invalid.
     """
-    from epochline.cli import connections, pipelines, printing
+    from epochline.cli import connections, printing
+    from epochline.config import discovery
+    from epochline.config.connections import POSTGRES
 
-    found = pipelines.find_all()
-    # Without a pipeline there may still be a ledger to make, for those to come.
-    ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [connections.POSTGRES]
+    found = discovery.find_all()
+    # Without any pipeline the default database still gets its ledger.
+    ids = sorted({pipeline.postgres_connection for pipeline in found.values()}) or [POSTGRES]
     revisions = {one: _upgrade(connections.postgres_dsn(one)) for one in ids}
     left = {one: _left_to_a_dba(connections.postgres_dsn(one)) for one in ids}
     tables = create_targets(found)
@@ -43,14 +45,14 @@ def migrate(
     for one, revision in revisions.items():
         printing.say(f"ledger of {one}: at revision {revision}")
         if left[one]:
-            printing.say("this login may not arrange the roles of least privilege; a DBA runs, in this database:")
+            printing.say("this login may not create the roles of least privilege; a DBA has to run, in this database:")
             printing.say("\n".join(f"  {statement}" for statement in left[one]))
-            printing.say("and then `epochline migrate` is run again")
+            printing.say("then run `epochline migrate` again")
     _show(tables, printing.say)
 
 
 def create_targets(found: dict[str, Pipeline]) -> dict[str, list[str]]:
-    """Make what is missing of every pipeline's targets; the tables made, by pipeline."""
+    """Create the missing target tables of each pipeline; return them by pipeline."""
     from epochline.cli.connections import ledger_of
 
     made = {}
@@ -61,15 +63,15 @@ def create_targets(found: dict[str, Pipeline]) -> dict[str, list[str]]:
 
 
 def create_declared(report: Callable[[str], None]) -> None:
-    """Make the targets of every declared pipeline, as `up` does, and say which."""
-    from epochline.cli import pipelines
+    """Create the missing target tables of every declared pipeline, and report them."""
+    from epochline.config import discovery
 
-    _show(create_targets(pipelines.find_all()), report)
+    _show(create_targets(discovery.find_all()), report)
 
 
 def _show(tables: dict[str, list[str]], report: Callable[[str], None]) -> None:
     for name, made in tables.items():
-        report(f"{name}: {'made ' + ', '.join(made) if made else 'every target is there'}")
+        report(f"{name}: {'made ' + ', '.join(made) if made else 'every target exists'}")
 
 
 def _upgrade(dsn: str) -> str:

@@ -1,6 +1,6 @@
-"""What operators may do, as commands: one per row of `epochline.operations.ACTIONS`, and the list of what was done.
+"""Operators' actions as commands: one per row of `epochline.operations.ACTIONS`, and lists of actions and savepoints.
 
-Each shows its preview, asks, acts, and prints what became of it. Nothing here decides anything.
+Each command prints the preview, asks, acts, and prints the outcome. The use cases decide; this module does not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from epochline.operations import (
     Subject,
     tidy,
 )
-from epochline.ports import Ledger
 from epochline.protocol.epoch import Run
 
 _EXIT_CODES = (
-    "Exit code 0: done, and written to the ledger; 1: refused, the message says why, or you said no; 2: wrong use."
+    "Exit code 0: done and written to the ledger; 1: refused, the message says why, or not confirmed; 2: wrong use."
 )
 
 
@@ -51,9 +50,9 @@ def actions(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show what operators did to PIPELINE: who, when, why, and what was so before and after; the newest last.
+    """Show operators' actions on PIPELINE, the newest last: who, when, why, and the values before and after.
 
-    Exit code 0: shown, be it nothing; 1: the ledger cannot be read; 2: wrong use.
+    Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
     from dataclasses import asdict
 
@@ -65,7 +64,7 @@ def actions(
         printing.say(printing.as_json([asdict(row) for row in rows]))
         return
     if not rows:
-        printing.say(f"nobody did anything to {pipeline}")
+        printing.say(f"no operator has acted on {pipeline}")
         return
     printing.table(
         ("action", "epoch", "who", "when", "why", "before", "after"),
@@ -80,9 +79,9 @@ def savepoints(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show the savepoints of PIPELINE: after which epoch, with how much state, by whom, when and why.
+    """Show the savepoints of PIPELINE: epoch, size of the state, author, time and reason.
 
-    Exit code 0: shown, be it nothing; 1: the ledger cannot be read; 2: wrong use.
+    Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
     from dataclasses import asdict
 
@@ -110,25 +109,27 @@ def savepoints(
 
 def janitor(
     stale_after: Annotated[
-        int, typer.Option(min=1, help="End planned epochs this many minutes after their lease ended.")
+        int, typer.Option(min=1, help="End planned epochs whose lease ended this many minutes ago.")
     ] = int(STALE_AFTER.total_seconds() // 60),
     connection: Annotated[
         str | None, typer.Option(help="Connection id of one database; those of all declared pipelines if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Drop staging that nobody needs, end epochs that nobody stages, report tables that nobody explains.
+    """Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains.
 
-    Safe at any time: epochs that are staged or sealed are left alone. Exit code 0: done, be it nothing; 1: a database
-    cannot be reached; 2: wrong use.
+    Safe at any time: epochs with a live lease, and sealed epochs, are left alone. Exit code 0: success, even if there
+    was nothing to do; 1: a database cannot be reached; 2: wrong use.
     """
     from dataclasses import asdict
 
-    from epochline.cli import connections, pipelines, printing
+    from epochline.cli import connections, printing
+    from epochline.config import discovery
+    from epochline.config.connections import POSTGRES
 
-    declared = {one.postgres_connection for one in pipelines.find_all().values()} if connection is None else set()
+    declared = {one.postgres_connection for one in discovery.find_all().values()} if connection is None else set()
     found = {}
-    for one in sorted({connection} if connection else declared or {connections.POSTGRES}):
+    for one in sorted({connection} if connection else declared or {POSTGRES}):
         ledger = connections.ledger_at(one)
         found[one] = tidy(ledger, run_of_terminal(), stale_after=timedelta(minutes=stale_after))
     if as_json:
@@ -140,28 +141,27 @@ def janitor(
 
 
 def run_of_terminal() -> Run:
-    """This terminal, where a run is to be named."""
+    """A run that stands for this terminal."""
     return Run(dag_id="operator", run_id=actor(), host=socket.gethostname())
 
 
 def subject_of(pipeline: str, connection: str | None) -> Subject:
-    """The pipeline to act on: by its declaration, or, where it is declared no more, by the database alone."""
-    from epochline.cli import connections, pipelines
+    """The pipeline to act on, by its declaration; by the database alone if the pipeline is no longer declared."""
+    from epochline.cli import connections
+    from epochline.config import discovery
+    from epochline.config.connections import POSTGRES
     from epochline.errors import ConfigurationError, DeclarationError
 
     try:
-        declared = pipelines.find(pipeline)
+        declared = discovery.find(pipeline)
     except (ConfigurationError, DeclarationError):
-        return Subject(name=pipeline, ledger=connections.ledger_at(connection or connections.POSTGRES))
-    if connection is not None:
-        ledger: Ledger = connections.ledger_at(connection)
-    else:
-        ledger = connections.ledger_of(declared)
+        return Subject(name=pipeline, ledger=connections.ledger_at(connection or POSTGRES))
+    ledger = connections.ledger_of(declared) if connection is None else connections.ledger_at(connection)
     return Subject(name=pipeline, ledger=ledger, declared=declared, source=connections.offsets_of(declared))
 
 
 def actor() -> str:
-    """Who sits at this terminal."""
+    """User and host of this terminal."""
     return f"{_user()}@{socket.gethostname()}"
 
 
@@ -169,7 +169,7 @@ def _command(action: Action[Any, Any]) -> Any:
     def command(**given: Any) -> None:
         _run(action, **given)
 
-    # Typer reads a signature: the parameters of the action stand between the pipeline and the options of them all.
+    # Typer reads a signature: the action's parameters stand between the pipeline and the options of every command.
     arguments: list[inspect.Parameter] = []
     options: list[inspect.Parameter] = []
     for name, field in action.parameters.model_fields.items():
@@ -178,15 +178,15 @@ def _command(action: Action[Any, Any]) -> Any:
         _named("pipeline", str, typer.Argument(help="The pipeline's name.")),
         *arguments,
         *options,
-        _named("reason", str, typer.Option(help="Why; kept in the ledger.")),
-        _named("yes", bool, typer.Option("--yes", "-y", help="Do not ask."), False),
+        _named("reason", str, typer.Option(help="Kept in the ledger.")),
+        _named("yes", bool, typer.Option("--yes", "-y", help="Act without asking."), False),
         _named(
             "connection",
             str | None,
             typer.Option(help="Connection id of the database; the pipeline's own if not given."),
             None,
         ),
-        _named("as_json", bool, typer.Option("--json", help="For programs: the row of the ledger."), False),
+        _named("as_json", bool, typer.Option("--json", help="For programs: the ledger's row."), False),
     ]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -243,26 +243,24 @@ def _run(
 def _run_epochs(
     action: EpochAction[Any, Any], subject: Subject, asked: Any, request: Request, *, as_json: bool
 ) -> None:
-    """Plan, stage and commit here, until nothing is left of what was asked for."""
-    from epochline.cli import connections, printing
+    """Plan, stage and commit in this process until the action is complete."""
+    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.run import as_dict
 
     declared, _ = subject.declaration()
-    master = connections.spark_master(declared.spark_connection)
-    writers = connections.writers_of(declared, master)
-    receipts = []
+    committed = []
     with Execution(
-        declared, master, planned_by=lambda run: action.plan(subject, asked, request, run, writers=writers)
+        declared, planned_by=lambda run, writers: action.plan(subject, asked, request, run, writers=writers)
     ) as execution:
-        while (receipt := execution.next_epoch()) is not None:
-            receipts.append(receipt)
+        while (result := execution.next_epoch()) is not None:
+            committed.append(result)
             if not as_json:
-                printing.say(str(receipt))
+                printing.say(str(result))
             if not action.repeats or action.preview(subject, asked).refusal is not None:
                 break
     if as_json:
-        printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
+        printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
 
 
 def _show(preview: ActionPreview, *, quiet: bool) -> None:
@@ -278,5 +276,5 @@ def _show(preview: ActionPreview, *, quiet: bool) -> None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # an account without a name, as containers have
+    except (OSError, KeyError):  # accounts in containers may have no name
         return str(os.getuid())

@@ -1,4 +1,4 @@
-"""`epochline plan`: what the next epoch would read, without planning it."""
+"""`epochline plan`: show what the next epoch would read, without planning it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    max_records: Annotated[int | None, typer.Option(min=1, help="Instead of the declared limit.")] = None,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Use this limit instead of the declared one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Show what the next epoch of PIPELINE would read, and what its declaration changed. Changes nothing.
+    """Show what the next epoch of PIPELINE would read, and how its declaration changed. Changes nothing.
 
-    The checks are those of a real plan. Exit code 0: the next epoch could be planned, be it empty; 1: it would be
-    refused, the message says why; 2: there is no such pipeline, or its declaration is wrong.
+    Makes all checks of a real plan. Exit code 0: the next epoch can be planned, even if it reads nothing; 1: the plan
+    would be refused, the message says why; 2: there is no such pipeline, or its declaration is invalid.
     """
-    from epochline.cli import pipelines, printing
+    from epochline.cli import printing
     from epochline.cli.connections import ledger_of, offsets_of
+    from epochline.config import discovery
     from epochline.coordinator import preview
 
-    declared = pipelines.find(pipeline)
+    declared = discovery.find(pipeline)
     since, changed = _changes(declared)
     try:
         seen = preview(ledger_of(declared), offsets_of(declared), declared, record_limit=max_records)
     except EpochlineError:
-        # A change is the likely reason why a plan is refused.
+        # A changed declaration is the likely reason for a refusal.
         if changed and not as_json:
             _show_changes(since, changed)
         raise
@@ -51,7 +52,7 @@ def plan(
 
 
 def _changes(declared: Pipeline) -> tuple[int | None, list[Change]]:
-    """The last epoch and what the declaration changed since."""
+    """The last epoch's id, and what changed in the declaration since then."""
     from epochline.cli.connections import ledger_of, postgres_dsn
     from epochline.cli.database import ask, session
     from epochline.protocol.changes import as_last_written, changes
@@ -143,7 +144,7 @@ def _show_changes(since: int | None, changed: list[Change]) -> None:
     from epochline.cli import printing
 
     if since is None:
-        printing.say("the ledger knows no epoch of it yet; every topic begins as its startup mode says")
+        printing.say("the ledger has no epoch of it yet; every topic begins as its startup mode says")
     elif not changed:
         printing.say(f"the declaration is that of epoch {since}")
     else:

@@ -1,4 +1,4 @@
-"""How commands print data: tables for people, JSON and CSV for programs."""
+"""Printing: tables for people, JSON and CSV for programs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _STATES = {
 
 
 def console() -> Console:
-    """Standard output as it is now; long lines are never cut."""
+    """The current standard output. Long lines are never cut."""
     return Console(soft_wrap=True, highlight=False)
 
 
 def say(text: str = "") -> None:
-    """One line of text, as it is."""
+    """Print one line of text without markup."""
     console().print(Text(text))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Rows under headings. Columns of numbers are set to the right."""
+    """Print rows under headings. Columns of numbers are aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     kept = list(zip(*cells, strict=True)) if cells else [()] * len(columns)
     out = Table(box=None, pad_edge=False)
@@ -40,12 +40,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         out.add_column(Text(name), justify="right" if numbers else "left", no_wrap=True)
     for row in cells:
         out.add_row(*row)
-    # As wide as it has to be: a terminal wraps what is too long, and nothing is cut when it goes to a file.
+    # As wide as needed: a terminal wraps long lines, and a file must get them whole.
     Console(width=_WIDE, soft_wrap=True, highlight=False).print(out)
 
 
 def as_json(value: Any) -> str:
-    """JSON of what PostgreSQL or the ledger gave: times in ISO form, exact numbers as they are."""
+    """Values from PostgreSQL or the ledger as JSON: times in ISO 8601, exact numbers unrounded."""
     return json.dumps(value, default=_plain, ensure_ascii=False, indent=2)
 
 
@@ -55,7 +55,7 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 def text(value: Any) -> str:
-    """A value as text, the way PostgreSQL itself would show it where that is not Python's way."""
+    """A value as text, in PostgreSQL's form where it differs from Python's."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -67,12 +67,12 @@ def text(value: Any) -> str:
 
 
 def progress(message: str) -> None:
-    """A line about what is going on, on standard error: standard output is for results."""
+    """Print a line of progress to standard error; standard output is for results."""
     print(message, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the way people say it."""
+    """Seconds as text; hours and minutes from one minute on."""
     if seconds is None:
         return "-"
     if seconds < 60:

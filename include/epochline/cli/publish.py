@@ -1,4 +1,4 @@
-"""`epochline publish`: show committed epochs in the sinks that follow the commit, as the task of that name does."""
+"""`epochline publish`: publish committed epochs to the sinks that follow the commit, as the task `publish` does."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ def publish(
 ) -> None:
     """Show every committed epoch of PIPELINE in every topic, folder and other sink that does not show it yet.
 
-    Epochs are shown in their order, whoever committed them; doing it again repeats nothing. A sink that is down keeps
-    its epochs for the next time, and holds back no other sink. Exit code 0: every sink shows every committed epoch; 1:
-    a sink is down or refuses, the message says which and why; 2: wrong use.
+    Epochs are shown in order, including other runs' epochs. A repeat shows nothing twice. Epochs of a sink that is down
+    wait for the next call; other sinks go on. Exit code 0: every sink shows every committed epoch; 1: a sink is down or
+    refuses, the message says which and why; 2: wrong use.
     """
     from dataclasses import asdict
 
-    from epochline.cli import pipelines, printing
+    from epochline.cli import printing
     from epochline.cli.connections import ledger_of
+    from epochline.config import discovery
     from epochline.coordinator import publish as publish_due
 
-    declared = pipelines.find(pipeline)
+    declared = discovery.find(pipeline)
     published = publish_due(
         ledger_of(declared), declared, report=lambda one: None if as_json else printing.say(str(one))
     )

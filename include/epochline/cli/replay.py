@@ -1,4 +1,4 @@
-"""`epochline replay`: a committed epoch once more, with today's code, beside what it committed."""
+"""`epochline replay`: read a committed epoch again with today's code, and compare."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    epoch: Annotated[int, typer.Option(min=1, help="Which committed epoch.")],
+    epoch: Annotated[int, typer.Option(min=1, help="Id of the committed epoch.")],
     promote: Annotated[
-        bool, typer.Option("--promote", help="Let the replay take the epoch's place, in one transaction.")
+        bool, typer.Option("--promote", help="Replace the epoch by the replay, in one transaction.")
     ] = False,
-    reason: Annotated[str | None, typer.Option(help="Why; needed with --promote, and kept in the ledger.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a promotion.")] = False,
+    reason: Annotated[str | None, typer.Option(help="Required with --promote; kept in the ledger.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Promote without asking.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Read the ranges of a committed epoch of PIPELINE again with today's code, and compare with what it committed.
 
-    The rows go to staging, and from there nowhere, unless --promote lets them take the place of the epoch's: then its
-    rows leave the target, the replay's come, and the ledger keeps both. For targets of mode append, without state.
-    Exit code 0: no difference, or promoted; 1: there are differences, or it was refused; 2: wrong use.
+    The rows are staged and then discarded. With --promote, the replay's rows replace the epoch's rows in the target,
+    and the ledger keeps both epochs. Only for targets of mode append, without state. Exit code 0: no difference, or
+    promoted; 1: there are differences, or the replay was refused; 2: wrong use.
     """
-    from epochline.cli import connections, printing
+    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.operations import actor, subject_of
     from epochline.operations.action import Request
@@ -44,11 +44,9 @@ def replay(
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
     subject = subject_of(pipeline, None)
     declared, _ = subject.declaration()
-    master = connections.spark_master(declared.spark_connection)
-    writers = connections.writers_of(declared, master)
     with (
         Execution(
-            declared, master, planned_by=lambda run: plan_replay(subject, epoch, run, writers=writers)
+            declared, planned_by=lambda run, writers: plan_replay(subject, epoch, run, writers=writers)
         ) as execution,
         execution.staged() as staged,
     ):
@@ -56,9 +54,9 @@ def replay(
         _show(found, as_json=as_json)
         different = any(one.inserted or one.deleted or one.changed for one in found)
         if promote and (yes or typer.confirm("Promote?", err=as_json)):
-            receipt = supersede(subject, staged, Request(actor=actor(), reason=reason or ""))
+            result = supersede(subject, staged, Request(actor=actor(), reason=reason or ""))
             if not as_json:
-                printing.say(f"{receipt}; it takes the place of epoch {epoch}")
+                printing.say(f"{result}; it takes the place of epoch {epoch}")
             return
     if not as_json:
         printing.say(f"epoch {epoch} of {pipeline} stays as it is")

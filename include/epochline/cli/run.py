@@ -1,4 +1,4 @@
-"""`epochline run`: epochs in this process, by the same use cases as Airflow's tasks."""
+"""`epochline run`: run epochs in this process, with the use cases of Airflow's tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from epochline.declare.pipeline import Pipeline
-from epochline.protocol.epoch import Interval
+from epochline.protocol.epoch import Epoch, Interval
 
 
 def register(app: typer.Typer) -> None:
@@ -19,58 +18,56 @@ def register(app: typer.Typer) -> None:
 def run(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up/--once", help="Epoch after epoch until nothing is left, or one.")
+        bool, typer.Option("--until-caught-up/--once", help="Run epochs until nothing is left to read, or only one.")
     ] = False,
-    max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets in an epoch.")] = None,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets that an epoch reads.")] = None,
     master: Annotated[
-        str | None, typer.Option(help="Spark master; that of the Spark connection, or local[*], if not given.")
+        str | None, typer.Option(help="Spark master; that of the Spark connection, else local[*], if not given.")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Kept with each epoch.")] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", help="Begin of an interval, in ISO 8601; UTC without a zone."),
+        typer.Option("--from", metavar="TIME", help="Start of an interval, in ISO 8601; UTC if without a zone."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", help="Its end: the epoch goes up to there, and no further.")
+        str | None, typer.Option("--to", metavar="TIME", help="End of the interval; the epoch reads nothing after it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one object per committed epoch.")] = False,
 ) -> None:
     """Run epochs of PIPELINE here, without Airflow: plan, stage with Spark, seal, commit.
 
-    What an earlier run left unfinished is settled first. A run that was killed holds its epoch until its lease ends,
-    a minute at most; this run waits for that. On an error or Ctrl-C the epoch is aborted, and its range read again by
-    the next run. With --from and --to it is a backfill: the epoch ends with the last record before the interval's
-    end, whatever the declared limit, and what is committed already is not read again. Exit code 0: committed, or
-    nothing to read; 1: failed, the message says what is left; 2: wrong use, or a wrong declaration; 130: interrupted.
+    First settles what earlier runs left unfinished. A killed run holds its epoch until its lease ends, a minute at
+    most; this run waits for that. On an error or Ctrl-C the epoch is aborted, and the next run reads its range again.
+    With --from and --to the run is a backfill: the epoch ends with the last record before the interval's end, even
+    beyond the declared limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1:
+    failed, the message says what is left; 2: wrong use, or an invalid declaration; 130: interrupted.
     """
-    from epochline.cli import pipelines, printing
-    from epochline.cli.connections import spark_master
+    from epochline.cli import printing
     from epochline.cli.execution import Execution
+    from epochline.config import discovery
     from epochline.coordinator import PlanOutcome
 
     interval = _interval(since, until)
     if interval is not None and until_caught_up:
-        raise typer.BadParameter("a backfill is one epoch; take --until-caught-up out", param_hint="--from")
-    declared = pipelines.find(pipeline)
-    execution = Execution(declared, master or spark_master(declared.spark_connection), note=note, interval=interval)
-    receipts = []
-    with execution:
-        while (receipt := execution.next_epoch(max_records)) is not None:
-            receipts.append(receipt)
+        raise typer.BadParameter("a backfill is one epoch; remove --until-caught-up", param_hint="--from")
+    committed = []
+    with Execution(discovery.find(pipeline), master, note=note, interval=interval) as execution:
+        while (result := execution.next_epoch(max_records)) is not None:
+            committed.append(result)
             if not as_json:
-                printing.say(str(receipt))
+                printing.say(str(result))
             if not until_caught_up:
                 break
     if as_json:
-        printing.say(printing.as_json([as_dict(declared, receipt.epoch) for receipt in receipts]))
+        printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))
     elif execution.found is PlanOutcome.COVERED:
         printing.say(f"{pipeline}: the interval is committed already; no epoch was written")
     elif execution.found is PlanOutcome.SINKS_FULL:
-        printing.say(f"{pipeline}: a sink has too many epochs still to show; what comes next waits in Kafka")
-    elif not receipts:
+        printing.say(f"{pipeline}: a sink has too many epochs still to show; the backlog waits in Kafka")
+    elif not committed:
         printing.say(f"{pipeline}: nothing to read; no epoch was written")
     elif until_caught_up:
-        printing.say(f"{pipeline}: caught up after {len(receipts)} epoch{'' if len(receipts) == 1 else 's'}")
+        printing.say(f"{pipeline}: caught up after {len(committed)} epoch{'' if len(committed) == 1 else 's'}")
 
 
 def _interval(since: str | None, until: str | None) -> Interval | None:
@@ -90,11 +87,11 @@ def _time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def as_dict(declared: Pipeline, epoch: Any) -> dict[str, Any]:
+def as_dict(epoch: Epoch) -> dict[str, Any]:
     """A committed epoch, for programs."""
     counts = epoch.counts
     return {
-        "pipeline": declared.name,
+        "pipeline": epoch.pipeline,
         "epoch_id": epoch.epoch_id,
         "state": str(epoch.state),
         "records_read": counts.read,

@@ -1,4 +1,4 @@
-"""`epochline savepoint-export` and `savepoint-import`: savepoints out of one database and into another."""
+"""`epochline savepoint-export` and `savepoint-import`: move savepoints between databases."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def register(app: typer.Typer) -> None:
 def export(
     pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
     name: Annotated[str, typer.Argument(help="The savepoint's name.")],
-    file: Annotated[Path, typer.Argument(help="Where to write it; a file that is there is not replaced.")],
+    file: Annotated[Path, typer.Argument(help="The file to write; an existing file is not replaced.")],
     connection: Annotated[str | None, _CONNECTION] = None,
 ) -> None:
-    """Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state. The target is not in it.
+    """Write the savepoint NAME of PIPELINE to FILE: heads, declaration and state, without the target's rows.
 
     Exit code 0: written; 1: there is no such savepoint, or the file cannot be written; 2: wrong use.
     """
@@ -37,7 +37,7 @@ def export(
             raise ActionRefusedError(missing(tx, pipeline, name))
         try:
             with file.open("xb") as into:
-                file.chmod(0o600)  # state may be personal data
+                file.chmod(0o600)  # state may hold personal data
                 tx.savepoints.export(found, into)
         except OSError as error:
             raise ActionRefusedError(f"{file} cannot be written: {error.strerror}.") from error
@@ -45,23 +45,21 @@ def export(
 
 
 def import_savepoint(
-    file: Annotated[Path, typer.Argument(help="What savepoint-export wrote.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="A file that savepoint-export wrote.", exists=True, dir_okay=False)],
     connection: Annotated[
         str | None, typer.Option(help="Connection id of the database; epochline_postgres if not given.")
     ] = None,
 ) -> None:
-    """Keep the savepoint in FILE, so that a new pipeline can begin from it: `epochline restore NEW NAME --of PIPELINE`.
+    """Import the savepoint in FILE. A new pipeline can begin from it: `epochline restore NEW NAME --of PIPELINE`.
 
-    Exit code 0: kept; 1: the file is no savepoint, was damaged, or is here already; 2: wrong use.
+    Exit code 0: imported; 1: the file is no savepoint or is damaged, or the savepoint exists already; 2: wrong use.
     """
     from epochline.cli import connections, printing
-    from epochline.postgres.ledger.transactions import PostgresLedger
+    from epochline.config.connections import POSTGRES
 
-    ledger = PostgresLedger(
-        connections.postgres_dsn(connection or connections.POSTGRES), application_name="epochline cli"
-    )
+    ledger = connections.ledger_at(connection or POSTGRES)
     with file.open("rb") as source, ledger.transaction() as tx:
         found = tx.savepoints.import_savepoint(source)
     printing.say(
-        f"{found} is kept; a new pipeline begins from it: epochline restore NEW {found.name} --of {found.pipeline}"
+        f"{found} is imported; begin a new pipeline from it: epochline restore NEW {found.name} --of {found.pipeline}"
     )

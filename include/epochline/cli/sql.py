@@ -1,4 +1,4 @@
-"""`epochline sql`: psql on the target database, or one query."""
+"""`epochline sql`: open psql on the target database, or run one query."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from epochline.config.connections import POSTGRES
 from epochline.errors import ConfigurationError
 
 
@@ -19,15 +20,15 @@ def register(app: typer.Typer) -> None:
 
 
 def sql(
-    query: Annotated[str | None, typer.Argument(help="The query; without one, psql is opened.")] = None,
-    write: Annotated[bool, typer.Option("--write", help="Allow changes; otherwise the session is read only.")] = False,
-    connection: Annotated[str, typer.Option(help="Connection id of the database.")] = "epochline_postgres",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row and line.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a heading line; NULL is an empty field.")] = False,
+    query: Annotated[str | None, typer.Argument(help="The query; psql is opened if not given.")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Allow changes; without it the session is read only.")] = False,
+    connection: Annotated[str, typer.Option(help="Connection id of the database.")] = POSTGRES,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line and row.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a heading; NULL is an empty field.")] = False,
 ) -> None:
-    """Open psql on the target database, or run QUERY and show its rows. Read only, unless --write is given.
+    """Open psql on the target database, or run QUERY and show its rows. Read only unless --write is given.
 
-    Exit code 0: done; 1: PostgreSQL refuses or cannot be reached; 2: wrong use; without QUERY, psql's own.
+    Exit code 0: success; 1: PostgreSQL refuses or cannot be reached; 2: wrong use; without QUERY, psql's own codes.
     """
     from epochline.cli import connections, database
 
@@ -49,7 +50,7 @@ def _print(columns: list[str], rows: list[tuple[Any, ...]], as_json: bool, as_cs
 
     if as_json:
         if len(set(columns)) != len(columns):
-            raise ConfigurationError("two columns have one name, which JSON cannot hold: give them names with AS.")
+            raise ConfigurationError("two columns have the same name, which JSON cannot hold: name them with AS.")
         for row in rows:
             printing.say(printing.json_line(dict(zip(columns, row, strict=True))))
     elif as_csv:
@@ -63,7 +64,7 @@ def _print(columns: list[str], rows: list[tuple[Any, ...]], as_json: bool, as_cs
 
 
 def _open_psql(dsn: str, write: bool) -> None:
-    """Become psql. The password goes by the environment, which other users cannot read; never as an argument."""
+    """Replace this process by psql. Other users can read arguments, so the password goes into the environment."""
     from psycopg2.extensions import parse_dsn
 
     parts = parse_dsn(dsn)
@@ -76,7 +77,7 @@ def _open_psql(dsn: str, write: bool) -> None:
         environment["PGOPTIONS"] = "-c default_transaction_read_only=on"
     program = _psql()
     sys.stdout.flush()
-    # What was opened for this command ends here: psql takes over terminal, signals and exit code.
+    # psql takes over terminal, signals and exit code.
     os.execve(program, [program], environment)  # noqa: S606 - no shell is wanted
 
 

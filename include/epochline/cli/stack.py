@@ -25,14 +25,14 @@ def register(app: typer.Typer) -> None:
 def up(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(help="Which of postgres, kafka, airflow; all of them if none is named."),
+        typer.Argument(help="Which of postgres, kafka, airflow; all if not given."),
     ] = None,
 ) -> None:
     """Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.
 
-    Also makes the ledger and the target tables of every declared pipeline. Everything lies in $EPOCHLINE_HOME,
-    by default .epochline in the checkout. Exit code 0: all parts asked for are ready; 1: one is not, the message
-    says why; 2: the command line is wrong.
+    Also creates the ledger, and the target tables of every declared pipeline. All data is in $EPOCHLINE_HOME, by
+    default .epochline in the checkout. Exit code 0: the parts are ready; 1: one is not, the message says why; 2: wrong
+    use.
     """
     from epochline.local.stack import PARTS, Stack
 
@@ -45,7 +45,7 @@ def up(
 
 
 def _create_targets() -> None:
-    """Make what is declared and missing. A wrong declaration makes the stack no less ready: it is only said."""
+    """Create missing target tables. An invalid declaration is only a warning: the stack is ready all the same."""
     from epochline.cli.migrate import create_declared
     from epochline.errors import EpochlineError
 
@@ -56,11 +56,11 @@ def _create_targets() -> None:
 
 
 def down(
-    wipe: Annotated[bool, typer.Option("--wipe", help="Delete all data, logs and passwords as well.")] = False,
+    wipe: Annotated[bool, typer.Option("--wipe", help="Also delete all data, logs and passwords.")] = False,
 ) -> None:
-    """Stop what `up` started, and nothing else. Data stays, unless --wipe is given.
+    """Stop what `up` started, and nothing else. Data stays unless --wipe is given.
 
-    Exit code 0: nothing of this stack runs, also if nothing ran before; 1: it could not be stopped.
+    Exit code 0: nothing of this stack runs; 1: a part could not be stopped.
     """
     from epochline.local.stack import Stack
 
@@ -68,11 +68,11 @@ def down(
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="For programs; holds no password.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs; without passwords.")] = False,
 ) -> None:
-    """Show the parts of the stack: health, version, address, and where the passwords lie.
+    """Show the parts of the stack: health, version, address, and the files that hold passwords.
 
-    Exit code 0: every part runs and answers; 3: one does not.
+    Exit code 0: every part runs and answers; 3: a part does not.
     """
     from epochline.local.stack import Stack
 

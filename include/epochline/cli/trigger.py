@@ -1,4 +1,4 @@
-"""`epochline trigger`: one run through the stack's Airflow, followed to its end."""
+"""`epochline trigger`: start a run in the stack's Airflow and follow it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def register(app: typer.Typer) -> None:
 
 
 def trigger(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name, which is its DAG's id.")],
+    pipeline: Annotated[str, typer.Argument(help="The pipeline's name, which is the DAG's id.")],
     max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets in the epoch.")] = None,
-    note: Annotated[str | None, typer.Option(help="Kept with the epoch and shown in Airflow.")] = None,
-    unpause: Annotated[bool, typer.Option("--unpause", help="Let a paused DAG run from now on.")] = False,
-    follow: Annotated[bool, typer.Option(help="Wait for the end of the run and print the outcome.")] = True,
+    note: Annotated[str | None, typer.Option(help="Kept with the epoch, and shown in Airflow.")] = None,
+    unpause: Annotated[bool, typer.Option("--unpause", help="Unpause a paused DAG.")] = False,
+    follow: Annotated[bool, typer.Option(help="Wait until the run has ended, and print the outcome.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: the run and its epoch.")] = False,
 ) -> None:
-    """Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print what became of it.
+    """Start a run of PIPELINE in the stack's Airflow, follow its tasks, and print the outcome.
 
     Exit code 0: its epoch is committed, or there was nothing to read (with --no-follow: the run is started); 1: the
     run failed, or Airflow refuses; 2: wrong use.
@@ -45,8 +45,8 @@ def trigger(
         )
     if paused and not unpause:
         raise StackError(
-            f"DAG {pipeline} is paused, so a run of it would wait for ever. Nothing was started. Say --unpause, which"
-            " also lets its schedule run, or unpause it in Airflow."
+            f"DAG {pipeline} is paused, so a run would wait for ever. Nothing was started. Give --unpause, which"
+            " also starts the DAG's schedule, or unpause the DAG in Airflow."
         )
     if paused:
         api.pause(pipeline, False)
@@ -70,7 +70,7 @@ def stack_api() -> AirflowApi:
     """The API of the stack's Airflow, logged in.
 
     Raises:
-        StackError: it does not run.
+        StackError: Airflow does not run.
     """
     from epochline.local.airflow_api import AirflowApi
     from epochline.local.stack import Stack

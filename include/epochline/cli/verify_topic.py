@@ -1,4 +1,4 @@
-"""`epochline verify-topic`: what of a topic is committed, and what only a reader of uncommitted records sees."""
+"""`epochline verify-topic`: compare what a topic shows at both isolation levels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from epochline.cli.connections import KAFKA
+from epochline.config.connections import KAFKA
 
 if TYPE_CHECKING:
     from epochline.kafka.topic_comparison import TopicComparison, TopicReader
@@ -17,7 +17,7 @@ _PAUSE_SECONDS = 0.5
 
 
 class Levels(StrEnum):
-    """What ``--isolation`` takes."""
+    """Values of ``--isolation``."""
 
     BOTH = "both"
     READ_COMMITTED = "read_committed"
@@ -30,32 +30,32 @@ def register(app: typer.Typer) -> None:
 
 
 def verify_topic(
-    topic: Annotated[str, typer.Argument(help="The topic; read from its start, nothing of it is changed.")],
+    topic: Annotated[str, typer.Argument(help="The topic. It is only read.")],
     since_offset: Annotated[int, typer.Option(min=0, help="Begin every partition at this offset.")] = 0,
-    isolation: Annotated[Levels, typer.Option(help="Which consumers read it.")] = Levels.BOTH,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on reading until Ctrl-C, then show the result.")] = False,
+    isolation: Annotated[Levels, typer.Option(help="Isolation levels to read with.")] = Levels.BOTH,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep reading until Ctrl-C, then show the result.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="Go on reading for this many seconds, then show the result.")
+        float | None, typer.Option(min=0, help="Keep reading for this many seconds, then show the result.")
     ] = None,
     key_unique: Annotated[
-        bool, typer.Option("--key-unique", help="Exit with 1 if a key occurs twice among what is committed.")
+        bool, typer.Option("--key-unique", help="Exit with 1 if two committed records have the same key.")
     ] = False,
-    connection: Annotated[str, typer.Option(help="Id of the connection of the brokers.")] = KAFKA,
+    connection: Annotated[str, typer.Option(help="Connection id of the brokers.")] = KAFKA,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Count a topic's records as a read_committed and as a read_uncommitted consumer, side by side.
 
-    What only the second sees belongs to aborted transactions, or is undecided: of an open one, or behind it. A repeat
-    is a record that an earlier one equals in key, value and headers.
+    Records that only the second sees belong to an aborted transaction, or are undecided: they belong to an open
+    transaction or follow one. A repeat is a record with the key, value and headers of an earlier one.
 
-    Exit code 0: shown; 1: Kafka cannot be asked, or a key occurs twice and --key-unique was given; 2: wrong use.
+    Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """
     from epochline.cli import printing
     from epochline.cli.connections import kafka_settings
     from epochline.kafka.topic_comparison import Isolation, TopicReader
 
     if key_unique and isolation is Levels.READ_UNCOMMITTED:
-        raise typer.BadParameter("--key-unique is about what is committed: leave --isolation out.")
+        raise typer.BadParameter("--key-unique checks committed records: remove --isolation.")
     isolations = list(Isolation) if isolation is Levels.BOTH else [Isolation(isolation)]
     with TopicReader(kafka_settings(connection), topic, isolations, since_offset) as reader:
         _read(reader)
@@ -90,7 +90,7 @@ def _follow(reader: TopicReader, seconds: float | None) -> None:
                 printing.progress(_counts(reader.result()))
             time.sleep(_PAUSE_SECONDS)
     except KeyboardInterrupt:
-        pass  # The way to end it.
+        pass  # Ctrl-C is how --follow ends.
 
 
 def _counts(tally: TopicComparison) -> str:
@@ -154,7 +154,7 @@ def _judge_keys(tally: TopicComparison) -> None:
 
     seen = tally.seen[Isolation.READ_COMMITTED]
     if seen.total and seen.keyless == seen.total:
-        printing.progress(f"no committed record of {tally.topic} has a key, so --key-unique says nothing")
+        printing.progress(f"no committed record of {tally.topic} has a key, so --key-unique checks nothing")
         raise typer.Exit(1)
     if seen.repeated_keys:
         where = "; ".join(f"{first} and {again}" for first, again in seen.examples)

@@ -1,4 +1,4 @@
-"""The use cases: plan, begin, renew, seal, commit, publish, tell, abort. They alone change a state."""
+"""The use cases: plan, begin, renew, stage, seal, commit, publish, announce, abort. Only they change a state."""
 
 from epochline.coordinator.abort import abort
 from epochline.coordinator.announce import announce
@@ -7,6 +7,7 @@ from epochline.coordinator.commit import CommitResult, commit
 from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, PlanPreview, origins_of, plan, preview
 from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
+from epochline.coordinator.stage import stage
 from epochline.coordinator.startup import observe_startup
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "publish",
     "renew",
     "seal",
+    "stage",
 ]

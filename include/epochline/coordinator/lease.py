@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from epochline.coordinator import LEASE, renew
+from epochline.coordinator.begin import renew
+from epochline.coordinator.plan import LEASE
 from epochline.errors import EpochFencedError, EpochlineError
 from epochline.ports import Ledger
 from epochline.protocol.epoch import Run
@@ -24,9 +25,9 @@ def keep_lease_alive(ledger: Ledger, ticket: StagingTicket, run: Run, stop: Call
 
     Args:
         ledger: where the lease is.
-        ticket: the attempt that holds it.
-        run: whose attempt it is.
-        stop: called once when the attempt is fenced, so that its job does not go on for nothing.
+        ticket: the attempt that holds the lease.
+        run: that the attempt belongs to.
+        stop: called once when the attempt is fenced; ends the job, whose rows no longer count.
 
     Raises:
         EpochFencedError: the attempt was fenced while the block ran, whatever the block itself raised.
@@ -44,7 +45,7 @@ def keep_lease_alive(ledger: Ledger, ticket: StagingTicket, run: Run, stop: Call
                 stop()
                 return
             except EpochlineError as error:
-                # The next renewal may reach PostgreSQL again; should the lease expire first, another run takes over.
+                # The next renewal may succeed. If the lease expires first, another run takes over.
                 log.warning("lease.not_renewed pipeline=%s epoch=%d attempt=%d reason=%s", *_names(ticket), error)
 
     thread = threading.Thread(target=keep, name="epochline-lease", daemon=True)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from epochline.declare.functions import load_function
-from epochline.declare.specs import ExternalSpec, FilesSpec
 from epochline.errors import SinkError
 from epochline.protocol.sink import Sink
 
 if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
+    from epochline.declare.specs import ExternalSpec
     from epochline.postgres.ledger.transactions import Outlets, PostgresLedger
 
 
@@ -23,6 +22,10 @@ def external_sink(declared: ExternalSpec) -> Sink:
         DeclarationError: the class of a custom sink cannot be imported.
         SinkError: the URL of a file sink cannot be opened here.
     """
+    # Imported here: commands that read no declaration load this package without pydantic.
+    from epochline.declare.functions import load_function
+    from epochline.declare.specs import FilesSpec
+
     if isinstance(declared, FilesSpec):
         from epochline.sinks.files import FileSink
 

@@ -9,15 +9,17 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 from psycopg2.extensions import parse_dsn
 
+from epochline.config.connections import JobCredentials
 from epochline.config.kafka import broker_settings
 from epochline.errors import ConfigurationError
+
+__all__ = ["CREDENTIALS_VARIABLE", "JobCredentials", "read_credentials"]
 
 CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
 """Environment variable with the path of the file."""

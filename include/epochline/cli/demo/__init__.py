@@ -1,1 +1,1 @@
-"""`epochline demo`: a log through the pipeline, a driver killed on the way, and an independent verdict."""
+"""`epochline demo`: feed a log, kill a Spark driver, and let an independent program compare the result."""

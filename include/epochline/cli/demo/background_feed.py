@@ -1,4 +1,4 @@
-"""Feeding a log in the background, at a pace that lets several epochs see some of it."""
+"""Feed a log in the background, slowly enough to be spread over several epochs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from epochline.kafka.feed import FeedReport, feed
 
 
 class Feeding:
-    """One log on its way into the topic. It ends with this process, wherever it is: `FedLogs` knows how to go on."""
+    """A log that is being fed. The feed stops when this process ends; `FedLogs` then knows which lines were fed."""
 
     def __init__(self, bootstrap: str, log: Path, topic: str, *, partitions: int, rate: float | None) -> None:
         self._arguments = (bootstrap, log, topic, partitions, rate, self._count)
@@ -22,7 +22,7 @@ class Feeding:
 
     @property
     def done(self) -> bool:
-        """Whether it ended; raises what ended it early."""
+        """Whether the feed has ended. Raises the error that ended it early."""
         if self._error is not None:
             raise self._error
         return self._report is not None

@@ -1,4 +1,4 @@
-"""The command `epochline demo`, and what it prints."""
+"""The command `epochline demo`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     log: Annotated[
-        Path | None, typer.Option(help="An access log of yours; a deterministic one is made if not given.")
+        Path | None, typer.Option(help="Your own access log; a deterministic one is generated if not given.")
     ] = None,
-    lines: Annotated[int, typer.Option(min=1000, help="Length of the log that is made.")] = LINES,
+    lines: Annotated[int, typer.Option(min=1000, help="Length of the generated log, in lines.")] = LINES,
 ) -> None:
     """Feed an access log while Airflow runs epochs, kill a Spark driver half-way, and compare the result with the log.
 
-    Starts the stack if it does not run, and leaves it running. It may be run again at once, and after an
-    interruption: each demo adds a log, and the verdict is over all of them. Exit code 0: the target holds exactly
-    what was fed; 1: it does not, or something failed; 2: it could not be compared, or wrong use; 130: interrupted.
+    Starts the stack if it does not run, and leaves it running. May be repeated, also after an interruption: each demo
+    adds a log, and the verdict covers all logs. Exit code 0: the target holds exactly what was fed; 1: it does not, or
+    a step failed; 2: the logs could not be compared, or wrong use; 130: interrupted.
     """
     from epochline.cli.demo.show import Show
 

@@ -1,9 +1,8 @@
 """Catch a Spark driver between two parts, and kill it.
 
-What is caught is the driver's JVM (``SparkSubmit``), the process that Airflow's task started. It is stopped with
-SIGSTOP together with its children, the ledger is asked, and only if at least one part is committed and at least one is
-not it gets SIGKILL; else it goes on. The driver's Python process is a child of the JVM and ends itself once that is
-gone.
+The driver's JVM (``SparkSubmit``) is the process that Airflow's task started. The JVM and its children are stopped with
+SIGSTOP, and the ledger is asked. If some parts are committed and some are not, the JVM gets SIGKILL; otherwise all go
+on. The driver's Python process is a child of the JVM and ends when the JVM has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _LOOK_EVERY_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """A driver that was killed: whose attempt it worked for, and what was staged at that moment."""
+    """A killed driver: its attempt, and what was staged at that moment."""
 
     epoch_id: int
     attempt: int
@@ -41,17 +40,17 @@ class Caught:
 def kill_between_parts(
     ledger: Session, home: str, pipeline: str, give_up: Callable[[], bool], missed: Callable[[int], None]
 ) -> Caught | None:
-    """Wait for an attempt, and kill its driver when part of it is committed and part of it is not.
+    """Wait for an attempt, and kill its driver when some of its parts are committed and some are not.
 
     Args:
-        ledger: an open session, asked many times a second.
-        home: the stack's; drivers of another one are left alone.
-        pipeline: whose attempt.
-        give_up: asked while no attempt runs.
-        missed: told the epoch whose driver was too fast.
+        ledger: an open session, queried many times a second.
+        home: of the stack; drivers of another stack are left alone.
+        pipeline: name of the pipeline.
+        give_up: whether to stop waiting; called while no attempt runs.
+        missed: called with the epoch's id when a driver was too fast.
 
     Returns:
-        What was killed; None where it was given up.
+        The killed driver; None if ``give_up`` said so.
     """
     seen: set[int] = set()
     while True:
@@ -120,7 +119,7 @@ def _kill(ledger: Session, driver: psutil.Process, attempt: dict[str, Any]) -> C
 
 
 def _freeze(driver: psutil.Process) -> list[psutil.Process]:
-    """Stop the JVM, then what it started: the driver's Python and the workers."""
+    """Stop the JVM, then its children: the driver's Python process and the workers."""
     _send(driver, signal.SIGSTOP)
     with contextlib.suppress(psutil.Error):
         children = driver.children(recursive=True)
@@ -131,7 +130,7 @@ def _freeze(driver: psutil.Process) -> list[psutil.Process]:
 
 
 def _settled(ledger: Session, attempt_id: int) -> list[dict[str, Any]]:
-    """What is staged, once nothing that was already on its way to the server arrives any more."""
+    """What is staged, once everything that was on its way to the server has arrived."""
     before = ask(ledger, "staged_by_attempt", attempt_id=attempt_id)
     while True:
         time.sleep(0.2)

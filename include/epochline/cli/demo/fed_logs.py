@@ -1,8 +1,8 @@
-"""Which logs were fed into the topic, across demos and interruptions: what the verdict compares the target with.
+"""The logs that were fed into the topic, across demos and interruptions. The verdict compares the target with them.
 
-``fed.json`` names a log before its first line is sent, with the ends of the partitions at that moment. Line i of a
-log goes to partition i modulo their number, in order, so that after an interruption the ends say which lines are in
-Kafka. Records that somebody else fed between demos are read from Kafka into a log of their own.
+Before the first line of a log is sent, ``fed.json`` names the log, with the partitions' ends at that moment. Line i
+goes to partition i modulo the number of partitions, in order. So after an interruption the ends say which lines are in
+Kafka. Records that were fed by hand between demos are read from Kafka into a log of their own.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from epochline.errors import StackError
 from epochline.local.home import write_private
 
 PARTITIONS = 4
-"""Of the topic, where the demo has to make it."""
+"""Of the topic, if the demo creates it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedLog:
-    """One log: the file, and where its records begin and end in each partition; ``until`` is None while it is fed."""
+    """A log's file, and the offsets where its records begin and end per partition; no ``until`` while it is fed."""
 
     name: str
     start: Mapping[int, int]
@@ -30,7 +30,7 @@ class FedLog:
 
 
 class FedLogs:
-    """The list of one demo folder."""
+    """The logs of one demo folder."""
 
     def __init__(self, folder: Path, topic: str, bootstrap: str) -> None:
         self._folder = folder
@@ -42,17 +42,17 @@ class FedLogs:
 
     @property
     def paths(self) -> list[Path]:
-        """Every log that holds lines which are in Kafka."""
+        """The files of all logs with lines in Kafka."""
         return [self._folder / log.name for log in self._logs]
 
     def __len__(self) -> int:
         return len(self._logs)
 
     def settle(self) -> list[str]:
-        """Account for everything in the topic: cut an interrupted log to what was fed, take in what others fed.
+        """Account for every record in the topic: cut an interrupted log to its fed lines, add records fed by hand.
 
         Raises:
-            StackError: what is in the topic cannot be told apart.
+            StackError: it is not known which log a record belongs to.
         """
         notes = []
         ends = self._ends()
@@ -69,24 +69,24 @@ class FedLogs:
         return notes
 
     def draft(self) -> Path:
-        """Where the next log is to be written before it is fed."""
+        """The path for the next log, to be written before it is fed."""
         return self._folder / f"log-{len(self._logs) + 1:04}.log"
 
     def begin(self, log: Path) -> None:
-        """Note a log, before its first line is sent."""
+        """Record a log before its first line is sent."""
         ends = self._ends() or dict.fromkeys(range(PARTITIONS), 0)
         self._write([*self._logs, FedLog(name=log.name, start=ends)])
 
     def finish(self) -> None:
-        """Note that every line of the newest log was acknowledged."""
+        """Record that Kafka acknowledged every line of the newest log."""
         log = self._logs[-1]
         lines = _count(self._folder / log.name)
         parts = len(log.start)
         until = {p: begun + _lines_of(p, lines, parts) for p, begun in log.start.items()}
         if until != self._ends():
             raise StackError(
-                f"while {log.name} was fed, somebody else wrote to topic {self._topic} as well, so what was produced"
-                " cannot be told. `epochline down --wipe` and the next demo begin anew."
+                f"another producer wrote to topic {self._topic} while {log.name} was fed, so it is not known what was"
+                " produced. Run `epochline down --wipe`, then the demo again."
             )
         self._write([*self._logs[:-1], replace(log, until=until)])
 
@@ -97,14 +97,14 @@ class FedLogs:
         fed = {p: ends.get(p, begun) - begun for p, begun in log.start.items()}
         if any(records > _lines_of(p, lines, parts) for p, records in fed.items()):
             raise StackError(
-                f"topic {self._topic} holds more records than the interrupted {log.name} has lines: somebody else"
-                " fed it too. `epochline down --wipe` and the next demo begin anew."
+                f"topic {self._topic} holds more records than the interrupted {log.name} has lines: another"
+                " producer wrote to it. Run `epochline down --wipe`, then the demo again."
             )
         until = {p: begun + fed[p] for p, begun in log.start.items()}
         draft = path.with_suffix(".cut")
         with path.open("rb") as source, draft.open("wb") as out:
             out.writelines(line for number, line in enumerate(source) if number // parts < fed[number % parts])
-        # The list first: cutting a log that is cut already, after a crash between the two, would be cutting twice.
+        # The cut log gets a name of its own, so that after a crash before the list is written it is not cut twice.
         kept = path.with_name(f"{path.stem}-cut.log")
         draft.replace(kept)
         self._write([*self._logs[:-1], replace(log, name=kept.name, until=until)])
@@ -129,7 +129,7 @@ class FedLogs:
                             if record.value is None or b"\n" in record.value:
                                 raise StackError(
                                     f"{self._topic}-{at.partition}, offset {record.offset}: holds no line of a log, so"
-                                    " the demo's verdict cannot count it. `epochline down --wipe` begins anew."
+                                    " the demo's verdict cannot count it. Run `epochline down --wipe`."
                                 )
                             out.write(record.value + b"\n")
                             records += 1
@@ -141,7 +141,7 @@ class FedLogs:
         from epochline.declare.source import KafkaSource
         from epochline.kafka.source import KafkaOffsets
 
-        # By a pattern: a topic that is not there yet has no partitions, which is no error.
+        # By a pattern: a topic that does not exist yet then has no partitions, and is no error.
         view = KafkaOffsets({"bootstrap.servers": self._bootstrap}).look(KafkaSource(pattern=self._topic))
         return {one.tp.partition: one.high_watermark for one in view.partitions}
 
@@ -159,7 +159,7 @@ class FedLogs:
             ]
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise StackError(
-                f"{self._file}, the list of what was fed, cannot be read. `epochline down --wipe` begins anew."
+                f"{self._file}, the list of what was fed, cannot be read. Run `epochline down --wipe`."
             ) from error
 
     def _write(self, logs: list[FedLog]) -> None:
@@ -177,6 +177,6 @@ def _lines_of(partition: int, lines: int, partitions: int) -> int:
 
 
 def first_lines(source: Path, lines: int) -> list[bytes]:
-    """The beginning of a log, to be shown."""
+    """The first lines of a log."""
     with source.open("rb") as opened:
         return list(islice(opened, lines))

@@ -1,4 +1,4 @@
-"""The demo itself, step by step."""
+"""The steps of the demo."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.rule import Rule
 
-from epochline.cli import database, pipelines, printing
+from epochline.cli import database, printing
 from epochline.cli.database import Session
 from epochline.cli.demo.background_feed import Feeding
 from epochline.cli.demo.driver import Caught, kill_between_parts
@@ -20,6 +20,7 @@ from epochline.cli.lag import lag_of
 from epochline.cli.ledger import show_attempts, show_epochs
 from epochline.cli.migrate import create_declared
 from epochline.cli.trigger import stack_api
+from epochline.config import discovery
 from epochline.errors import ConfigurationError, StackError
 from epochline.local.airflow_api import AirflowApi
 from epochline.local.postgres import client_environment
@@ -29,7 +30,7 @@ PIPELINE = TOPIC = "access_log"
 _SEED = 7
 _FEED_SECONDS = 75
 _FIRST_EPOCH = 100_000
-"""Lines that wait for the first epoch, so that its parts take long enough to get between them."""
+"""Lines in the first epoch: enough for the kill to come between two parts."""
 _ROUNDS = 4
 _PATIENCE_SECONDS = 600
 
@@ -38,8 +39,8 @@ class Show:
     """One demo.
 
     Args:
-        log: a log of the user's; None to make one.
-        lines: length of the log that is made.
+        log: the user's log; None to generate one.
+        lines: length of a generated log.
     """
 
     def __init__(self, log: Path | None, lines: int) -> None:
@@ -51,7 +52,7 @@ class Show:
         self._too_fast = 0
 
     def run(self) -> int:
-        """Every step; the verdict's exit code."""
+        """Run every step; return the verdict's exit code."""
         _step("the stack: PostgreSQL, Kafka and Airflow", f"home: {self._stack.home}")
         self._stack.up(report=printing.say)
         create_declared(printing.say)
@@ -66,15 +67,15 @@ class Show:
             return self._conclude(ledger, fed)
 
     def _airflow(self) -> AirflowApi:
-        """The API, once Airflow has found the DAG."""
+        """The API, after Airflow has found the DAG."""
         api = stack_api()
         _wait(lambda: api.is_paused(PIPELINE) is not None, f"Airflow to find DAG {PIPELINE}", 120)
         return api
 
     def _feed_and_kill(self, api: AirflowApi, fed: FedLogs, ledger: Session) -> Caught:
-        """Feed a log and kill a driver; where every driver was too fast, feed another log all at once."""
+        """Feed a log and kill a driver. If every driver was too fast, feed another log all at once."""
         for number in range(_ROUNDS):
-            # While the DAG is paused, what is fed waits for one epoch.
+            # Lines that are fed while the DAG is paused go into one epoch.
             api.pause(PIPELINE, True)
             log = self._next_log(fed, number)
             lines = sum(1 for _ in log.open("rb"))
@@ -109,7 +110,7 @@ class Show:
             fed.finish()
             if caught is not None:
                 return caught
-            printing.say("every driver was done before it could be stopped; once more with more lines at once")
+            printing.say("every driver ended before it could be stopped; trying again with more lines at once")
         raise StackError(
             f"in {_ROUNDS} rounds no Spark driver could be stopped between two parts: this machine is too fast for"
             " the log. Nothing is wrong with the pipeline; run the demo again with more --lines."
@@ -131,7 +132,7 @@ class Show:
 
     def _nothing_left(self, ledger: Session) -> bool:
         unfinished = database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
-        return not unfinished and not any(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
+        return not unfinished and not any(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
 
     def _say_missed(self, epoch_id: int) -> None:
         printing.say(f"the driver of epoch {epoch_id} was too fast: all parts came at once; trying the next epoch")
@@ -177,7 +178,7 @@ class Show:
         shown: list[int] = []
 
         def caught_up() -> bool:
-            behind = sum(row["lag"] for row in lag_of(pipelines.find(PIPELINE)))
+            behind = sum(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
             if not shown or shown[-1] != behind:
                 shown.append(behind)
                 printing.say(f"{behind} records behind")
@@ -215,7 +216,7 @@ def _wait(ready: Callable[[], Any], what: str, seconds: float = _PATIENCE_SECOND
     while not ready():
         if time.monotonic() > deadline:
             raise StackError(
-                f"waited {seconds:.0f} s for {what}; it did not happen. Look at `epochline ledger` and at the task"
-                " logs in Airflow; the stack is left running, and the demo may be run again."
+                f"waited {seconds:.0f} s for {what}, in vain. Look at `epochline ledger` and at the task logs in"
+                " Airflow. The stack is left running, and the demo can be run again."
             )
         time.sleep(every)

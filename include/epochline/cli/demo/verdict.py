@@ -1,4 +1,4 @@
-"""The verdict: a program that knows nothing of epochline compares the logs with the target."""
+"""The verdict: a program that imports nothing of epochline compares the logs with the target."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from epochline.local.home import project_root
 
 
 def verdict(logs: Sequence[Path], service: str, environment: Mapping[str, str]) -> int:
-    """Run ``access_log_check`` on every log that was fed; its output goes to ours.
+    """Run ``access_log_check`` on every log that was fed. Its output goes to this process's output.
 
     Args:
-        logs: what was produced.
-        service: of the target database in ``PGSERVICEFILE``.
+        logs: files of the produced lines.
+        service: name of the target database in ``PGSERVICEFILE``.
         environment: ``PGSERVICEFILE`` and ``PGPASSFILE``.
 
     Returns:
-        0: the target holds exactly what was produced. 1: it does not. 2: it could not be compared.
+        0: the target holds exactly what was produced. 1: it does not. 2: the comparison failed.
     """
     named = [argument for log in logs for argument in ("--log", str(log))]
     command = [sys.executable, "-m", "epochline_examples.access_log.check", *named, "--service", service]

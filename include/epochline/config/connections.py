@@ -1,0 +1,122 @@
+"""Connections: how PostgreSQL, Kafka, schema registries and Spark are reached, wherever the host keeps the details."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from epochline.config.kafka import broker_settings
+from epochline.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    # Commands that read no declaration must not load pydantic.
+    from epochline.declare.pipeline import Pipeline
+
+POSTGRES = "epochline_postgres"
+KAFKA = "epochline_kafka"
+_LIBPQ = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "channel_binding")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """The fields of an Airflow connection. ``where`` names it in errors; its text form shows nothing else."""
+
+    where: str
+    host: str = field(default="", repr=False)
+    port: int | None = field(default=None, repr=False)
+    schema: str = field(default="", repr=False)
+    login: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCredentials:
+    """How a job reaches PostgreSQL and Kafka. Its text form shows no value."""
+
+    dsn: str = field(repr=False)
+    kafka: Mapping[str, str] = field(repr=False)
+    registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """Of schemas, by connection id: ``url``, perhaps ``login`` and ``password``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The connections of one host. What the methods return holds passwords: never print or log it.
+
+    Args:
+        look_up: the connection of an id; raises `ConfigurationError` if the host does not know the id.
+    """
+
+    look_up: Callable[[str], Connection]
+
+    def postgres_dsn(self, connection_id: str = POSTGRES) -> str:
+        """The libpq URL of a connection.
+
+        Raises:
+            ConfigurationError: there is no such connection, or it names no host or no database.
+        """
+        one = self.look_up(connection_id)
+        if not one.host or not one.schema:
+            raise ConfigurationError(f"{one.where} needs a host and a database (schema).")
+        login = quote(one.login, safe="")
+        if one.password:
+            login += f":{quote(one.password, safe='')}"
+        host = f"[{one.host}]" if ":" in one.host else one.host
+        options = urlencode({name: one.extra[name] for name in _LIBPQ if name in one.extra})
+        return (
+            f"postgresql://{f'{login}@' if login else ''}{host}:{one.port or 5432}/{quote(one.schema, safe='')}"
+            f"{f'?{options}' if options else ''}"
+        )
+
+    def kafka_settings(self, connection_id: str = KAFKA) -> dict[str, str]:
+        """The Kafka properties of a connection: its extra, its host and port, its login.
+
+        Raises:
+            ConfigurationError: there is no such connection, it names no brokers, or a property is not supported.
+        """
+        one = self.look_up(connection_id)
+        return broker_settings(
+            one.where, one.extra, host=one.host, port=one.port, login=one.login, password=one.password
+        )
+
+    def registries_of(self, pipeline: Pipeline) -> dict[str, dict[str, str]]:
+        """How the schema registries that the pipeline's formats name are reached, by connection id.
+
+        Raises:
+            ConfigurationError: there is no such connection, or it names no registry.
+        """
+        from epochline.config.registry import registry_connections, registry_settings
+
+        found = {connection_id: self.look_up(connection_id) for connection_id in registry_connections(pipeline)}
+        return {
+            connection_id: registry_settings(
+                one.where, host=one.host, port=one.port, scheme=one.schema, login=one.login, password=one.password,
+                extra=one.extra,
+            )
+            for connection_id, one in found.items()
+        }  # fmt: skip
+
+
+def spark_writers(conf: Mapping[str, str], master: str) -> int | None:
+    """How many sessions Spark writes with at once: its cores.
+
+    Args:
+        conf: the pipeline's Spark settings. A local master ignores them.
+        master: Spark's master.
+
+    Returns:
+        None if neither says how many.
+    """
+    local = re.match(r"^local(?:\[(\d+|\*)(?:,.*)?\])?$", master)
+    if local is not None:
+        return (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    if "spark.cores.max" in conf:
+        return int(conf["spark.cores.max"])
+    if "spark.executor.instances" in conf:
+        return int(conf["spark.executor.instances"]) * int(conf.get("spark.executor.cores", "1"))
+    return None

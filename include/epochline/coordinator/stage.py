@@ -1,0 +1,68 @@
+"""Stage: one attempt of an epoch, from its beginning to its seal, in the only order that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from epochline.coordinator.begin import begin
+from epochline.coordinator.lease import keep_lease_alive
+from epochline.coordinator.plan import LEASE
+from epochline.coordinator.seal import seal
+from epochline.ports import Ledger, OffsetSource
+from epochline.protocol.epoch import Counts, Run
+from epochline.protocol.staging import StagingTicket
+
+
+def stage(
+    ledger: Ledger,
+    source: OffsetSource,
+    pipeline: str,
+    epoch_id: int,
+    run: Run,
+    *,
+    submit: Callable[[StagingTicket], None],
+    stop: Callable[[], None],
+) -> Counts | None:
+    """Stage an epoch with a job, then seal it. A repeat fences the attempt before it and stages the same range again.
+
+    The order is the same for every host:
+
+    1. `begin` fences the attempt before, so that at most one job can write.
+    2. The lease is kept alive from before the job starts until the seal has ended, so that no other run takes over.
+    3. ``submit`` runs the job to its end. What is sealed while a job still writes would be incomplete.
+    4. `seal` asks Kafka for gaps after the job has read, and only then makes the epoch PRE_COMMITTED.
+
+    A failure leaves the epoch PLANNED. The host then calls `abort`, or a retry calls this function again.
+
+    Args:
+        ledger: where the epoch is.
+        source: the Kafka that the seal asks.
+        pipeline: its name.
+        epoch_id: of a planned epoch of the run.
+        run: that planned the epoch.
+        submit: runs the job of an attempt; returns, or raises an `Exception`, only when the job has ended.
+        stop: ends the job that ``submit`` started, if one runs. Called when the attempt is fenced, and when ``submit``
+            is interrupted (time-out, Ctrl-C, SIGTERM).
+
+    Returns:
+        What was counted; None if the epoch was sealed or committed before and no job was needed.
+
+    Raises:
+        EpochlineError: as `begin` and `seal` raise.
+        EpochFencedError: the attempt was fenced while the job ran, whatever ``submit`` raised.
+    """
+    ticket = begin(ledger, pipeline, epoch_id, run, lease=LEASE)
+    if ticket is None:
+        return None
+    try:
+        with keep_lease_alive(ledger, ticket, run, stop):
+            submit(ticket)
+            return seal(ledger, source, ticket, run)
+    except Exception:
+        raise
+    except BaseException:
+        # An interrupted job still writes. Stop the job before the error is raised: the caller may abort the epoch.
+        with suppress(Exception):
+            stop()
+        raise

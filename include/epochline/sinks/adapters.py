@@ -1,0 +1,98 @@
+"""The adapters of a host, composed in one place: the ledger with its sinks, Kafka's offsets, a job's credentials.
+
+Clients of PostgreSQL and Kafka are imported by the methods that need them: a command pays for what it uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from epochline.config.connections import Connections, JobCredentials
+
+if TYPE_CHECKING:
+    from epochline.declare.pipeline import Pipeline
+    from epochline.ports import Ledger, OffsetSource
+    from epochline.protocol.staging import StagingTicket
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """What reaches the servers of a host's connections. Nothing connects before it is used.
+
+    Args:
+        connections: of the host.
+        application_name: of the host, as ``pg_stat_activity`` shows it.
+    """
+
+    connections: Connections
+    application_name: str
+
+    def ledger_of(self, pipeline: Pipeline) -> Ledger:
+        """The ledger behind the pipeline's PostgreSQL connection."""
+        from epochline.failpoints import watched
+        from epochline.postgres.ledger.transactions import PostgresLedger
+        from epochline.sinks import sinks_by
+
+        return watched(
+            PostgresLedger(
+                self.connections.postgres_dsn(pipeline.postgres_connection),
+                application_name=self.application_name,
+                lock_timeout=pipeline.lock_timeout.total_seconds(),
+                outlets=sinks_by(self.connections.kafka_settings),
+            )
+        )
+
+    def ledger_at(self, connection_id: str) -> Ledger:
+        """The ledger of a database, for actions on pipelines that may no longer be declared."""
+        from epochline.postgres.ledger.transactions import PostgresLedger
+        from epochline.sinks import sinks_by
+
+        return PostgresLedger(
+            self.connections.postgres_dsn(connection_id),
+            application_name=self.application_name,
+            outlets=sinks_by(self.connections.kafka_settings),
+        )
+
+    def offsets_of(self, pipeline: Pipeline) -> OffsetSource:
+        """The Kafka behind the pipeline's connection."""
+        from epochline.failpoints import watched_source
+        from epochline.kafka.source import KafkaOffsets
+
+        return watched_source(KafkaOffsets(self.connections.kafka_settings(pipeline.source.connection)))
+
+    @contextmanager
+    def opened_offsets(self, connection_id: str) -> Iterator[OffsetSource]:
+        """The Kafka behind a connection, asked by one client in the whole block.
+
+        Raises:
+            ConfigurationError: there is no such connection.
+            SourceError: Kafka does not answer, or refuses.
+        """
+        from epochline.failpoints import watched_source
+        from epochline.kafka.source import KafkaOffsets
+
+        source = KafkaOffsets(self.connections.kafka_settings(connection_id))
+        with source.one_client():
+            yield watched_source(source)
+
+    def job_credentials(self, pipeline: Pipeline, ticket: StagingTicket) -> JobCredentials:
+        """What the Spark job of an attempt is given; a login of its own is checked before.
+
+        Raises:
+            ConfigurationError: a connection is missing or incomplete, or a grant is missing; the message names it.
+            LedgerUnavailableError: PostgreSQL cannot be reached.
+        """
+        dsn = self.connections.postgres_dsn(pipeline.postgres_connection)
+        if pipeline.writer_connection is not None:
+            from epochline.postgres.ledger.writer import check_writer
+
+            ledger, dsn = dsn, self.connections.postgres_dsn(pipeline.writer_connection)
+            check_writer(ledger, dsn, ticket)
+        return JobCredentials(
+            dsn=dsn,
+            kafka=self.connections.kafka_settings(pipeline.source.connection),
+            registries=self.connections.registries_of(pipeline),
+        )

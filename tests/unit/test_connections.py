@@ -1,0 +1,86 @@
+"""Connections of a host, whichever way it looks them up, and what is made of them."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg2.extensions import parse_dsn
+
+from epochline import KafkaSource, Pipeline, PostgresTable, Text
+from epochline.config.connections import Connection, Connections, spark_writers
+from epochline.errors import ConfigurationError
+from epochline.sinks.adapters import Adapters
+
+HELD = {
+    "db": {"host": "db", "schema": "target", "login": "me", "password": "p@ss/1", "extra": {"sslmode": "require"}},
+    "six": {"host": "::1", "port": 6432, "schema": "target"},
+    "jobs": {"host": "db", "schema": "target", "login": "job"},
+    "empty": {},
+    "brokers": {"host": "k1", "port": 9093},
+}
+CONNECTIONS = Connections(lambda one: Connection(where=f"test connection {one!r}", **HELD[one]))
+
+
+def pipeline(**changes) -> Pipeline:
+    return Pipeline(
+        name="p", source=KafkaSource(topics="t", connection="brokers"), parse=Text(), postgres_connection="db",
+        sinks=PostgresTable(table="t", columns={"value": "text"}), **changes,
+    )  # fmt: skip
+
+
+def test_a_dsn_is_read_back_by_libpq():
+    dsn = CONNECTIONS.postgres_dsn("db")
+    assert parse_dsn(dsn) == {
+        "host": "db", "port": "5432", "dbname": "target", "user": "me", "password": "p@ss/1", "sslmode": "require",
+    }  # fmt: skip
+    assert parse_dsn(CONNECTIONS.postgres_dsn("six")) == {"host": "::1", "port": "6432", "dbname": "target"}
+
+
+def test_what_a_connection_lacks_is_said_with_its_name():
+    with pytest.raises(ConfigurationError, match="^test connection 'empty' needs a host and a database"):
+        CONNECTIONS.postgres_dsn("empty")
+    with pytest.raises(ConfigurationError, match="^test connection 'empty' names no brokers"):
+        CONNECTIONS.kafka_settings("empty")
+
+
+@pytest.mark.parametrize(
+    ("writer", "login", "checked"),
+    [(None, "me", []), ("jobs", "job", [("me", "job")])],
+    ids=["the ledger's", "its own"],
+)
+def test_a_job_is_given_the_writer_s_login_if_one_is_declared(writer, login, checked, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "epochline.postgres.ledger.writer.check_writer",
+        lambda *dsns: seen.append(tuple(parse_dsn(dsn)["user"] for dsn in dsns[:2])),
+    )
+
+    credentials = Adapters(CONNECTIONS, "tests").job_credentials(pipeline(writer_connection=writer), ticket=None)
+
+    assert parse_dsn(credentials.dsn)["user"] == login
+    assert credentials.kafka == {"bootstrap.servers": "k1:9093"}
+    assert credentials.registries == {}
+    assert seen == checked
+
+
+def test_no_text_form_shows_a_password():
+    adapters = Adapters(CONNECTIONS, "tests")
+
+    assert "p@ss" not in repr(CONNECTIONS.look_up("db"))
+    assert "p%40ss" not in repr(adapters.job_credentials(pipeline(), ticket=None))
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "writers"),
+    [
+        ("local[3]", {}, 3),
+        ("local[3,2]", {}, 3),
+        ("local", {}, 1),
+        ("local[3]", {"spark.cores.max": "8"}, 3),
+        ("spark://m:7077", {"spark.cores.max": "8"}, 8),
+        ("yarn", {"spark.executor.instances": "4", "spark.executor.cores": "2"}, 8),
+        ("yarn", {"spark.executor.instances": "4"}, 4),
+        ("yarn", {}, None),
+    ],
+)
+def test_how_many_sessions_write_is_read_from_master_and_settings(master, conf, writers):
+    assert spark_writers(conf, master) == writers
