@@ -15,6 +15,8 @@ import pytest
 
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import EpochState
+from tests.commands import kafka_connection
+from tests.databases import as_connection
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,8 +97,6 @@ except Exception as error:
 @pytest.fixture
 def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[..., Any]:
     """Carries out an operator's own code in a process of its own; starting it from a form is Airflow's."""
-    from tests.databases import as_connection
-
     (tmp_path / "orders.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
         "dag = epoch_dag(Pipeline(name='orders', source=KafkaSource(topics='orders'), parse=Text(),\n"
@@ -108,7 +108,7 @@ def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[...
             **{key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "EPOCHLINE"))},
             "AIRFLOW_HOME": str(tmp_path / "airflow"),
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps({"extra": {"bootstrap.servers": kafka_bootstrap}}),
+            "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(kafka_bootstrap),
             "EPOCHLINE_DAGS": str(tmp_path),
             "PYTHONPATH": str(ROOT / "include"),
         }

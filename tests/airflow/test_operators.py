@@ -225,7 +225,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     first = {p: [f"first-{p}"] for p in PARTITIONS}
     scheduler.prepare("half_cleared", first)
     run = sealed_but_paused(scheduler, "half_cleared", 1)
-    scheduler.execute("ALTER TABLE half_cleared RENAME COLUMN value TO other")
+    scheduler.query("ALTER TABLE half_cleared RENAME COLUMN value TO other")
     scheduler.pause("half_cleared", False)
 
     # What is sealed is not lost: the commit fails for good, the teardown leaves the epoch, the run is red.
@@ -234,7 +234,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     assert scheduler.epoch("half_cleared", 1)[0] == "PRE_COMMITTED"
     assert scheduler.query("SELECT count(*) FROM half_cleared_again") == [(0,)]
 
-    scheduler.execute("ALTER TABLE half_cleared RENAME COLUMN other TO value")
+    scheduler.query("ALTER TABLE half_cleared RENAME COLUMN other TO value")
     scheduler.clear("half_cleared", run, ["commit_epoch"], only_failed=True)
     assert scheduler.wait("half_cleared", run) == "success"
     assert_exact(scheduler, "half_cleared", first)

@@ -57,15 +57,11 @@ def planned(line: SharedTopic) -> None:
 
 
 def begun(line: SharedTopic) -> None:
-    planned(line)
-    line.begin(1, ONE)
+    line.to_begun(ONE)
 
 
 def staged(line: SharedTopic) -> None:
-    planned(line)
-    ticket = line.begin(1, ONE)
-    assert ticket is not None
-    line.stage((), ticket)
+    line.to_staged(ONE)
 
 
 def sealed(line: SharedTopic) -> None:

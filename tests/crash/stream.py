@@ -14,10 +14,11 @@ from epochline import Json, KafkaTopic, PostgresTable
 from epochline.coordinator import commit, seal
 from epochline.failpoints.named import NAMED
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
 from tests.crash.watching import Keyed, Watchers, watching
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
+from tests.waiting import wait_for
 
 KEYS = 7
 

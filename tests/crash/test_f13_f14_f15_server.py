@@ -32,9 +32,7 @@ def crash_and_restart(server: Server, recovery: Recovery) -> float:
 @pytest.mark.fault("F13")
 def test_postgresql_crashes_during_copy(line: Line, server: Server, recovery: Recovery) -> None:
     """I1, I4: rows of a writer whose transaction was open are gone, and the range is staged again."""
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run-1")
     since = 0.0
 
     def crashing() -> Iterator[Any]:

@@ -16,7 +16,8 @@ from tests.crash.checker import recover
 from tests.crash.conftest import Background
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
+from tests.waiting import wait_for
 
 InBackground = Callable[[Callable[[], Any]], Background]
 
@@ -62,7 +63,9 @@ def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(
     line.to_sealed("run-1")
     with session(line) as other:
         other.execute(statement.format(line.name))
-        with pytest.raises(LockTimeoutError, match="nothing was changed") as refused:
+        with pytest.raises(
+            LockTimeoutError, match="Another transaction holds what this one needs; nothing was changed"
+        ) as refused:
             line.commit(1)
         assert refused.value.retryable
         assert line.state_unlocked() == "PRE_COMMITTED"

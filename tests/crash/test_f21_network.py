@@ -14,7 +14,8 @@ from tests.crash.conftest import Background
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
+from tests.waiting import wait_for
 
 InBackground = Callable[[Callable[[], Any]], Background]
 
@@ -28,9 +29,7 @@ def test_a_break_to_postgresql_during_copy_fails_the_writer_and_the_run_heals(
 ) -> None:
     """I1, I7: the writer's error says that a retry helps."""
     line, proxy = proxied
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run-1")
 
     def breaking() -> Iterator[Any]:
         for number, batch in enumerate(line.read(planned.ranges[0])):
@@ -85,9 +84,7 @@ def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
 ) -> None:
     """I1: a consumer reconnects and goes on at its position."""
     line, proxy = far_broker
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run-1")
 
     def breaking(batches: Iterator[Any]) -> Iterator[Any]:
         for number, batch in enumerate(batches):

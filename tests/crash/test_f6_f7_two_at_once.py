@@ -10,8 +10,8 @@ from tests.crash.checker import recover
 from tests.crash.one_step import SharedTopic
 from tests.crash.reliability import Recovery
 from tests.crash.scenarios import ONE, TWO, left_planned, planned, sealed, staged
-from tests.crash.servers import wait_for
 from tests.crash.steps import Step, StepServer
+from tests.waiting import wait_for
 
 LOCK_TIMEOUT = 20.0
 """Seconds; a transaction may then stand still for 10."""

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 
 from epochline import Pipeline
@@ -28,6 +27,7 @@ from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
+from tests.databases import query
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
 
@@ -50,9 +50,7 @@ class InProcess:
         return PostgresLedger(self.dsn, outlets=sinks_by(lambda _: self.kafka))
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
+        return query(self.dsn, statement, *values)
 
     def create(self) -> None:
         with self.ledger.transaction() as tx:

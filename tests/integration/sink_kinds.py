@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
-import psycopg2
 import pyarrow.dataset
 from psycopg2 import sql
 
@@ -24,6 +23,7 @@ from epochline.coordinator import Plan, abort, begin, seal
 from epochline.protocol.epoch import AbortOutcome, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
+from tests.databases import query
 from tests.integration import sinks_step
 from tests.integration.sinks_world import World, values
 
@@ -181,8 +181,7 @@ def write_sink_of_the_page(folder: Path) -> None:
 
 
 def _delete_staged(world: World, table: str) -> None:
-    with closing(psycopg2.connect(world.it.dsn)) as session, session, session.cursor() as cursor:
-        cursor.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
+    query(world.it.dsn, sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
 
 
 RUN = "tests.integration.sink_kinds:take_run"

@@ -11,8 +11,9 @@ import pytest
 
 from epochline.cli import pipelines
 from epochline.kafka.source import KafkaOffsets
+from tests.commands import Call
+from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
-from tests.integration.people import Call, query
 
 PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from epochline.errors import DownstreamError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.ports import AnnouncedReceipt
 from epochline.postgres.ledger import receipts
+from tests import databases
 from tests.contract.worlds import World, postgres_world, run
 
 _runs = itertools.count(1)
@@ -45,12 +47,7 @@ for epoch_id in take_epochs(connection, "daily", "orders", "orders"):
 
 @pytest.fixture
 def query(postgres_dsn: str) -> Callable[..., list[tuple[Any, ...]]]:
-    def ask(statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(postgres_dsn)) as one, one, one.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
-
-    return ask
+    return partial(databases.query, postgres_dsn)
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg2
 import pytest
 from alembic import command
 from psycopg2 import errors, sql
+from psycopg2.extras import RealDictCursor
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -18,7 +20,7 @@ from epochline.coordinator import abort
 from epochline.errors import LedgerError
 from epochline.postgres.ledger import migrate
 from tests.contract.worlds import orders, postgres_world, run
-from tests.databases import sqlalchemy_url
+from tests.databases import as_admin, query, sqlalchemy_url
 from tests.integration.published_queries import queries
 
 RANGE = """
@@ -266,11 +268,8 @@ def test_an_epoch_id_is_used_once(sql_of: Callable[..., Any]) -> None:
 def empty_dsn(stack: Any, postgres_dsn: str) -> str:
     """A database without a ledger."""
     name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
-    admin = psycopg2.connect(stack.postgres.superuser_dsn)
-    admin.autocommit = True
-    with admin.cursor() as cursor:
-        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
-    admin.close()
+    create = sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name))
+    as_admin(stack.postgres.superuser_dsn, create)
     return stack.postgres.dsn(name)
 
 
@@ -353,14 +352,12 @@ def lived(postgres_dsn: str) -> Callable[[str], list[dict[str, Any]]]:
     world.to_sealed("run-4", record_limit=3)
 
     def ask(statement: str) -> list[dict[str, Any]]:
-        connection = psycopg2.connect(postgres_dsn)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement)
-                names = [column.name for column in cursor.description or ()]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        finally:
-            connection.close()
+        with (
+            closing(psycopg2.connect(postgres_dsn, cursor_factory=RealDictCursor)) as session,
+            session.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+            return [dict(row) for row in cursor.fetchall()]
 
     return ask
 
@@ -412,14 +409,12 @@ def test_the_docs_find_the_epoch_of_a_row(lived: Callable[[str], list[dict[str, 
 
 def test_the_docs_show_what_was_quarantined(lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str) -> None:
     """Trap 15."""
-    connection = psycopg2.connect(postgres_dsn)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO epochline.quarantined_record"
-            ' (pipeline, generation, epoch_id, topic, topic_id, partition, "offset", value, reason)'
-            " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')"
-        )
-    connection.close()
+    query(
+        postgres_dsn,
+        "INSERT INTO epochline.quarantined_record"
+        ' (pipeline, generation, epoch_id, topic, topic_id, partition, "offset", value, reason)'
+        " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')",
+    )
 
     [found] = lived(queries()["what_was_quarantined"])
 
@@ -442,18 +437,13 @@ def test_the_docs_query_finds_a_broken_chain_and_nothing_in_a_whole_one(
     asked = queries()["is_the_chain_whole"]
     assert lived(asked) == []
 
-    connection = psycopg2.connect(postgres_dsn)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP TRIGGER committed_is_written_once ON epochline.committed_range")
-            cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT starts_where_one_ended")
-            cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT nothing_starts_twice")
-            cursor.execute(damage)
-            assert cursor.rowcount > 0
-            cursor.execute(asked)
-            assert cursor.fetchall() != []
-    finally:
-        connection.rollback()
-        connection.close()
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute("DROP TRIGGER committed_is_written_once ON epochline.committed_range")
+        cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT starts_where_one_ended")
+        cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT nothing_starts_twice")
+        cursor.execute(damage)
+        assert cursor.rowcount > 0
+        cursor.execute(asked)
+        assert cursor.fetchall() != []
 
     assert lived(asked) == []

@@ -9,8 +9,6 @@ import fcntl
 import json
 import re
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkU
 from epochline.protocol.epoch import AbortOutcome
 from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder
 from tests.integration.sinks_world import World, new_world, values
+from tests.waiting import wait_until
 
 RECORDING = "own:recording"
 
@@ -188,7 +187,7 @@ def test_no_sink_shows_an_epoch_before_the_slowest_is_sealed(four: Four) -> None
         fcntl.flock(gate, fcntl.LOCK_EX)
         sealing = threads.submit(seal, it.ledger, it.source, ticket, run)
         try:
-            _until(lambda: "seal 1 1" in four.calls())
+            wait_until(lambda: "seal 1 1" in four.calls())
             with pytest.raises(EpochStateError, match="is not sealed; there is nothing to commit"):
                 commit(it.ledger, it.source, it.pipeline.name, 1)
             assert it.publish() == []
@@ -369,10 +368,3 @@ def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(
 
 def _staging_tables(four: Four) -> int:
     return int(four.world.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'")[0][0])
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)

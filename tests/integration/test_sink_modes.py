@@ -433,19 +433,6 @@ def test_a_target_that_does_not_fit_is_refused_at_the_plan_with_the_fix(
         bench(existing=table, **sink).plan(kv("a", 1))
 
 
-def test_a_target_altered_since_the_plan_is_refused_and_committed_once_put_back(bench: Callable[..., Bench]) -> None:
-    one = bench()
-    planned = one.sealed(kv("a", 1))
-    one.sql("ALTER TABLE t ALTER COLUMN v TYPE bigint")
-
-    with pytest.raises(TargetError, match="v is bigint, declared as integer"):
-        one.commit(planned)
-    assert one.state(planned) is EpochState.PRE_COMMITTED
-
-    one.sql("ALTER TABLE t ALTER COLUMN v TYPE integer")
-    assert one.commit(planned).outcome is CommitOutcome.COMMITTED
-
-
 def test_an_existing_target_altered_since_the_plan_says_what_it_was_and_is(bench: Callable[..., Bench]) -> None:
     one = bench(existing=f"{PLAIN})", lineage=False)
     planned = one.sealed(kv("a", 1))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 
 from epochline import KafkaSource, Settings
 from epochline.config.discovery import find
@@ -21,6 +19,7 @@ from epochline.protocol.epoch import Run
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from epochline_examples.raw_value import produce
+from tests.integration import kafka_topics
 
 ROOT = Path(__file__).parents[3]
 TEN = [str(number) for number in range(1, 11)]
@@ -41,7 +40,7 @@ class Program:
         self._source = KafkaOffsets({"bootstrap.servers": bootstrap})
         self._credentials = JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": bootstrap})
         self._epoch = 0
-        database.query((ROOT / "include" / "examples" / "raw_value.sql").read_text())
+        database.query((ROOT / "include" / "epochline_examples" / "raw_value.sql").read_text())
 
     def change(self, **fields: Any) -> None:
         self.pipeline = self.pipeline.model_copy(update=fields)
@@ -86,9 +85,7 @@ def produce_as(shape: str) -> Callable[..., None]:
     """Twenty numbers written in another shape than the documents' producer gives them."""
 
     def send(bootstrap: str, *, pause: float, topic: str) -> None:
-        with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all")) as producer:
-            for number in TWENTY:
-                producer.send(topic, (shape % number).encode()).get(30)
+        kafka_topics.produce(bootstrap, topic, [(shape % number).encode() for number in TWENTY])
 
     return send
 
@@ -98,8 +95,7 @@ SHAPES = {"object": produce, "bare": produce_as("%s"), "quoted": produce_as('"%s
 
 @pytest.fixture(params=["object"])
 def program(request: Any, spark: Any, database: Any, kafka_bootstrap: str, topic_name: str) -> Program:
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    kafka_topics.make_topic(kafka_bootstrap, topic_name)
     SHAPES[request.param](kafka_bootstrap, pause=0, topic=topic_name)
     one = Program(spark, database, kafka_bootstrap, topic_name)
     first = Run(dag_id="raw_value", run_id="first", host="here")
@@ -119,7 +115,7 @@ def test_a_fault_at_fifteen_rolls_back_what_was_written_with_it_until_it_is_gone
 
     X2: in each shape. The settings are the declared ones: the second plan waits for the minimum pause of a second.
     """
-    database.query((ROOT / "include" / "examples" / "raw_value_fault.sql").read_text())
+    database.query((ROOT / "include" / "epochline_examples" / "raw_value_fault.sql").read_text())
     assert program.plan(SECOND) == "[10, 20)"
 
     for attempt in (1, 2, 3):
@@ -151,7 +147,7 @@ def test_fifteen_set_aside_is_quarantined_and_the_other_nineteen_are_there(
 
     The declared tolerance of 0 has paused the pipeline by then (K11), as it is to: an operator mends it and resumes.
     """
-    database.query((ROOT / "include" / "examples" / "raw_value_fault.sql").read_text())
+    database.query((ROOT / "include" / "epochline_examples" / "raw_value_fault.sql").read_text())
     program.plan(SECOND)
     with pytest.raises(SealRefusedError):
         program.pre_commit(SECOND)
