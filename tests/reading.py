@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from kafka import TopicPartition as KafkaPartition
 
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import SourceUnavailableError
-from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.offsets import PlannedRange, TopicPartition
 
 
 def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: float) -> Iterator[pa.RecordBatch]:
@@ -46,6 +47,23 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
                 raise SourceUnavailableError(f"{planned}: no record for {patience:.0f} s")
     finally:
         consumer.close()
+
+
+def source_batch(
+    tp: TopicPartition, offsets: Iterable[int], values: Iterable[bytes | None], **more: Iterable[Any]
+) -> pa.RecordBatch:
+    """Records of a partition at their offsets, as a parse is given them; ``more`` gives other columns by name."""
+    same = {"topic": tp.topic, "partition": tp.partition, "timestamp_type": 0}
+    names = ("offset", "value", *more)
+    rows = [same | dict(zip(names, row, strict=True)) for row in zip(offsets, values, *more.values(), strict=True)]
+    return pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+
+
+def range_batch(one: PlannedRange, records: Sequence[Any]) -> pa.RecordBatch:
+    """The records of a range, out of all values of its partition: bytes, or what JSON makes of them."""
+    offsets = range(one.range.start, one.range.until)
+    values = [records[at] if isinstance(records[at], bytes) else json.dumps(records[at]).encode() for at in offsets]
+    return source_batch(one.tp, offsets, values)
 
 
 def batch_of(records: Sequence[Any]) -> pa.RecordBatch:

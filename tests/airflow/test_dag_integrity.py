@@ -272,10 +272,10 @@ def test_the_kafka_connector_is_made_for_this_spark_and_its_scala() -> None:
     """B5."""
     import pyspark
 
-    jars = (ROOT / "include" / "epochline" / "local" / "jars" / "spark.xml").read_text()
+    jars = (ROOT / "include" / "epochline" / "local" / "ivy" / "spark.xml").read_text()
     [(scala, connector)] = re.findall(r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', jars)
     [library] = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
-    listed = (ROOT / "include" / "epochline" / "local" / "jars" / "spark.sha256").read_text()
+    listed = (ROOT / "include" / "epochline" / "local" / "ivy" / "spark.sha256").read_text()
 
     assert connector == pyspark.__version__ == version("pyspark")
     assert re.match(rf"scala-library-{re.escape(scala)}\.\d+\.jar", library.name)

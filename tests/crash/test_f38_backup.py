@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from epochline import KafkaTopic, Text
-from epochline.coordinator import PlanOutcome, commit, seal
+from epochline.coordinator import PlanOutcome, commit
 from epochline.declare.external import Files
 from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
 from epochline.operations import ACTIONS, Done, Request, Subject
@@ -58,13 +58,10 @@ class Restored:
     def epoch_with_backup(self, moment: str, *lines: str) -> None:
         """The same, with a backup on the way."""
         self.produce(*lines)
-        planned, run = self.it.planned()
-        assert planned.epoch is not None
-        ticket = self.it.begun(planned, run)
-        self.it.stage(planned, ticket)
+        _, run, ticket = self.it.staged()
         steps: dict[str, Callable[[], object]] = {
             "before the seal": lambda: None,
-            "sealed": lambda: seal(self.it.ledger, self.it.source, ticket, run),
+            "sealed": lambda: self.it.seal(ticket, run),
             "committed": lambda: commit(self.it.ledger, self.it.source, self.it.pipeline.name, ticket.epoch_id),
             "published": self.it.publish,
         }
@@ -96,9 +93,7 @@ class Restored:
             if planned.epoch is None:
                 assert planned.outcome is PlanOutcome.NOTHING_TO_READ
                 break
-            ticket = self.it.begun(planned, run)
-            self.it.stage(planned, ticket)
-            seal(self.it.ledger, self.it.source, ticket, run)
+            ticket = self.it.staged_and_sealed(planned, run)
             commit(self.it.ledger, self.it.source, self.it.pipeline.name, ticket.epoch_id)
             self.it.publish()
         self.it.publish()

@@ -114,7 +114,7 @@ def test_no_sink_shows_anything_before_all_of_them_can(line: Line) -> None:
 )
 def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: Line, change: str, said: str) -> None:
     """C3, INV-9: not even where the job has written its end mark; the next attempt is whole."""
-    _planned, ticket = line.to_staged("run")
+    _, ticket = line.to_staged("run")
     line.query(change)
 
     with pytest.raises(SealRefusedError, match=said):

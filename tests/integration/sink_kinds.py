@@ -19,7 +19,7 @@ import pyarrow.dataset
 from psycopg2 import sql
 
 from epochline import CustomSink, Files, KafkaTopic, PostgresTable, Text
-from epochline.coordinator import Plan, abort, begin, seal
+from epochline.coordinator import Plan, abort, begin
 from epochline.protocol.epoch import AbortOutcome, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
@@ -203,11 +203,7 @@ class Runs(sinks_step.Watched):
 
     def sealed_and_aborted(self) -> AbortOutcome:
         """A run whose sealed epoch an operator aborts."""
-        planned, run = self.planned(lease=BRIEF)
-        assert planned.epoch is not None
-        ticket = self.begun(planned, run)
-        self.stage(planned, ticket)
-        seal(self.ledger, self.source, ticket, run)
+        planned, run, _ = self.sealed(lease=BRIEF)
         name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
         return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 

@@ -12,7 +12,7 @@ import pytest
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
-from epochline.coordinator import PlanOutcome, publish, seal
+from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import (
     ActionRefusedError,
@@ -44,10 +44,7 @@ def world(postgres_dsn, kafka_bootstrap):
 def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
     """P9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
     world.produce("a", "b", "c")
-    planned, run = world.it.planned()
-    ticket = world.it.begun(planned, run)
-    world.it.stage(planned, ticket)
-    seal(world.it.ledger, world.it.source, ticket, run)
+    world.it.sealed()
     assert world.seen() == world.seen("read_uncommitted") == []
 
     world.it.asked_to_plan()  # commits the sealed one; there is nothing else to read
@@ -290,14 +287,12 @@ def test_at_least_once_is_offered_and_repeats(postgres_dsn, kafka_bootstrap):
 def test_only_one_failing_seal_shows_nothing_anywhere(world):
     """C3: two sinks, one cannot be sealed; neither shows the epoch, and no offset moved."""
     world.produce("a", "b")
-    planned, run = world.it.planned()
-    ticket = world.it.begun(planned, run)
-    world.it.stage(planned, ticket)
+    _, run, ticket = world.it.staged()
     (box,) = world.it.pipeline.outboxes
     world.it.sql(f'DELETE FROM epochline_staging."{ticket.table(box.table).table}"')
 
     with pytest.raises(Exception, match="staging holds 0 rows, the manifest says 2"):
-        seal(world.it.ledger, world.it.source, ticket, run)
+        world.it.seal(ticket, run)
 
     assert world.it.sql("SELECT count(*) FROM lines") == [(0,)]
     assert world.it.publish() == []
