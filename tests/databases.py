@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any, Literal
 
@@ -61,6 +61,14 @@ def query(dsn: str, statement: str | sql.Composable, *values: object, **options:
     with closing(psycopg2.connect(dsn, **options)) as session, session, session.cursor() as cursor:
         cursor.execute(statement, values or None)
         return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def holding(dsn: str, statement: str | sql.Composable) -> Iterator[Any]:
+    """Hold what a statement locks until the block ends; gives the cursor, whose transaction is rolled back."""
+    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
+        cursor.execute(statement)
+        yield cursor
 
 
 def as_admin(dsn: str, *statements: str | sql.Composable) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -17,19 +16,10 @@ from tests.crash.conftest import Background
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
+from tests.databases import as_admin, holding
 from tests.waiting import wait_for
 
 InBackground = Callable[[Callable[[], Any]], Background]
-
-
-@contextmanager
-def session(line: Line) -> Iterator[Any]:
-    connection = psycopg2.connect(line.dsn)
-    try:
-        with connection.cursor() as cursor:
-            yield cursor
-    finally:
-        connection.close()
 
 
 def waits_for_a_lock(line: Line) -> Any:
@@ -61,8 +51,7 @@ def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(
     line = new_line(lock_timeout=1)
     line.some(5)
     line.to_sealed("run-1")
-    with session(line) as other:
-        other.execute(statement.format(line.name))
+    with holding(line.dsn, statement.format(line.name)):
         with pytest.raises(
             LockTimeoutError, match="Another transaction holds what this one needs; nothing was changed"
         ) as refused:
@@ -78,11 +67,8 @@ def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(
 def test_readers_and_vacuum_do_not_hold_a_commit_up(line: Line, recovery: Recovery) -> None:
     """C7: a long report over the targets, and a VACUUM that was just made."""
     line.to_sealed("run-1")
-    with session(line) as reader:
-        reader.execute(f"SELECT count(*) FROM {line.name}, {line.name}_again")
-        with session(line) as vacuum:
-            vacuum.connection.autocommit = True
-            vacuum.execute(f"VACUUM ANALYZE {line.name}")
+    with holding(line.dsn, f"SELECT count(*) FROM {line.name}, {line.name}_again"):
+        as_admin(line.dsn, f"VACUUM ANALYZE {line.name}")
 
         assert line.commit(1).outcome is CommitOutcome.COMMITTED
 
@@ -95,8 +81,7 @@ def test_a_deadlock_with_another_session_ends_with_one_commit(
 ) -> None:
     """40P01: PostgreSQL chooses a victim; whoever it is, the epoch is committed once in the end."""
     line.to_sealed("run-1")
-    with session(line) as other:
-        other.execute(f"LOCK TABLE {line.name}_again IN SHARE MODE")
+    with holding(line.dsn, f"LOCK TABLE {line.name}_again IN SHARE MODE") as other:
         committing = background(lambda: line.commit(1))
         waits_for_a_lock(line)
         try:

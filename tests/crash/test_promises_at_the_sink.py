@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from epochline.errors import LockTimeoutError, SealRefusedError
 from epochline.protocol.epoch import EpochState, Run
 from tests.crash.checker import assert_chain, assert_exact
 from tests.crash.line import Line, Through
+from tests.databases import holding
 from tests.integration.kafka_topics import group_offsets
 
 OPERATOR = Run(dag_id="operator", run_id="test", host="here")
@@ -32,12 +33,9 @@ def fingerprint(line: Line) -> str:
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
-@contextmanager
-def locked(line: Line, table: str) -> Iterator[None]:
+def locked(line: Line, table: str) -> AbstractContextManager[Any]:
     """Somebody else holds a target, so that a commit gets no further."""
-    with closing(psycopg2.connect(line.dsn)) as holder, holder.cursor() as cursor:
-        cursor.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
-        yield
+    return holding(line.dsn, sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
 
 
 def slowly(seconds: float) -> Through:
@@ -147,9 +145,7 @@ def test_an_abort_at_any_time_before_the_commit_leaves_the_targets_as_they_were_
     assert line.run() == "success"
     before = fingerprint(line)
     line.some(5, "second")
-    {"planned": line.to_planned, "begun": line.to_begun, "staged": line.to_staged, "sealed": line.to_sealed}[reached](
-        "second"
-    )
+    getattr(line, f"to_{reached}")("second")
 
     abort(line.ledger, line.name, 2, OPERATOR, reason="a person decided", by_operator=True)
 

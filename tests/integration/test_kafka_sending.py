@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -24,7 +23,6 @@ from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
-from epochline.local.stack import Stack
 from tests.integration.kafka_topics import (
     delete_topic,
     make_topic,
@@ -130,34 +128,6 @@ def test_a_sender_killed_after_its_commit_is_known_by_its_marker(
     assert len(values(settings, topic)) == 10
 
 
-def test_a_commit_that_is_not_answered_is_said_to_be_open_and_settled_by_the_marker(
-    settings: dict[str, str], stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-5: the broker stands still at the commit. Afterwards the marker is there if the records are."""
-    pid = stack.kafka.pid
-    assert pid is not None
-
-    def stopping(name: str) -> None:
-        if name == "topic.commit":
-            os.kill(pid, signal.SIGSTOP)
-
-    with TransactionalSender(settings, f"tx-{topic}", timedelta(seconds=2)) as sender:
-        sender.fence()
-        with monkeypatch.context() as patched:
-            patched.setattr(sending, "failpoint", stopping)
-            try:
-                with pytest.raises(SinkUnavailableError, match="outcome is not known; the marker settles it"):
-                    sender.send(topic, records(10), marker_key(topic), marker(1).body())
-            finally:
-                os.kill(pid, signal.SIGCONT)
-
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-        if marked(settings, topic) != marker(1):
-            sender.send(topic, records(10), marker_key(topic), marker(1).body())
-    assert values(settings, topic) == [record.value for record in records(10)]
-
-
 def test_a_transaction_of_no_records_moves_the_marker(settings: dict[str, str], topic: str) -> None:
     sent(settings, topic, 3, epoch=1)
 
@@ -178,26 +148,7 @@ def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], t
     assert values(settings, topic) == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
 
 
-# Zombies.
-
-
-def test_a_zombie_that_wakes_before_its_commit_is_fenced_and_shows_nothing(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
-    """P13, F22: its records are seen by no read_committed consumer, and it is told why."""
-    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 10, "topic.commit:stop") as zombie:
-        zombie.until_stopped()
-        sent(settings, topic, 5, epoch=2)
-
-        zombie.send_signal(signal.SIGCONT)
-        said, lines = zombie.communicate(timeout=60)
-
-    assert said.startswith("SinkUnavailableError:")
-    assert "another process took over" in said
-    assert lines == "", "librdkafka's lines are no output"
-    assert values(settings, topic) == [record.value for record in records(5, epoch=2)]
-    assert len(values(settings, topic, "read_uncommitted")) == 15
-    assert marked(settings, topic) == marker(2)
+# Time-outs.
 
 
 def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(
@@ -352,19 +303,7 @@ def test_a_record_larger_than_librdkafkas_own_default_is_sent(settings: dict[str
     assert values(settings, topic) == [large] * 3
 
 
-# At least once.
-
-
-def test_at_least_once_repeats_what_was_sent_before_a_crash(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
-    """K16: what exactly_once is for."""
-    with sending_process(kafka_bootstrap, topic, "plainly", 1, 10, "topic.sent:exit") as process:
-        assert process.wait(60) == KILLED
-
-    assert send_plainly(settings, topic, records(10)) == 10
-
-    assert values(settings, topic) == [record.value for record in records(10)] * 2
+# Without a transaction.
 
 
 def test_plain_sending_to_a_missing_topic_is_refused(settings: dict[str, str]) -> None:

@@ -303,7 +303,7 @@ def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused
     _, run, ticket = four.world.it.staged()
     with monkeypatch.context() as then:
         module = sys.modules[seal.__module__]
-        then.setattr(module, "_ask", lambda *_: module._Asked())
+        then.setattr(module, "_observe", lambda *_: module._SourceAnswer())
         with pytest.raises(SealRefusedError, match="own:recording was not sealed"):
             four.world.it.seal(ticket, run)
 
