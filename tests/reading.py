@@ -1,4 +1,4 @@
-"""Reading a planned range of a topic into the batches that a parse is given: Spark's place in tests without Spark."""
+"""What tests read: ranges of a topic, as the batches that a parse is given, and the rows that lie in a sink's folder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import fsspec
 import pyarrow as pa
+import pyarrow.dataset
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import SourceUnavailableError
 from epochline.protocol.offsets import PlannedRange, TopicPartition
+from epochline.sinks.file_manifest import CommittedEpoch, committed_files
 
 
 def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: float) -> Iterator[pa.RecordBatch]:
@@ -47,6 +50,21 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
                 raise SourceUnavailableError(f"{planned}: no record for {patience:.0f} s")
     finally:
         consumer.close()
+
+
+def rows_of_files(epoch: CommittedEpoch, form: str = "parquet") -> list[dict[str, Any]]:
+    """The rows of an epoch in files, read as the documentation tells a reader to."""
+    if not epoch.files:
+        return []
+    store, _ = fsspec.url_to_fs(epoch.files[0])
+    paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
+    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist()
+    return rows
+
+
+def rows_in_folder(path: str, form: str = "parquet") -> list[dict[str, Any]]:
+    """The rows that a reader is given who follows the manifest of a folder."""
+    return [row for epoch in committed_files(path) for row in rows_of_files(epoch, form)]
 
 
 def source_batch(

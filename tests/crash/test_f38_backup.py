@@ -6,7 +6,6 @@ sinks hold every record once.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -20,12 +19,12 @@ from epochline.coordinator import PlanOutcome, commit
 from epochline.declare.external import Files
 from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
 from epochline.operations import ACTIONS, Done, Request, Subject
-from epochline.sinks.file_manifest import committed_files
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.shown import files_left_over
 from tests.crash.watching import all_decided
 from tests.integration.sinks_world import World, new_world, values
+from tests.reading import rows_in_folder
 
 TOPIC = KafkaTopic(topic="out", value=Text())
 MOMENTS = ("before the seal", "sealed", "committed", "published")
@@ -112,7 +111,7 @@ class Restored:
             found[topic.name] = Counter(value or "" for value in values(self.world.seen()))
         for files in self.it.pipeline.external:
             assert isinstance(files, Files)
-            found[files.name] = lines_in(files)
+            found[files.name] = Counter(row["value"] for row in rows_in_folder(files.path, files.format))
         return found
 
     def assert_exact(self) -> None:
@@ -124,12 +123,6 @@ class Restored:
         assert not self.it.sql("SELECT 1 FROM epochline.receipts WHERE state <> 'SHOWN'")
         assert not files_left_over(self.it.pipeline)
         assert self.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'") == [(0,)]
-
-
-def lines_in(files: Files) -> Counter[str]:
-    """The rows that a follower of the manifest is given."""
-    paths = [path for epoch in committed_files(files.path) for path in epoch.files]
-    return Counter(json.loads(line)["value"] for path in paths for line in Path(path).read_text().splitlines())
 
 
 @pytest.mark.fault("F38")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
-import pyarrow.dataset
 from psycopg2 import sql
 
 from epochline import CustomSink, Files, KafkaTopic, PostgresTable, Text
@@ -26,6 +25,7 @@ from epochline.sinks.file_manifest import committed_files
 from tests.databases import query
 from tests.integration import sinks_step
 from tests.integration.sinks_world import World, values
+from tests.reading import rows_in_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 BRIEF = timedelta(seconds=0.2)
@@ -100,14 +100,7 @@ class Folder:
         return Files(path=self._path, columns=COLUMNS)
 
     def read(self, world: World) -> list[str | None]:
-        found: list[str | None] = []
-        for epoch in committed_files(self._path):
-            paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
-            if paths:
-                store, _ = fsspec.url_to_fs(self._path)
-                table = pyarrow.dataset.dataset(paths, format="parquet", filesystem=store).to_table()
-                found += table.column("value").to_pylist()
-        return sorted(found, key=str)
+        return sorted((row["value"] for row in rows_in_folder(self._path)), key=str)
 
     def left(self, world: World) -> int:
         return len(self._files() - {file for epoch in committed_files(self._path) for file in epoch.files})

@@ -37,7 +37,6 @@ from tests.integration.file_epochs import (
     keep,
     kept,
     read_visitors,
-    rows_of,
     seal,
     sealed,
     sink_at,
@@ -45,6 +44,7 @@ from tests.integration.file_epochs import (
     write_part,
 )
 from tests.processes.client import Forked, fork_server
+from tests.reading import rows_of_files
 
 
 def failpoints_of_the_sink() -> list[str]:
@@ -604,7 +604,7 @@ def test_a_reader_that_follows_the_manifest_sees_whole_epochs_only_and_each_once
 
     def follow() -> None:
         for epoch in committed_files(path, after=max(seen, default=0)):
-            seen[epoch.epoch_id] = sorted(row["visitor"] for row in rows_of(epoch))
+            seen[epoch.epoch_id] = sorted(row["visitor"] for row in rows_of_files(epoch))
 
     while_committing(path, follow)
 

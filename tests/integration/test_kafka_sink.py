@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 
 import psycopg2
@@ -21,13 +19,13 @@ from epochline.errors import (
     SinkError,
     SinkUnavailableError,
 )
-from epochline.failpoints import arm
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import outbox
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
+from tests.armed import armed
 from tests.databases import copy_database
 from tests.integration.kafka_topics import admin_of, delete_topic
 from tests.integration.published_queries import queries
@@ -174,15 +172,6 @@ def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_
     assert len(world.seen()) == 2000
 
 
-@contextmanager
-def armed(failpoint: str) -> Iterator[None]:
-    arm({"EPOCHLINE_FAILPOINT": failpoint})
-    try:
-        yield
-    finally:
-        arm({})
-
-
 @pytest.mark.parametrize("place", ["topic.record@2", "topic.commit"], ids=["between two reads", "after the last read"])
 def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(world, monkeypatch, place):
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
@@ -269,19 +258,6 @@ def test_a_plan_says_what_a_declared_topic_gives_up(postgres_dsn, kafka_bootstra
     (note,) = planned.notes
     assert note.startswith(world.it.pipeline.topics[0].name)
     assert said in note
-
-
-def test_at_least_once_is_offered_and_repeats(postgres_dsn, kafka_bootstrap):
-    """K16: sent without a transaction, so that a crash after the send repeats; exactly_once repeats nothing."""
-    for semantics, times in (("at_least_once", 2), ("exactly_once", 1)):
-        world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"semantics": semantics}), table=False)
-        world.produce("a", "b")
-        world.it.epoch()
-        world.killed_at("topic.sent" if semantics == "at_least_once" else "topic.committed")
-
-        world.it.publish()
-
-        assert values(world.seen()) == sorted(["a", "b"] * times)
 
 
 def test_an_outbox_that_somebody_changed_is_not_sent(world):

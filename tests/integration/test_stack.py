@@ -11,6 +11,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,21 +19,16 @@ import psutil
 import psycopg2
 import pytest
 
+from epochline.kafka.feed import feed
 from epochline.local.home import project_root
 from epochline.local.jars import cache_folder
 from epochline.local.postgres import binaries, client_environment
 from epochline.local.stack import Stack
 from epochline.local.status import State
 from tests.databases import query
+from tests.integration.kafka_topics import read_topic
 from tests.waiting import wait_until
 
-# kafka-python 3.0.12 reads its own resources in a way that Python 3.11 calls old, and drops sockets of refused
-# connections unclosed.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 BOTH = ("postgres", "kafka")
 
 
@@ -77,23 +73,15 @@ def _listening(processes: list[psutil.Process]) -> set[str]:
 
 
 def _feed(stack: Stack, topic: str, lines: int) -> dict[int, int]:
-    from epochline.kafka.feed import feed
-
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(b"line %d\n" % number for number in range(lines)))
         file.flush()
         return dict(feed(stack.kafka.bootstrap_servers, Path(file.name), topic, partitions=2).records)
 
 
-def _ends(stack: Stack, topic: str) -> dict[int, int]:
-    from kafka import KafkaConsumer, TopicPartition
-
-    consumer = KafkaConsumer(bootstrap_servers=stack.kafka.bootstrap_servers)
-    try:
-        partitions = [TopicPartition(topic, number) for number in (0, 1)]
-        return {at.partition: end for at, end in consumer.end_offsets(partitions).items()}
-    finally:
-        consumer.close()
+def _records(stack: Stack, topic: str) -> dict[int, int]:
+    """By partition, how many records the topic holds."""
+    return Counter(record.partition for record in read_topic(stack.kafka.bootstrap_servers, topic))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +215,7 @@ def test_a_killed_part_is_shown_and_repaired_with_its_data(stack, part):
     assert stack.status().parts[part].state is State.RUNNING
     assert other == (stack.kafka.pid if part == "postgres" else stack.postgres.pid)
     assert query(stack.postgres.dsn(), "SELECT n FROM kept") == [(7,)]
-    assert _ends(stack, topic) == fed == {0: 50, 1: 50}
+    assert _records(stack, topic) == fed == {0: 50, 1: 50}
 
 
 def test_data_ports_and_passwords_survive_down_and_up(stack):
@@ -243,7 +231,7 @@ def test_data_ports_and_passwords_survive_down_and_up(stack):
     stack.up(BOTH, report=lambda _line: None)
     assert (stack.postgres.dsn(), stack.kafka.bootstrap_servers) == (dsn, servers)
     assert query(dsn, "SELECT n FROM kept") == [(8,)]
-    assert _ends(stack, "survives") == fed
+    assert _records(stack, "survives") == fed
 
 
 def test_a_second_stack_lives_beside_the_first_and_its_wipe_touches_only_itself(stack, folder):

@@ -33,6 +33,7 @@ from tests.soak.tasks import Servers
 from tests.soak.topics import Published, TopicWatch
 from tests.soak.watch import Exactness, Watch, compare, left_over, log_of
 from tests.soak.worker import Seat, work
+from tests.waiting import wait_for
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -129,11 +130,12 @@ class Soak:
             for name in self._pipelines:
                 tx.targets.create(declared(name))
         if self._with_airflow:
-            deadline = time.monotonic() + 120
-            while SCHEDULED not in {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags")["dags"]}:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("the soak's DAG is not there after 120 s")
-                time.sleep(0.5)
+            wait_for(
+                "the soak's DAG is there",
+                lambda: SCHEDULED in {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags")["dags"]},
+                seconds=120,
+                every=0.5,
+            )
             self._call("PATCH", f"/api/v2/dags/{SCHEDULED}", {"is_paused": False})
 
     def _start_workers(self) -> list[Seat]:

@@ -20,13 +20,6 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 @pytest.fixture
-def home(tmp_path) -> Home:
-    home = Home(tmp_path / "home")
-    home.create()
-    return home
-
-
-@pytest.fixture
 def daemon(home) -> Iterator[Daemon]:
     daemon = Daemon(home, "thing", stop_signals=((signal.SIGTERM, 1), (signal.SIGKILL, 5)))
     yield daemon

@@ -161,13 +161,14 @@ def _begin(
 class Runs:
     """A pipeline with its tables, and what its runs do: plan, stage with Spark, seal, commit."""
 
-    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
+    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str, *, create: bool = True) -> None:
         self.spark, self.database, self.bootstrap = spark, database, bootstrap
         self.pipeline, self.name = pipeline, pipeline.name
         self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
         self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
-        with self.ledger.transaction() as tx:
-            tx.targets.create(self.pipeline)
+        if create:
+            with self.ledger.transaction() as tx:
+                tx.targets.create(self.pipeline)
         self._runs = 0
 
     def planned(self) -> tuple[Plan, Run]:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from epochline import Pipeline
 from epochline.config.discovery import find
 from epochline.coordinator import Published, abort, publish
-from epochline.failpoints import FailpointError, arm
-from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.sinks import sinks_by
+from epochline.failpoints import FailpointError
 from pipelines.running_counts import FAULT
+from tests.armed import armed
 from tests.integration.kafka_topics import delete_topic, make_topic
 from tests.integration.sinks_world import Seen, seen
 from tests.integration.spark.conftest import Runs
@@ -32,10 +28,6 @@ PARTITIONS = 3
 class Publishing(Runs):
     """A pipeline whose topic is on the tests' own broker."""
 
-    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
-        super().__init__(spark, database, pipeline, bootstrap)
-        self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
-
     def publish(self) -> list[Published]:
         return list(publish(self.ledger, self.pipeline))
 
@@ -46,28 +38,18 @@ class Publishing(Runs):
 @pytest.fixture
 def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Callable[..., Publishing]]:
     """A program of ``dags/examples`` under its own topics' names, which are made anew, with three partitions (E1b)."""
-    settings = {"bootstrap.servers": kafka_bootstrap}
     made: list[str] = []
 
     def make(program: str, partitions: int = PARTITIONS) -> Publishing:
         declared = find(program, ROOT / "dags")
         for topic in (*declared.source.topics, *(sink.topic for sink in declared.topics)):
-            delete_topic(settings, topic)
-            made.append(make_topic(settings, topic, partitions))
+            delete_topic(kafka_bootstrap, topic)
+            made.append(make_topic(kafka_bootstrap, topic, partitions))
         return Publishing(spark, database, declared.model_copy(update={"name": name}), kafka_bootstrap)
 
     yield make
     for topic in made:
-        delete_topic(settings, topic)
-
-
-@contextmanager
-def failing_at(failpoint: str) -> Iterator[None]:
-    arm({"EPOCHLINE_FAILPOINT": f"{failpoint}:raise"})
-    try:
-        yield
-    finally:
-        arm({})
+        delete_topic(kafka_bootstrap, topic)
 
 
 def counts(records: list[Seen]) -> dict[str, list[int]]:
@@ -113,7 +95,7 @@ def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
                 thrown.append(str(error))
                 # Anything else would fail again and again.
                 assert "出bug了..." in thrown[-1]
-        with failing_at("topic.commit"), pytest.raises(FailpointError):
+        with armed("topic.commit:raise"), pytest.raises(FailpointError):
             line.publish()
         line.publish()
 
