@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from epochline.local.jars import spark_jars
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
 from tests.crash.checker import recover
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
@@ -36,7 +37,7 @@ FUNCTIONS = ROOT / "tests" / "functions"
 
 
 @pytest.fixture
-def scripted(new_line: Callable[..., Line]) -> Line:
+def scripted(new_line: NewLine) -> Line:
     """A pipeline whose records say what its parse does; small batches, so that a part is copied in many steps."""
     return new_line(
         partitions=4,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,14 +11,12 @@ import pytest
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, LockTimeoutError
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import recover
-from tests.crash.conftest import Background
+from tests.crash.conftest import InBackground, NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.databases import as_admin, holding
 from tests.waiting import wait_for
-
-InBackground = Callable[[Callable[[], Any]], Background]
 
 
 def waits_for_a_lock(line: Line) -> Any:
@@ -45,7 +42,7 @@ def waits_for_a_lock(line: Line) -> Any:
     ids=["exclusive", "second target", "DDL", "index build", "ledger", "epoch row"],
 )
 def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(
-    new_line: Callable[..., Line], statement: str, recovery: Recovery
+    new_line: NewLine, statement: str, recovery: Recovery
 ) -> None:
     """I6, INV-2: lock_timeout, nothing half done, and a retry helps."""
     line = new_line(lock_timeout=1)
@@ -164,7 +161,7 @@ def test_tries_are_bounded(line: Line, recovery: Recovery) -> None:
 
 @pytest.mark.fault("F18")
 def test_a_statement_that_takes_too_long_ends_the_commit_and_a_retry_helps(
-    new_line: Callable[..., Line], recovery: Recovery
+    new_line: NewLine, recovery: Recovery
 ) -> None:
     line = new_line(commit_statement_timeout=timedelta(seconds=1))
     line.some(5)

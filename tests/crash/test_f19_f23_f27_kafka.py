@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from kafka import KafkaProducer
 from kafka.admin import NewPartitions
@@ -16,15 +13,13 @@ from epochline.operations import ACTIONS
 from epochline.operations.action import DirectAction, Request, Subject
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
-from tests.crash.conftest import Background
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import Topic, admin_of, delete_records, delete_topic, make_topic, read_topic
 from tests.waiting import wait_for
-
-InBackground = Callable[[Callable[[], Any]], Background]
 
 
 @pytest.mark.fault("F19")
@@ -94,7 +89,7 @@ def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_c
 
 @pytest.mark.fault("F23")
 def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
-    new_line: Callable[..., Line], recovery: Recovery
+    new_line: NewLine, recovery: Recovery
 ) -> None:
     """S13, INV-9: aborted records and their marker are offsets without a record."""
     line = new_line(partitions=1)
@@ -115,7 +110,7 @@ def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
 
 
 @pytest.mark.fault("F24")
-def test_offsets_that_are_markers_are_no_missing_records(new_line: Callable[..., Line], recovery: Recovery) -> None:
+def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
     """S13, trap 12, INV-9: committed and aborted transactions in turn."""
     line = new_line(partitions=1)
     producer = transactional(line)
@@ -139,7 +134,7 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: Callable[...,
 
 
 @pytest.mark.fault("F24")
-def test_records_that_compaction_took_are_no_missing_records(new_line: Callable[..., Line], recovery: Recovery) -> None:
+def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
     """Trap 12: the cleaner has left gaps; what a consumer sees is what arrives."""
     line = new_line(
         partitions=1,
@@ -252,7 +247,7 @@ def add_partitions(line: Line, count: int) -> None:
 
 @pytest.mark.fault("F27")
 def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
-    new_line: Callable[..., Line], recovery: Recovery
+    new_line: NewLine, recovery: Recovery
 ) -> None:
     """S2, FLIP-288: whatever the startup mode says of topics that were there at first."""
     first = new_line(partitions=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from epochline.coordinator import abort
 from epochline.errors import LockTimeoutError, SealRefusedError
 from epochline.protocol.epoch import EpochState, Run
 from tests.crash.checker import assert_chain, assert_exact
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line, Through
 from tests.databases import holding
 from tests.integration.kafka_topics import group_offsets
@@ -167,7 +168,7 @@ def test_a_target_that_forbids_a_second_row_of_a_record_is_never_given_one(line:
 
 
 def test_backpressure_is_a_limit_per_epoch_and_the_rest_waits_in_kafka(
-    new_line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+    new_line: NewLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B1: 10,000 records under a limit of 1,000 make ten epochs whose ranges follow each other."""
     line = new_line(partitions=1, name="capped", source=KafkaSource(topics="capped", records_per_epoch=1000))
@@ -183,7 +184,7 @@ def test_backpressure_is_a_limit_per_epoch_and_the_rest_waits_in_kafka(
     assert_exact(line)
 
 
-def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: Callable[..., Line]) -> None:
+def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: NewLine) -> None:
     """G9: an `add` target, which a second delivery would raise."""
     counted = PostgresTable(
         table="visits_per_ip", mode="add", columns={"ip": "text", "visits": "bigint"}, key="ip", measures="visits"

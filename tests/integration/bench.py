@@ -131,8 +131,12 @@ class Bench:
         return self.sql(f"SELECT {columns} FROM t ORDER BY 1, 2")  # type: ignore[no-any-return]
 
 
+NewBench = Callable[..., Bench]
+"""Makes a pipeline into a table ``t``; the options are those of `PostgresTable`."""
+
+
 @pytest.fixture
-def bench(postgres_dsn: str) -> Callable[..., Bench]:
+def bench(postgres_dsn: str) -> NewBench:
     def make(record: dict[str, str] = KV, *, existing: str | None = None, **sink: Any) -> Bench:
         if existing is not None:
             query(postgres_dsn, existing, options=IN_PUBLIC)

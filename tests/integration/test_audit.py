@@ -56,10 +56,13 @@ def person(number: int, **changes: Any) -> bytes:
     return json.dumps({**value, **changes}).encode()
 
 
+NewAudited = Callable[..., Audited]
+
+
 @pytest.fixture
 def audited(
     postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> Callable[..., Audited]:
+) -> NewAudited:
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     command = caller(monkeypatch, capsys)
@@ -88,7 +91,7 @@ def audited(
 
 
 @pytest.fixture
-def committed(audited: Callable[..., Audited]) -> Audited:
+def committed(audited: NewAudited) -> Audited:
     """Two epochs: 30 and 10 records in either partition, one of them quarantined."""
     one = audited()
     one.produce(0, [person(n) for n in range(30)], headers=[("h", b""), ("h", b"1")], key=b"k")
@@ -238,7 +241,7 @@ def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
     assert "was deleted and made again" in epochs[0]["partitions"][0]["not_judged"][0]
 
 
-def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audited]) -> None:
+def test_markers_and_aborted_records_are_passed_over(audited: NewAudited) -> None:
     """Trap 12: the end of a range is told by position, although its last offset is a marker."""
     one = audited()
     with transactional_producer(one.bootstrap, one.topic) as producer:
@@ -258,7 +261,7 @@ def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audi
     assert (partition["until"], partition["found"]["received"]) == (24, 10)
 
 
-def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> None:
+def test_what_compaction_took_is_not_judged(audited: NewAudited) -> None:
     """Of a compacted topic fewer records than then are no difference, and neither is the row of one that is gone."""
     one = audited()
     with admin_of(one.bootstrap) as admin:
@@ -285,9 +288,7 @@ def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> 
     assert one.audit()[:2] == (1, [("people", "missing", 0, 2, None)])
 
 
-def test_every_row_of_an_exploded_record_is_compared(
-    audited: Callable[..., Audited], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_every_row_of_an_exploded_record_is_compared(audited: NewAudited, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "audit_lines.py").write_text(
         "import json, pyarrow as pa\n"
         "def parse(batch):\n"
@@ -325,7 +326,7 @@ def test_every_row_of_an_exploded_record_is_compared(
 
 
 def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests_and_it_says_so(
-    audited: Callable[..., Audited],
+    audited: NewAudited,
 ) -> None:
     one = audited(
         PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS),
@@ -434,7 +435,7 @@ def test_what_the_operations_page_says_of_audits_works(committed: Audited, monke
         assert committed.call(*arguments)[0] == 0, command
 
 
-def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited: Callable[..., Audited]) -> None:
+def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited: NewAudited) -> None:
     """I1: of an epoch and of a requeue that met the same record again, before the rule was mended and after."""
     one = audited()
     one.sql("ALTER TABLE people ADD CONSTRAINT few CHECK (id < 100)")

@@ -26,6 +26,7 @@ from epochline.ports import AnnouncedReceipt
 from epochline.postgres.ledger import receipts
 from tests import databases
 from tests.contract.worlds import World, postgres_world, run
+from tests.integration.logins import Login
 
 _runs = itertools.count(1)
 INCLUDE = Path(__file__).parents[2] / "include"
@@ -246,7 +247,7 @@ def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world
 
 def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothing_else(
     world: World,
-    login: Callable[..., str],
+    login: Login,
     as_superuser: Any,
 ) -> None:
     """SEC-6: the reader's role and two rights on the cursor (docs/downstream.md)."""

@@ -30,8 +30,11 @@ def source(kafka_bootstrap: str) -> KafkaOffsets:
     return KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
 
 
+Planner = Callable[..., Plan]
+
+
 @pytest.fixture
-def planner(postgres_dsn: str, source: KafkaOffsets, topic: Topic) -> Callable[..., Plan]:
+def planner(postgres_dsn: str, source: KafkaOffsets, topic: Topic) -> Planner:
     """Plans epochs of one pipeline over the test's topic, each for a run of its own."""
     ledger = PostgresLedger(postgres_dsn)
 
@@ -69,7 +72,7 @@ def test_a_look_shows_every_partition_with_its_offsets_and_topic_id(source: Kafk
     assert view.invisible_allowed == frozenset()
 
 
-def test_a_partition_added_in_between_is_read_from_its_first_record(planner: Callable[..., Plan], topic: Topic) -> None:
+def test_a_partition_added_in_between_is_read_from_its_first_record(planner: Planner, topic: Topic) -> None:
     """S2."""
     planner("latest")
     with admin_of(topic.servers) as admin:
@@ -80,7 +83,7 @@ def test_a_partition_added_in_between_is_read_from_its_first_record(planner: Cal
     assert shown(planner("latest")) == ["2[0, 4)"]
 
 
-def test_a_backfill_ends_where_the_records_of_its_interval_end(planner: Callable[..., Plan], topic: Topic) -> None:
+def test_a_backfill_ends_where_the_records_of_its_interval_end(planner: Planner, topic: Topic) -> None:
     """Triggers, INV-8: by the timestamps of the broker's log, per partition."""
     noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
     for partition, hours in ((0, (0, 1, 2, 3)), (1, (2, 2))):
@@ -99,7 +102,7 @@ def test_a_backfill_ends_where_the_records_of_its_interval_end(planner: Callable
 
 
 def test_an_open_transaction_is_planned_around_and_reported(
-    planner: Callable[..., Plan], source: KafkaOffsets, topic: Topic
+    planner: Planner, source: KafkaOffsets, topic: Topic
 ) -> None:
     """S13, trap 13: the plan ends at the last stable offset, and says why."""
     topic.produce(0, 2)

@@ -335,8 +335,11 @@ def test_a_view_begins_with_its_promised_columns(sql_of: Callable[..., Any], vie
     assert [name for (name,) in found][: len(promised)] == promised
 
 
+Lived = Callable[[str], list[dict[str, Any]]]
+
+
 @pytest.fixture
-def lived(postgres_dsn: str) -> Callable[[str], list[dict[str, Any]]]:
+def lived(postgres_dsn: str) -> Lived:
     """A pipeline `access_log` with two committed epochs, an aborted one and one on its way; answers queries."""
     world = postgres_world(postgres_dsn)
     world.pipeline = orders(
@@ -376,7 +379,7 @@ def test_every_query_of_the_docs_says_what_it_answers() -> None:
     }
 
 
-def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Lived) -> None:
     """U7."""
     heads, unfinished = lived(queries()["where_is_each_pipeline"]), lived(queries()["what_is_unfinished"])
 
@@ -386,7 +389,7 @@ def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Callabl
     assert sum(one["until_offset"] - one["start_offset"] for one in unfinished) == 3
 
 
-def test_the_docs_show_attempts_with_what_became_of_them(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_the_docs_show_attempts_with_what_became_of_them(lived: Lived) -> None:
     """U7."""
     shown = lived(queries()["attempts_and_fenced_writes"])
 
@@ -399,7 +402,7 @@ def test_the_docs_show_attempts_with_what_became_of_them(lived: Callable[[str], 
     assert shown[2]["error"] == "a test says so"
 
 
-def test_the_docs_find_the_epoch_of_a_row(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_the_docs_find_the_epoch_of_a_row(lived: Lived) -> None:
     asked = queries()["which_epoch_wrote_this_row"].replace("access_log", "orders")
 
     [found] = lived(asked)
@@ -407,7 +410,7 @@ def test_the_docs_find_the_epoch_of_a_row(lived: Callable[[str], list[dict[str, 
     assert (found["epoch_id"], found["run_id"], found["_offset"]) == (1, "run-1", 0)
 
 
-def test_the_docs_show_what_was_quarantined(lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str) -> None:
+def test_the_docs_show_what_was_quarantined(lived: Lived, postgres_dsn: str) -> None:
     """Trap 15."""
     query(
         postgres_dsn,
@@ -431,7 +434,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("damage", PLANTED.values(), ids=PLANTED.keys())
 def test_the_docs_query_finds_a_broken_chain_and_nothing_in_a_whole_one(
-    lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str, damage: str
+    lived: Lived, postgres_dsn: str, damage: str
 ) -> None:
     """INV-1, U2: damage that the constraints would refuse, planted in a transaction that drops them and is rolled back."""
     asked = queries()["is_the_chain_whole"]

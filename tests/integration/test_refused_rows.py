@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from tests.databases import query
 from tests.integration.bench import IN_PUBLIC
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
-from tests.integration.logins import user
+from tests.integration.logins import AsSuperuser, Login, user
 from tests.reading import range_batch
 
 ORDER = Request(actor="ada", reason="a test says so")
@@ -350,7 +350,7 @@ def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn
 
 
 def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
-    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
     ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})"
@@ -375,7 +375,7 @@ def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
 
 
 def test_a_row_that_row_level_security_refuses_is_set_aside(
-    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """INV-9: the policy holds for the ledger's login, which owns no target."""
     ddl = (
@@ -406,7 +406,7 @@ def test_a_row_without_a_partition_of_the_target_is_set_aside(postgres_dsn: str)
 
 
 def test_who_may_only_fill_a_table_fills_its_identity_column(
-    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """PostgreSQL asks for no right to an identity column's sequence, and so does the seal."""
     ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})"

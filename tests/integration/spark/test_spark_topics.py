@@ -35,8 +35,11 @@ class Publishing(Runs):
         return seen(self.bootstrap, self.pipeline.topics[0].topic, isolation)
 
 
+Shipped = Callable[..., Publishing]
+
+
 @pytest.fixture
-def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Callable[..., Publishing]]:
+def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Shipped]:
     """A program of ``dags/examples`` under its own topics' names, which are made anew, with three partitions (E1b)."""
     made: list[str] = []
 
@@ -62,7 +65,7 @@ def counts(records: list[Seen]) -> dict[str, list[int]]:
     return found
 
 
-def test_hello_world_hello_is_counted_word_by_word(shipped: Callable[..., Publishing], produce) -> None:
+def test_hello_world_hello_is_counted_word_by_word(shipped: Shipped, produce) -> None:
     """E1, E1b."""
     line = shipped("running_counts")
     assert line.planned()[0].epoch is None  # latest: what comes from now on
@@ -75,7 +78,7 @@ def test_hello_world_hello_is_counted_word_by_word(shipped: Callable[..., Publis
 
 
 def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
-    shipped: Callable[..., Publishing], produce, monkeypatch: pytest.MonkeyPatch
+    shipped: Shipped, produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E1, C8: attempts that throw leave nothing behind, and a publisher that fails behind its send repeats nothing."""
     line = shipped("running_counts")
@@ -121,7 +124,7 @@ def windows(records: list[Seen]) -> list[tuple[str, str, int]]:
 
 
 def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_record(
-    shipped: Callable[..., Publishing], produce
+    shipped: Shipped, produce
 ) -> None:
     """E5, K19, X21, INV-6: five visits over two epochs and a crash make one count of five; what is too late, none."""
     line = shipped("ip_count_topic", partitions=1)  # one that never has a record would hold the watermark back
