@@ -1,4 +1,4 @@
-"""A real Airflow beside the session's PostgreSQL and Kafka, driven through its REST API as a person would."""
+"""A real Airflow next to the session's PostgreSQL and Kafka, driven through its REST API as a person would."""
 
 from __future__ import annotations
 

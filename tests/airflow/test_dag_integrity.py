@@ -220,7 +220,7 @@ CREDENTIALS = re.compile(
 
 @pytest.mark.parametrize("folder", ["dags", "spark_jobs", "plugins"])
 def test_no_credentials_are_in_code(folder: str) -> None:
-    """K21, trap 17: connections hold them."""
+    """K21: connections hold them."""
     texts = {
         path: path.read_text(errors="replace")
         for path in (ROOT / folder).rglob("*")

@@ -47,7 +47,7 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
 @pytest.mark.slow
 @pytest.mark.fault("F2", "F7", "F8")
 def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recovery: Recovery) -> None:
-    """Traps 1 and 8, U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
+    """U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
     values = held("zombie")
     scheduler.prepare("zombie", values)
     run = scheduler.trigger("zombie")

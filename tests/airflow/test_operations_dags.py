@@ -106,7 +106,6 @@ def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[...
 def test_the_janitors_dag_ends_what_nobody_stages_in_every_database_that_is_named(
     act: Callable[..., Any], postgres_dsn: str
 ) -> None:
-    """Trap 8."""
     from tests.contract.worlds import postgres_world
 
     world = postgres_world(postgres_dsn)

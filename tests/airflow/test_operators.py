@@ -61,7 +61,7 @@ def overlaps(scheduler: Scheduler, pipeline: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 def test_a_backfill_beside_the_schedule_takes_its_turn(scheduler: Scheduler) -> None:
-    """U2, U3, airflow trap 1: Airflow runs it beside the schedule's runs; the ledger takes one after the other."""
+    """U2, U3: Airflow starts the backfill while scheduled runs go on; the ledger takes one run after the other."""
     values = {p: [f"first-{p}"] for p in PARTITIONS}
     scheduler.prepare("beside", values)
     scheduler.pause("beside", False)
@@ -104,7 +104,7 @@ def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[dict[s
 @pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
-    """U3: backwards, again with "reprocess completed", and once more beside a manual run."""
+    """U3: backwards, again with "reprocess completed", and once more during a manual run."""
     scheduler.prepare("backfilled", {p: [] for p in PARTITIONS})
     scheduler.pause("backfilled", False)
     # The schedule's own run for its last interval finds nothing, and is out of the way.
@@ -218,7 +218,7 @@ def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_not
 
 @pytest.mark.slow
 def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Scheduler, recovery: Recovery) -> None:
-    """U4, P6, airflow trap 7: paused in the middle; "only failed" clears of the commit task, before and after an abort.
+    """U4, P6: paused in the middle; "only failed" clears of the commit task, before and after an abort.
 
     C4: the last of its runs goes on under another scheduler than the one that sealed its epoch.
     """

@@ -38,7 +38,7 @@ def written(scheduler: Scheduler, pipeline: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.slow
 def test_quarantined_records_are_requeued_by_a_form_as_an_epoch_of_their_own(scheduler: Scheduler, order: Any) -> None:
-    """Trap 15, INV-9: previewed first, then once; a second order finds nothing left and is red."""
+    """INV-9: previewed first, then once; a second order finds nothing left and is red."""
     forgive = scheduler.stack.home.root / "forgive"
     forgive.unlink(missing_ok=True)
     values = {0: ["good", "bad"], 1: ["fine"], 2: ["bad"], 3: []}

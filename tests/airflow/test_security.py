@@ -153,7 +153,7 @@ def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler
 
 
 def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler, secrets_of: dict[str, str]) -> None:
-    """SEC-4, SEC-5, SEC-8, I12, trap 17: arguments, job's environment, UI, event log, logs, databases, files."""
+    """SEC-4, SEC-5, SEC-8, I12: arguments, job's environment, UI, event log, logs, databases, files."""
     began = time.time()
     # A task that an earlier test killed could take nothing away; what it left is its owner's alone.
     left = set(Path(tempfile.gettempdir()).glob("epochline-job-*/credentials.json"))

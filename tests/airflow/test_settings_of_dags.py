@@ -47,7 +47,7 @@ print("ANSWER" + json.dumps(found))
 
 @pytest.fixture(scope="module")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a fresh interpreter makes of the declarations, with a settings file beside them."""
+    """What a fresh interpreter makes of the declarations, which have a settings file."""
     home = tmp_path_factory.mktemp("airflow")
     (home / "settings.toml").write_text('[settings]\ntimeout = 120\nrestart = {kind = "fixed_delay", attempts = 9}\n')
     return answer_of(READ, environment=without_airflow(home, EPOCHLINE_SETTINGS=str(home / "settings.toml")))

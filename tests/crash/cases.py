@@ -107,7 +107,7 @@ def keep_records(line: Line, path: Path) -> None:
 
 
 def change_leader(server: Server, line: Line) -> None:
-    """Give every partition another leader epoch: what was read until now was read under a former one (trap 11)."""
+    """Give every partition another leader epoch: what was read until now was read under a former one."""
 
     def leader_epochs() -> list[int | None] | None:
         with contextlib.suppress(SourceUnavailableError):

@@ -121,7 +121,7 @@ def newer_ledger(line: SharedTopic) -> None:
 
 
 def tried_to_publish(line: SharedTopic) -> None:
-    """Whoever published died right after it had said that it would."""
+    """The publisher died right after it had noted its intent."""
     committed(line)
     with line.ledger.transaction() as tx:
         for receipt in tx.receipts.due(line.name):
@@ -129,7 +129,7 @@ def tried_to_publish(line: SharedTopic) -> None:
 
 
 def staging_lost(line: SharedTopic) -> None:
-    """As if a server had lost unlogged rows (trap 21)."""
+    """As if a server had lost unlogged rows."""
     sealed(line)
     line.query(f'DELETE FROM epochline_staging."{line.ticket_of(1).tables[0].table}"')
 

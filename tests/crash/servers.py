@@ -53,7 +53,7 @@ class ProxiedKafka(Kafka):
 
 
 class Server:
-    """One PostgreSQL that holds ledger and targets, and one broker beside it, reached directly or by a proxy."""
+    """One PostgreSQL with ledger and targets, and one broker, reached directly or through a proxy."""
 
     to_kafka: Proxy
 

@@ -53,7 +53,7 @@ def spark_job(line: SharedTopic, ticket: StagingTicket, folder: Path, record: Pa
 def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
     name: str, exit_code: int, new_case: NewCase, fired: Path, tmp_path: Path, recovery: Recovery
 ) -> None:
-    """I1, I6, trap 22: partial staging never commits; a driver that is dead writes no manifest and no end mark.
+    """I1, I6: partial staging never commits; a driver that is dead writes no manifest and no end mark.
 
     The manifest is written by a Python process of the driver's, which dies alone; the driver ends with an error.
     """
@@ -75,7 +75,7 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
 def test_a_worker_killed_at_a_failpoint_is_made_good_by_sparks_own_retry(
     name: str, new_case: NewCase, fired: Path, tmp_path: Path
 ) -> None:
-    """I1, I4, trap 2: the task runs again in the same attempt; what was committed already is not written twice."""
+    """I1, I4: the task runs again in the same attempt; what was committed already is not written twice."""
     line = new_case()
     _, ticket = line.to_begun(ONE)
     record = tmp_path / "fired"

@@ -140,7 +140,7 @@ def sleeping(line: Line, seconds: int) -> None:
 def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
     scripted: Line, tmp_path: Path, who: str, master: str, recovery: Recovery
 ) -> None:
-    """F3, trap 2, I1, I4: Spark tries the task again within the attempt, which is sealed."""
+    """F3, I1, I4: Spark tries the task again within the attempt, which is sealed."""
     sleeping(scripted, 8)
     _, ticket = scripted.to_begun("run-1")
     with job(scripted, ticket, tmp_path, master) as running:

@@ -22,7 +22,7 @@ def commits_of_a_run(line: Line, proxy: Proxy) -> int:
 def test_an_answer_lost_at_any_commit_of_a_run_is_settled_without_a_second_effect(
     proxied: tuple[Line, Proxy], recovery: Recovery
 ) -> None:
-    """I8, INV-5, trap 4: the server committed, and the client cannot know."""
+    """I8, INV-5: the server committed, and the client cannot know."""
     _broken_at_each_commit(*proxied, Cut.AFTER, recovery)
 
 

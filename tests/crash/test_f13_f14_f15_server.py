@@ -52,7 +52,7 @@ def test_postgresql_crashes_during_copy(line: Line, server: Server, recovery: Re
 
 @pytest.mark.fault("F13")
 def test_postgresql_crashes_between_seal_and_commit(line: Line, server: Server, recovery: Recovery) -> None:
-    """A0.1, trap 21: what is sealed survives, because staging is logged."""
+    """A0.1: what is sealed survives, because staging is logged."""
     line.to_sealed("run-1")
 
     since = crash_and_restart(server, recovery)

@@ -76,7 +76,7 @@ def test_readers_and_vacuum_do_not_hold_a_commit_up(line: Line, recovery: Recove
 def test_a_deadlock_with_another_session_ends_with_one_commit(
     line: Line, background: InBackground, recovery: Recovery
 ) -> None:
-    """40P01: PostgreSQL chooses a victim; whoever it is, the epoch is committed once in the end."""
+    """40P01: PostgreSQL chooses a victim; with either victim the epoch is committed once."""
     line.to_sealed("run-1")
     with holding(line.dsn, f"LOCK TABLE {line.name}_again IN SHARE MODE") as other:
         committing = background(lambda: line.commit(1))

@@ -60,7 +60,7 @@ def test_a_broker_killed_while_an_epoch_is_published_shows_it_once(
 def test_an_epoch_that_is_sealed_while_the_broker_is_away_is_committed_and_shown_when_it_is_back(
     server: Server, stream: tuple[Stream, Watchers], recovery: Recovery
 ) -> None:
-    """E6, trap 25: Kafka has to say first that the ledger knows all that is shown; nothing is lost or out of order."""
+    """E6: Kafka has to say first that the ledger knows all that is shown; nothing is lost or out of order."""
     pipeline, watchers = stream
     sealed = pipeline.seal()
     server.kill_broker()

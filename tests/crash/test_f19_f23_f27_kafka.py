@@ -42,7 +42,7 @@ def test_a_plan_without_a_broker_fails_retryably_and_plans_the_same_range_when_i
 def test_a_broker_killed_between_pre_commit_and_commit_delays_the_commit_and_loses_nothing(
     line: Line, server: Server, recovery: Recovery
 ) -> None:
-    """Trap 25: nothing is committed before Kafka says what it shows; the epoch stays sealed meanwhile."""
+    """Nothing is committed before Kafka says what it shows; the epoch stays sealed meanwhile."""
     line.to_sealed("run-1")
     server.kill_broker()
 
@@ -66,7 +66,7 @@ def transactional(line: Line) -> KafkaProducer:
 def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_committed(
     line: Line, recovery: Recovery
 ) -> None:
-    """S13, trap 13: the plan stops at the last stable offset, and nothing behind it is skipped."""
+    """S13: the plan stops at the last stable offset, and nothing behind it is skipped."""
     producer = transactional(line)
     producer.begin_transaction()
     held = line.send(producer, {0: [f"held {i}" for i in range(5)]})
@@ -111,7 +111,7 @@ def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
 
 @pytest.mark.fault("F24")
 def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
-    """S13, trap 12, INV-9: committed and aborted transactions in turn."""
+    """S13, INV-9: committed and aborted transactions in turn."""
     line = new_line(partitions=1)
     producer = transactional(line)
     for number in range(6):
@@ -135,7 +135,7 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, reco
 
 @pytest.mark.fault("F24")
 def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
-    """Trap 12: the cleaner has left gaps; what a consumer sees is what arrives."""
+    """The cleaner has left gaps; what a consumer sees is what arrives."""
     line = new_line(
         partitions=1,
         configs={"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
@@ -166,7 +166,7 @@ def visible(line: Line) -> dict[int, bytes]:
 
 @pytest.mark.fault("F25")
 def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, recovery: Recovery) -> None:
-    """I11, trap 9: the lost range is named; no run is green and no offset is reset, until an operator declares the loss."""
+    """I11: the lost range is named; no run is green and no offset is reset, until an operator declares the loss."""
     assert line.run() == "success"
     head = line.heads()[0]
     line.produce({0: [f"lost {i}" for i in range(10)]})
@@ -191,7 +191,7 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, r
 @pytest.mark.fault("F26")
 @pytest.mark.parametrize("records", [3, 60], ids=["shorter", "longer"])
 def test_a_topic_made_again_stops_every_run_though_its_offsets_look_fine(line: Line, records: int) -> None:
-    """I11, trap 10: by the topic's id."""
+    """I11: by the topic's id."""
     assert line.run() == "success"
     heads = line.heads()
     Topic(line.bootstrap, line.topic).make_again(2)
@@ -223,7 +223,7 @@ def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(li
 def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from_their_first_record(
     line: Line, recovery: Recovery
 ) -> None:
-    """S2, trap 14: the epoch reads what was planned, the next one everything else."""
+    """S2: the epoch reads what was planned, the next one everything else."""
     planned = line.to_planned("run-1")
     add_partitions(line, 3)
     line.produce({2: ["early", "late"]})

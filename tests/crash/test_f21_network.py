@@ -101,7 +101,7 @@ def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
 def test_without_a_network_to_kafka_plan_and_commit_say_that_a_retry_helps(
     far_broker: tuple[Line, Proxy], new_line: NewLine, background: InBackground, recovery: Recovery
 ) -> None:
-    """Traps 24 and 25: nothing is planned, and nothing committed of which Kafka cannot say whether it is news."""
+    """Nothing is planned, and nothing committed of which Kafka cannot say whether it is news."""
     line, proxy = far_broker
     line.to_sealed("run-1")
     other = new_line(kafka=line.kafka)

@@ -23,7 +23,7 @@ HOUR = 3600.0
 def test_epochs_follow_each_other_whatever_clients_think_of_the_time(
     line: Line, monkeypatch: pytest.MonkeyPatch, recovery: Recovery
 ) -> None:
-    """Trap 19: order, leases and times come from the ledger and the clock of its database."""
+    """Order, leases and times come from the ledger and the clock of its database."""
     real = time.time
     for number, ahead in enumerate((HOUR, -HOUR, 365 * 24 * HOUR, -30 * 24 * HOUR), start=1):
         monkeypatch.setattr(time, "time", lambda ahead=ahead: real() + ahead)
@@ -43,7 +43,7 @@ def test_epochs_follow_each_other_whatever_clients_think_of_the_time(
 def test_a_client_whose_clock_is_ahead_does_not_take_a_live_lease(
     line: Line, monkeypatch: pytest.MonkeyPatch, recovery: Recovery
 ) -> None:
-    """Trap 19, INV-4."""
+    """INV-4."""
     line.to_planned("run-1")
     assert line.begin(1, "run-1") is not None
     real = time.time

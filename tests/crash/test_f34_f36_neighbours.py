@@ -1,4 +1,4 @@
-"""What others do to the target and beside the pipeline while its epoch is on the way."""
+"""Other sessions change the target, and other pipelines run, while an epoch is in progress."""
 
 from __future__ import annotations
 

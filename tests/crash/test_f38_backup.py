@@ -163,7 +163,7 @@ def test_a_database_from_a_backup_stops_the_pipeline_until_an_operator_accepts_i
 def test_a_backup_that_lacks_no_more_than_the_commit_of_a_sealed_epoch_goes_on_by_itself(
     server: Server, kind: str, tmp_path: Path, recovery: Recovery
 ) -> None:
-    """INV-6: what is shown is the sealed attempt's own, so whoever comes next commits it."""
+    """INV-6: the sinks show the sealed attempt's own rows, so the next run commits it."""
     one = Restored(server, kind, tmp_path)
     one.epoch("a1")
     one.epoch_with_backup("sealed", "b1", "b2")

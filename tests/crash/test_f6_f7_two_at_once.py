@@ -37,7 +37,7 @@ def stopped(steps: StepServer, step: str, line: SharedTopic, run: str, failpoint
 def test_two_commits_stopped_before_the_transaction_commit_once(
     new_case: NewCase, steps: StepServer, recovery: Recovery
 ) -> None:
-    """I5, INV-5: whoever comes second shows the receipt."""
+    """I5, INV-5: the second commit returns the receipt of the first."""
     line = new_case()
     sealed(line)
     both = [stopped(steps, "commit", line, ONE, "commit.transaction") for _ in range(2)]
@@ -229,7 +229,7 @@ def test_a_recovery_that_stands_still_is_overtaken_by_the_next_one(new_case: New
 
 @pytest.mark.fault("F7")
 def test_a_teardown_that_wakes_late_aborts_nothing(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
-    """INV-7, trap 5: the run was cleared, its epoch tried again and committed, while the teardown stood still."""
+    """INV-7: the run was cleared, its epoch tried again and committed, while the teardown stood still."""
     line = new_case()
     staged(line)
     zombie = stopped(steps, "abort", line, ONE, "abort.transaction")

@@ -35,7 +35,7 @@ COLUMNS = {"value": "text"}
 
 
 class Kind(Protocol):
-    """One kind of sink beside one pipeline."""
+    """One kind of sink of a pipeline."""
 
     follows: bool
     """Whether it shows an epoch after its commit."""

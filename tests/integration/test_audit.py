@@ -191,7 +191,7 @@ def test_only_the_epochs_that_are_named_are_looked_at(committed: Audited) -> Non
 
 
 def test_a_ledger_that_was_altered_is_found(committed: Audited) -> None:
-    """Trap 20: digest and counts of the ledger are what Kafka gives."""
+    """Digest and counts of the ledger are what Kafka gives."""
     committed.sql(
         "UPDATE epochline.planned_range SET source_digest = source_digest - 1 WHERE epoch_id = 1 AND partition = 0"
     )
@@ -231,7 +231,7 @@ def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -
 
 
 def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
-    """F26, trap 10: the topic id decides; the same offsets of another log prove nothing."""
+    """F26: the topic id decides; the same offsets of another log prove nothing."""
     Topic(committed.bootstrap, committed.topic).make_again(2)
     committed.produce(0, [person(n) for n in range(500, 540)])
 
@@ -242,7 +242,7 @@ def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
 
 
 def test_markers_and_aborted_records_are_passed_over(audited: NewAudited) -> None:
-    """Trap 12: the end of a range is told by position, although its last offset is a marker."""
+    """The end of a range is told by position, although its last offset is a marker."""
     one = audited()
     with transactional_producer(one.bootstrap, one.topic) as producer:
         for at, keep in enumerate((True, False, True, False)):

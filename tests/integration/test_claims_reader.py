@@ -51,7 +51,7 @@ def ticket(postgres_dsn: str) -> StagingTicket:
 def test_the_claimed_records_come_as_kafka_gave_them_and_the_same_at_every_try(
     ticket: StagingTicket, postgres_dsn: str
 ) -> None:
-    """INV-3, trap 2."""
+    """INV-3."""
     reader = ClaimReader(ticket, postgres_dsn)
 
     partitions = reader.partitions()

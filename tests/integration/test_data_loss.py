@@ -71,7 +71,7 @@ def shown(planned: Plan) -> list[str]:
 
 
 def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topic: Topic) -> None:
-    """Trap 9: per partition and in all."""
+    """The error counts the lost offsets per partition and in all."""
     for partition in (0, 1):
         topic.produce(partition, 3)
     world.to_committed()
@@ -88,7 +88,7 @@ def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topi
 
 
 def test_what_retention_deleted_after_it_was_read_is_no_loss(world: World, topic: Topic) -> None:
-    """Trap 9: up to the head itself."""
+    """Retention deleted everything up to the head."""
     topic.produce(0, 3)
     world.to_committed()
     topic.delete_records({0: 3})
@@ -97,7 +97,7 @@ def test_what_retention_deleted_after_it_was_read_is_no_loss(world: World, topic
 
 
 def test_a_topic_that_was_deleted_stops_the_pipeline(world: World, topic: Topic) -> None:
-    """Trap 10: "create it" would be the wrong advice for a topic that was read."""
+    """The advice to create the topic would be wrong for a topic that was read."""
     topic.produce(0, 3)
     world.to_committed()
     topic.delete()
@@ -135,7 +135,7 @@ def test_a_topic_made_again_with_more_records_stops_the_pipeline(
 def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_was_planned(
     world: World, topic: Topic
 ) -> None:
-    """Trap 10, INV-3: the new topic holds the planned offsets as well, and only its id tells it from the old one."""
+    """INV-3: the new topic holds the planned offsets as well, and only its id tells it from the old one."""
     topic.produce(0, 3)
     planned = world.plan("r1")
     ticket = world.begin(1, "r1")
@@ -156,7 +156,7 @@ def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_
 def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
     world: World, topic: Topic, postgres_dsn: str
 ) -> None:
-    """Trap 10: the ledger is told of another cluster, as a moved connection would look."""
+    """The ledger is told of another cluster, as a moved connection would look."""
     topic.produce(0, 3)
     world.to_committed()
     topic.delete()
@@ -171,7 +171,7 @@ def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
 def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one(
     world: World, stack: Stack, topic: Topic
 ) -> None:
-    """Trap 11: one broker cannot lose an election, so the ledger is told that it had read further.
+    """One broker cannot lose an election, so the ledger is told that it had read further.
 
     What Kafka then answers is what it answers after an unclean election: the former leader's log ends at 5, the new
     one's goes on from there, past the head.
@@ -210,7 +210,7 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
 def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read_once_it_ends(
     world: World, topic: Topic
 ) -> None:
-    """Trap 13, S13."""
+    """S13."""
     topic.produce(0, 2)
     world.to_committed()
     with topic.transactional_producer(transaction_timeout_ms=77_000) as producer:
@@ -233,7 +233,7 @@ def test_a_hanging_transaction_is_named_by_its_producer_and_its_records_are_read
 
 
 def test_gaps_that_transactions_leave_are_no_loss(world: World, topic: Topic) -> None:
-    """Trap 12: a head may stand behind a marker, and an epoch may read offsets without a record."""
+    """A head may stand behind a marker, and an epoch may read offsets without a record."""
     with topic.transactional_producer() as producer:
         producer.begin_transaction()
         for _ in range(3):
@@ -251,7 +251,7 @@ def test_gaps_that_transactions_leave_are_no_loss(world: World, topic: Topic) ->
 
 
 def test_gaps_that_compaction_leaves_are_no_loss(kafka_bootstrap: str, postgres_dsn: str, topic_name: str) -> None:
-    """Trap 12: below the head, around it and above it."""
+    """Compaction removes records below the head, around it and above it."""
     configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
     configs |= {"segment.ms": "100", "max.compaction.lag.ms": "100"}
     compacted = Topic(kafka_bootstrap, f"{topic_name}-compacted").make(1, **configs)

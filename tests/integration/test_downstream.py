@@ -1,4 +1,4 @@
-"""Downstream of committed epochs: told until heard, and taken once by each consumer, whoever is killed on the way."""
+"""Downstream of committed epochs: announced until acknowledged, and taken once by each consumer in spite of kills."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def committed(world: World, epochs: int) -> None:
 
 
 def take(session: Any, consumer: str = "daily") -> list[int]:
-    """What a consumer does: a row per epoch, beside its cursor."""
+    """What a consumer does: a row per epoch, in the transaction of its cursor."""
     taken = []
     for epoch_id in take_epochs(session, consumer, "orders", "orders"):
         work(session, epoch_id)
@@ -295,7 +295,7 @@ def airflow(world: World) -> Airflow:
 
 
 def test_what_a_lost_task_told_is_told_again_until_it_is_heard(world: World, airflow: Airflow) -> None:
-    """A task dies between the ledger's commit and its own end: the event comes with a later run, whoever committed."""
+    """A task dies between the ledger's commit and its own end: a later run emits the event."""
     committed(world, 1)
     assert airflow.task("first", lost=True) == [1]
     assert airflow.task("first", lost=True) == [1]

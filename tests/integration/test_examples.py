@@ -1,4 +1,4 @@
-"""The programs beside the product: what is lost, what repeats, and what happens exactly once (G1 to G4)."""
+"""The example programs: what is lost, what repeats, and what happens exactly once (G1 to G4)."""
 
 from __future__ import annotations
 

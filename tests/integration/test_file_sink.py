@@ -214,7 +214,7 @@ def test_a_folder_may_be_moved_with_its_manifest(disk: str, tmp_path: Path) -> N
 
 
 def test_a_repeated_part_overwrites_nothing_and_counts_once(path: str) -> None:
-    """Trap 2: both tries were finished; the ledger counted the first."""
+    """Both tries were finished; the ledger counted the first."""
     sink = sink_at(path)
     attempt = attempt_of(1)
     parts = stage(sink, attempt)
@@ -241,7 +241,7 @@ def test_a_failed_task_takes_its_file_away(path: str) -> None:
 
 
 def test_a_task_that_runs_on_adds_nothing_to_what_is_shown(path: str) -> None:
-    """Trap 1, trap 2: a file that is half written at the seal is not moved with the others."""
+    """A file that is half written at the seal is not moved with the others."""
     sink = sink_at(path)
     attempt = attempt_of(1)
     parts = stage(sink, attempt)
@@ -349,7 +349,7 @@ def test_a_killed_abort_is_made_good_by_the_next_one(disk: str, tmp_path: Path) 
 def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(
     failpoint: str, disk: str, tmp_path: Path
 ) -> None:
-    """Trap 1, INV-5: two commit the same epoch, and a third one comes after it."""
+    """INV-5: two commit the same epoch, and a third one comes after it."""
     sink = sink_at(disk)
     place = tmp_path / "ledger"
     committable = sealed(sink, attempt_of(2))
@@ -371,7 +371,7 @@ def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_fas
 
 
 def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-5, trap 4: the manifest is asked."""
+    """INV-5: the manifest is asked."""
     sink = sink_at(memory)
     committable = sealed(sink, attempt_of(1))
     put = MemoryFileSystem.pipe_file
@@ -473,7 +473,7 @@ def test_a_folder_of_another_pipeline_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("shown", [2, 3], ids=["the same epoch", "a later epoch"])
 def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, path: str) -> None:
-    """Trap 25: neither begun nor committed beside what readers have seen."""
+    """The sink refuses to begin and to commit next to what readers have seen."""
     sink = sink_at(path)
     of_the_backup = sealed(sink, attempt_of(2, 2))
     committed(sink, attempt_of(shown))
@@ -488,7 +488,7 @@ def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, path: str) -> 
 
 
 def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str, tmp_path: Path) -> None:
-    """Trap 25: killed between rename and manifest, and then the ledger went back."""
+    """Killed between rename and manifest, and then the ledger went back."""
     with process("whole", disk, tmp_path / "ledger", "files.renamed:exit") as killed:
         killed.communicate()
     sink = sink_at(disk)

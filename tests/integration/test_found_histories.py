@@ -70,7 +70,7 @@ def test_what_a_lost_ledger_extended_back_is_read_again_into_the_tables_alone_an
 def test_what_a_folder_shows_of_records_that_were_truncated_since_is_not_taken_for_what_came_in_their_place(
     history: OperatorsMachine, truncated_after_accepting: bool
 ) -> None:
-    """INV-5, INV-8: offsets alone do not say that the log under them is another one now (trap 11)."""
+    """INV-5, INV-8: offsets alone do not say that the log under them is another one now."""
     history.a_pipeline(files=True, existing=False, startup="earliest")
     history.a_run_goes_through()
     history.a_backup_is_made()

@@ -1,4 +1,4 @@
-"""After an adopted topic offsets begin anew: what an upsert's order means then, on real PostgreSQL."""
+"""An adopted topic's offsets begin at 0 again: what an upsert's order means then, on real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def adopt(it: Bench) -> None:
 
 
 def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(bench: NewBench) -> None:
-    """Trap 10, ADR 0004."""
+    """ADR 0004."""
     it = bench()
     it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": 3})
     adopt(it)

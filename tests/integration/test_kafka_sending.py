@@ -204,7 +204,7 @@ def test_each_sink_of_each_pipeline_has_a_marker_of_its_own(settings: dict[str, 
 def test_a_marker_that_was_taken_back_is_none_until_the_next_one(
     settings: dict[str, str], kafka_bootstrap: str, topic: str
 ) -> None:
-    """What is made anew, in a new ledger, is not behind what it was before."""
+    """A new ledger after a deleted marker is not taken for a ledger that went back in time."""
     sent(settings, topic, 1, epoch=1)
     produce(kafka_bootstrap, CONTROL_TOPIC, [None], key=marker_key(topic))
     assert marked(settings, topic) is None

@@ -104,7 +104,7 @@ def test_a_backfill_ends_where_the_records_of_its_interval_end(planner: Planner,
 def test_an_open_transaction_is_planned_around_and_reported(
     planner: Planner, source: KafkaOffsets, topic: Topic
 ) -> None:
-    """S13, trap 13: the plan ends at the last stable offset, and says why."""
+    """S13: the plan ends at the last stable offset, and says why."""
     topic.produce(0, 2)
     with topic.transactional_producer() as producer:
         producer.begin_transaction()
@@ -126,7 +126,7 @@ def test_a_compacted_topic_may_have_gaps(source: KafkaOffsets, kafka_bootstrap: 
 
 
 def test_the_mirror_is_read_back_with_the_epoch_that_wrote_it(source: KafkaOffsets, topic: Topic) -> None:
-    """S5, S11, trap 25."""
+    """S5, S11."""
     tps = [one.tp for one in source.look(KafkaSource(topics=topic.name)).partitions]
 
     source.mirror(f"group-{topic}", [Head(tp=tp, origin=0, next_offset=7, epoch_id=3) for tp in tps], 1, 3)

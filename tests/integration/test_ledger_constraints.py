@@ -231,7 +231,7 @@ def test_an_attempt_number_is_used_once(sql_of: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("second", ["PLANNED", "PRE_COMMITTED"])
 @pytest.mark.parametrize("first", ["PLANNED", "PRE_COMMITTED"])
 def test_a_pipeline_has_one_unfinished_epoch(sql_of: Callable[..., Any], first: str, second: str) -> None:
-    """K14, trap 7."""
+    """K14."""
     sql_of(EPOCH, 4, first, None, None)
 
     with pytest.raises(errors.UniqueViolation, match="one_unfinished_epoch"):
@@ -411,7 +411,6 @@ def test_the_docs_find_the_epoch_of_a_row(lived: Lived) -> None:
 
 
 def test_the_docs_show_what_was_quarantined(lived: Lived, postgres_dsn: str) -> None:
-    """Trap 15."""
     query(
         postgres_dsn,
         "INSERT INTO epochline.quarantined_record"

@@ -154,7 +154,7 @@ def in_postgres(postgres: Postgres, fetch: Callable[[Any, Any], Any], **options:
 
 @contextmanager
 def meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Something that goes on beside the block; what fails there fails the test."""
+    """Run something during the block; an error in it fails the test."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -377,7 +377,7 @@ def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
 
 
 def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
-    """X17: functions come anew with every task; what earlier ones opened does not add up, whoever still knows of it."""
+    """X17: every task brings new functions; the connections of earlier ones are closed and do not add up."""
     opened: list[Any] = []
 
     def connect() -> Any:

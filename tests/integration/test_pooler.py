@@ -58,7 +58,7 @@ def everywhere(dsn: str, *names: str) -> list[dict[str, str]]:
 
 
 def test_our_settings_hold_in_each_transaction_and_stay_behind_in_no_session(through: str) -> None:
-    """Trap 26, INV-5: the pooler takes no start-up parameter, and what was set for a session would be somebody's."""
+    """INV-5: the pooler takes no start-up parameter, and what was set for a session would be somebody's."""
     with pytest.raises(psycopg2.OperationalError, match="unsupported startup parameter"):
         psycopg2.connect(through, options="-c lock_timeout=1000")
     before = everywhere(through, "lock_timeout", "statement_timeout", "search_path", "TimeZone")

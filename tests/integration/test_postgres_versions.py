@@ -28,7 +28,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[Callable[[], str]]:
-    """Makes databases with a ledger on a server of the oldest version, whose binaries lie beside the newest one's."""
+    """Makes databases with a ledger on a server of the oldest version, whose binaries are installed next to the newest ones."""
     programs = binaries().parents[1] / "pginstall" / "bin"
     folder = Path(tempfile.mkdtemp(prefix="epochline-oldest-"))
     data, port = folder / "data", free_port()
@@ -88,7 +88,7 @@ def test_an_older_server_is_refused_before_anything_is_made(version: int) -> Non
 
 
 def test_a_session_of_the_ledger_has_the_server_look_for_its_client(postgres_dsn: str) -> None:
-    """Trap 26: also where the server's own setting is off, as it is by default."""
+    """Also where the server's own setting is off, as it is by default."""
     switched_off = "SELECT format('ALTER DATABASE %I SET client_connection_check_interval = 0', current_database())"
     [(statement,)] = query(postgres_dsn, switched_off)
     query(postgres_dsn, statement)

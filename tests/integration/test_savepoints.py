@@ -294,7 +294,7 @@ def test_what_kafka_holds_no_more_is_not_undone(bench: NewBench, log: dict[str, 
 
 
 def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(bench: NewBench) -> None:
-    """S9: where a partition begins is decided once; a restore does not decide it anew."""
+    """S9: where a partition begins is decided once; a restore does not change it."""
     it = bench()
     it.epoch({"k": "a", "v": 1})
     act(it, "savepoint", name="before")

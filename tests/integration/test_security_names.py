@@ -1,4 +1,4 @@
-"""Hostile names and texts (SEC-1, trap 16): a name is made exactly as it is written, or refused where it is written."""
+"""Hostile names and texts (SEC-1): a name is made exactly as it is written, or refused where it is written."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_topic_that_kafka_would_not_have_is_refused(topic: str) -> None:
 def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_name(
     postgres_dsn: str, kafka_bootstrap: str
 ) -> None:
-    """Trap 16, on a real broker: the longest name that there is, and the ledger spells it out."""
+    """On a real broker: the longest name that there is, and the ledger spells it out."""
     topic = ("Hostile.topic-_" * 17)[:249]
     Topic(kafka_bootstrap, topic).make().produce(0, 1)
     pipeline = Pipeline(

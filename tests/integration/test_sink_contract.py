@@ -324,7 +324,7 @@ def test_a_zombie_woken_before_its_commit_changes_nothing(line: Line) -> None:
 @every_kind_in_processes
 @pytest.mark.parametrize("place", ["write.connect", "write.part"], ids=["before its rows", "before its part counts"])
 def test_a_zombie_woken_before_its_write_adds_nothing(line: Line, place: str) -> None:
-    """Trap 1, P13, INV-4: its attempt was fenced, and the same range was read by another run."""
+    """P13, INV-4: its attempt was fenced, and the same range was read by another run."""
     line.produce()
     zombie = _stopped_at(line, place)
     line.next_run()

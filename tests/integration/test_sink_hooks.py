@@ -1,6 +1,6 @@
 """Several sinks in one epoch: in which order their methods are called, when each shows it, and one that is down.
 
-A sink that writes down its calls stands beside a table, a topic and files (C3, C6, E6, P4, P7).
+The pipeline has a table, a topic, files and a sink that records its calls (C3, C6, E6, P4, P7).
 """
 
 from __future__ import annotations

@@ -454,7 +454,7 @@ def test_an_existing_target_altered_since_the_plan_says_what_it_was_and_is(bench
 def test_a_sealed_epoch_whose_staging_is_lost_is_aborted_and_read_again(
     bench: NewBench, damage: str, said: str
 ) -> None:
-    """INV-6, trap 21."""
+    """INV-6."""
     one = bench()
     planned = one.sealed(kv("a", 1))
     assert planned.epoch is not None
@@ -503,7 +503,7 @@ NAMED += [(mode, name) for mode in ("append", "replace") for name in ("quotes", 
 
 @pytest.mark.parametrize(("mode", "name"), NAMED, ids=[f"{mode} {name}" for mode, name in NAMED])
 def test_any_name_that_postgresql_takes_works_as_table_and_columns(postgres_dsn: str, mode: str, name: str) -> None:
-    """Trap 16, X30."""
+    """X30."""
     name, other = NAMES[name], "v"
     sink: dict[str, Any] = {"table": f"public.{name}", "mode": mode, "columns": {name: "text", other: "integer"}}
     sink |= {"upsert": {"key": name, "order_by": other}, "add": {"key": name, "measures": other}}.get(mode, {})
@@ -519,7 +519,7 @@ def test_any_name_that_postgresql_takes_works_as_table_and_columns(postgres_dsn:
 
 
 def test_a_long_order_column_still_orders_across_epochs(postgres_dsn: str) -> None:
-    """Trap 16: two names that PostgreSQL would cut to the same one stay apart."""
+    """Two names that PostgreSQL would cut to the same one stay apart."""
     first, second = "o" * 62 + "1", "o" * 62 + "2"
     record = {"k": "text", first: "integer", second: "integer"}
     sink = PostgresTable(table="t", columns=record, mode="upsert", key="k", order_by=(first, second))

@@ -1,4 +1,4 @@
-"""INV-2 and INV-5 on real PostgreSQL: every snapshot sees all of an epoch or nothing, whoever commits, races or breaks off."""
+"""INV-2 on real PostgreSQL: every snapshot sees all of an epoch or nothing; of two that race, exactly one wins."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world
 
 @pytest.mark.fault("F10")
 def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: TwoTables) -> None:
-    """K14, U1, trap 7."""
+    """K14, U1."""
 
     def planning(who: str) -> Callable[[], Plan]:
         ledger = PostgresLedger(world.dsn, lock_timeout=10)
@@ -181,7 +181,7 @@ def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: T
 
 @pytest.mark.parametrize("round_", range(4), ids=lambda number: f"round {number}")
 def test_of_a_commit_and_an_operators_abort_exactly_one_wins(world: TwoTables, round_: int) -> None:
-    """Trap 5, INV-7: one row lock; the loser gets a clear word."""
+    """INV-7: one row lock; the loser gets a clear word."""
     world.to_sealed()
 
     def operator() -> AbortOutcome:

@@ -184,7 +184,7 @@ class Nemesis:
         return seat.pipeline, phase
 
     def _by_hand(self, fault: Fault, order: tuple[str, Any]) -> tuple[str, str] | None:
-        """Give the order to a worker that runs what people ask for, beside the schedule's."""
+        """Give the order to the worker that runs manual orders; another worker runs the schedule."""
         others = [seat for seat in self._seats if not seat.by_schedule]
         seat = others[fault.victim % len(others)]
         busy = next(one for one in self._seats if one.by_schedule and one.pipeline == seat.pipeline)

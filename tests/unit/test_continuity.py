@@ -1,4 +1,4 @@
-"""Whether a log is still the one that was read: what is said of each way to lose records (traps 9, 10, 11)."""
+"""Whether a log is still the one that was read: what is said of each way to lose records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.partitions import head, tp, view
 
 @given(first=st.integers(0, 1000), origin=st.integers(0, 1000), end=st.integers(0, 1000))
 def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, origin: int, end: int) -> None:
-    """Traps 9 and 11: a head at the end of the log is inside, one beyond it is not."""
+    """A head at the end of the log is inside, one beyond it is not."""
     start, end = min(first, end), max(first, end)
     inside = start <= origin <= end
 
@@ -41,18 +41,18 @@ def test_a_head_inside_the_log_is_accepted_and_any_other_is_refused(first: int, 
     ],
 )
 def test_another_log_is_refused_with_what_is_gone_and_what_to_do(seen: list[PartitionView], said: str) -> None:
-    """Traps 9, 10, 11: never a silent reset."""
+    """Never a silent reset."""
     with pytest.raises(DataLossError, match=said):
         check_same_log("p", [head(tp(), 5)], seen)
 
 
 def test_a_head_above_the_last_stable_offset_but_within_the_log_is_no_loss() -> None:
-    """Trap 13: an open transaction may hold the last stable offset below a head that was read before it."""
+    """An open transaction may hold the last stable offset below a head that was read before it."""
     check_same_log("p", [head(tp(), 8)], [view(tp(), 0, 5, high_watermark=10)])
 
 
 def test_every_partition_is_named_with_its_offsets_and_their_sum() -> None:
-    """Trap 9: an operator who declares the loss knows its size."""
+    """An operator who declares the loss knows its size."""
     heads = [head(tp(number), 5) for number in range(3)]
     views = [view(tp(0), 7, 10), view(tp(1), 5, 10), view(tp(2), 9, 10)]
 
@@ -75,7 +75,7 @@ def test_of_many_partitions_the_first_ten_are_named() -> None:
 
 
 def test_a_topic_with_fewer_partitions_was_made_again_and_one_that_is_gone_may_be_meant_to_be() -> None:
-    """Trap 10: the topic's id need not be known for it."""
+    """The topic's id need not be known for it."""
     heads = [head(tp(0), 5), head(tp(1), 6)]
 
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_a_new_leader_that_has_all_that_was_read_is_no_loss(end: int) -> None:
 
 
 def test_a_log_that_lost_what_was_read_and_grew_again_stops_the_pipeline() -> None:
-    """Trap 11: by offsets alone nothing is wrong."""
+    """By offsets alone nothing is wrong."""
     with pytest.raises(
         DataLossError,
         match="orders-0 is committed up to offset 10, but what leader epoch 3 wrote now ends at 8 .*: 2 offsets that were"

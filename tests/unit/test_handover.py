@@ -1,4 +1,4 @@
-"""Connection details on their way to a Spark driver: never readable by others, never left lying about (trap 17)."""
+"""Connection details on their way to a Spark driver: never readable by others, never left lying about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Derived names: made and parsed in one place, unique, and never longer than PostgreSQL takes (trap 16)."""
+"""Derived names: made and parsed in one place, unique, and never longer than PostgreSQL takes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_derived_name_is_never_cut_by_postgresql(pipeline: str, sink: str) -> 
 @pytest.mark.parametrize("sink", HOSTILE.values(), ids=HOSTILE.keys())
 @pytest.mark.parametrize("pipeline", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_names_give_plain_ones(pipeline: str, sink: str) -> None:
-    """Trap 16: nothing of a name needs quoting in what is derived from it."""
+    """Nothing of a name needs quoting in what is derived from it."""
     name = staging_table(pipeline, sink, 1, 1)
 
     assert parse_staging_table(name) is not None

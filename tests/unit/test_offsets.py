@@ -143,7 +143,7 @@ def test_what_is_no_chain_is_reported(chain: list[tuple[int | None, int]], said:
 def test_counts_add_up_the_same_in_any_order(
     one: PartitionCounts, other: PartitionCounts, third: PartitionCounts
 ) -> None:
-    """Parts arrive in any order, and the source digest is free of order too (trap 20, trap 23)."""
+    """Parts arrive in any order, and the source digest is free of order too."""
     assert one + other == other + one
     assert (one + other) + third == one + (other + third)
     assert one + NOTHING_SEEN == one
@@ -180,7 +180,7 @@ def test_every_record_passed_skipped_or_quarantined_balances(start: int, length:
 
 @given(length=st.integers(2, 1000), data=st.data())
 def test_an_offset_without_a_record_is_reported_unless_the_topic_expects_gaps(length: int, data: st.DataObject) -> None:
-    """INV-9, S13, trap 12."""
+    """INV-9, S13."""
     one = planned(0, length)
     received = data.draw(st.integers(0, length - 1))
     got = {("orders", 0): seen(one, received=received, passed=received)}

@@ -1,4 +1,4 @@
-"""The documents' orders: what is none is an error of its own row, and takes no other with it (E10, E11, F28)."""
+"""The documents' orders: a record that is not an order is the error of its own row alone (E10, E11, F28)."""
 
 import pyarrow as pa
 import pytest

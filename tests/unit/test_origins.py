@@ -45,7 +45,7 @@ def test_a_known_partition_keeps_its_origin_whatever_the_startup_mode(startup: s
 @pytest.mark.parametrize("startup", ["earliest", "latest"])
 @pytest.mark.parametrize("by_pattern", [False, True], ids=["by name", "by pattern"])
 def test_a_new_partition_of_a_known_topic_begins_at_offset_0(startup: str, by_pattern: bool) -> None:
-    """S2: also where its log already starts later; then retention passed it, which the plan reports (trap 9)."""
+    """S2: also where its log already starts later; then retention passed it, which the plan reports."""
     views = [view(tp(0)), view(tp(1), 3, 8)]
 
     [origin] = missing_origins([head(tp(0))], views, startup=startup, by_pattern=by_pattern)

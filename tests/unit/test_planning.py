@@ -78,7 +78,7 @@ def test_a_larger_backlog_never_gets_a_clearly_smaller_share(backlog: Backlog, l
 def test_ranges_go_from_each_head_to_the_last_stable_offset_at_most(
     logs: dict[int, tuple[int, int]], limit: int | None
 ) -> None:
-    """INV-1, C2, S7, trap 13: never beyond the last stable offset, never an empty range, sorted."""
+    """INV-1, C2, S7: never beyond the last stable offset, never an empty range, sorted."""
     heads = [head(tp(number), next_offset=first) for number, (first, _) in logs.items()]
     views = [
         view(tp(number), end=first + more, high_watermark=first + more + 7) for number, (first, more) in logs.items()

@@ -44,7 +44,7 @@ def test_an_input_that_was_ended_by_spark_is_whole() -> None:
 
 @pytest.mark.parametrize("ended", [False, True], ids=["between two batches", "before Spark's word"])
 def test_an_input_that_broke_off_is_refused_though_arrow_reads_it_to_its_end(ended: bool) -> None:
-    """Trap 2: a part of it would stand, and Spark's next try of the task would be refused as another one."""
+    """A part of it would stand, and Spark's next try of the task would be refused as another one."""
     cut = stream(2, ended=ended)
     assert sum(batch.num_rows for batch in pa.ipc.open_stream(io.BytesIO(cut))) == 2
 

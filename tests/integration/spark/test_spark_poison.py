@@ -1,4 +1,4 @@
-"""F28 to F30 through a real Spark job: hostile and huge records, and the audit's second reading beside Spark's first."""
+"""F28 to F30 through a real Spark job: hostile and huge records, read by Spark and again by the audit."""
 
 from __future__ import annotations
 

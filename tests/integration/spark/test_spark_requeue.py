@@ -42,7 +42,7 @@ def parsers(tmp_path, monkeypatch):
 def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes_times_and_headers(
     spark, database, topic, name, kafka_bootstrap, parsers
 ):
-    """Trap 15, INV-9: three epochs, the second of which mends one of two records only."""
+    """INV-9: three epochs, the second of which mends one of two records only."""
     records = topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]})
     columns = {"value": "text", "at": "timestamptz"}
 

@@ -1,4 +1,4 @@
-"""A Spark read over TLS and SASL: the records come, and nothing that opens Kafka is shown (SEC-4, trap 17)."""
+"""A Spark read over TLS and SASL: the records come, and nothing that opens Kafka is shown (SEC-4)."""
 
 from __future__ import annotations
 

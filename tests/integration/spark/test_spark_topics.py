@@ -40,7 +40,7 @@ Shipped = Callable[..., Publishing]
 
 @pytest.fixture
 def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Shipped]:
-    """A program of ``dags/examples`` under its own topics' names, which are made anew, with three partitions (E1b)."""
+    """A program of ``dags/examples`` under its own topics' names; the topics are created again, with three partitions (E1b)."""
     made: list[str] = []
 
     def make(program: str, partitions: int = PARTITIONS) -> Publishing:
