@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import psycopg2
 from psycopg2 import sql
@@ -44,10 +44,49 @@ class Databases:
 
     def _create(self, name: str, template: str) -> str:
         statement = f"CREATE DATABASE {{}} OWNER epochline TEMPLATE {{}} STRATEGY {self._strategy}"
-        with closing(psycopg2.connect(self._postgres.superuser_dsn)) as admin, admin.cursor() as cursor:
-            admin.autocommit = True
-            cursor.execute(sql.SQL(statement).format(sql.Identifier(name), sql.Identifier(template)))
+        made = sql.SQL(statement).format(sql.Identifier(name), sql.Identifier(template))
+        as_admin(self._postgres.superuser_dsn, made)
         return self._postgres.dsn(name)
+
+
+def query(dsn: str, statement: str | sql.Composable, *values: object, **options: Any) -> list[tuple[Any, ...]]:
+    """The rows of one statement, which is committed in a session of its own.
+
+    Args:
+        dsn: of the database.
+        statement: may be several statements, with ``;`` between them; the rows are those of the last.
+        values: for the placeholders.
+        options: of the session.
+    """
+    with closing(psycopg2.connect(dsn, **options)) as session, session, session.cursor() as cursor:
+        cursor.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def holding(dsn: str, statement: str | sql.Composable) -> Iterator[Any]:
+    """Hold what a statement locks until the block ends; gives the cursor, whose transaction is rolled back."""
+    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
+        cursor.execute(statement)
+        yield cursor
+
+
+def as_admin(dsn: str, *statements: str | sql.Composable) -> None:
+    """Run statements that PostgreSQL takes outside of a transaction alone, such as ``CREATE DATABASE``."""
+    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
+        session.autocommit = True
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def copy_database(admin: str, source: str, target: str) -> None:
+    """Put a copy of one database in the place of another, which may not exist yet."""
+    drop, create = (
+        "DROP DATABASE IF EXISTS {} WITH (FORCE)",
+        "CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY",
+    )
+    names = sql.Identifier(target), sql.Identifier(source)
+    as_admin(admin, sql.SQL(drop).format(names[0]), sql.SQL(create).format(*names))
 
 
 def sqlalchemy_url(dsn: str) -> str:

@@ -1,18 +1,22 @@
-"""Reading a planned range of a topic into the batches that a parse is given: Spark's place in tests without Spark."""
+"""What tests read: ranges of a topic, as the batches that a parse is given, and the rows that lie in a sink's folder."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import fsspec
 import pyarrow as pa
+import pyarrow.dataset
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import SourceUnavailableError
-from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.offsets import PlannedRange, TopicPartition
+from epochline.sinks.file_manifest import CommittedEpoch, committed_files
 
 
 def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: float) -> Iterator[pa.RecordBatch]:
@@ -46,6 +50,38 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
                 raise SourceUnavailableError(f"{planned}: no record for {patience:.0f} s")
     finally:
         consumer.close()
+
+
+def rows_of_files(epoch: CommittedEpoch, form: str = "parquet") -> list[dict[str, Any]]:
+    """The rows of an epoch in files, read as the documentation tells a reader to."""
+    if not epoch.files:
+        return []
+    store, _ = fsspec.url_to_fs(epoch.files[0])
+    paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
+    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist()
+    return rows
+
+
+def rows_in_folder(path: str, form: str = "parquet") -> list[dict[str, Any]]:
+    """The rows that a reader is given who follows the manifest of a folder."""
+    return [row for epoch in committed_files(path) for row in rows_of_files(epoch, form)]
+
+
+def source_batch(
+    tp: TopicPartition, offsets: Iterable[int], values: Iterable[bytes | None], **more: Iterable[Any]
+) -> pa.RecordBatch:
+    """Records of a partition at their offsets, as a parse is given them; ``more`` gives other columns by name."""
+    same = {"topic": tp.topic, "partition": tp.partition, "timestamp_type": 0}
+    names = ("offset", "value", *more)
+    rows = [same | dict(zip(names, row, strict=True)) for row in zip(offsets, values, *more.values(), strict=True)]
+    return pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+
+
+def range_batch(one: PlannedRange, records: Sequence[Any]) -> pa.RecordBatch:
+    """The records of a range, out of all values of its partition: bytes, or what JSON makes of them."""
+    offsets = range(one.range.start, one.range.until)
+    values = [records[at] if isinstance(records[at], bytes) else json.dumps(records[at]).encode() for at in offsets]
+    return source_batch(one.tp, offsets, values)
 
 
 def batch_of(records: Sequence[Any]) -> pa.RecordBatch:

@@ -1,9 +1,8 @@
-"""A real Airflow beside the session's PostgreSQL and Kafka, driven through its REST API as a person would."""
+"""A real Airflow next to the session's PostgreSQL and Kafka, driven through its REST API as a person would."""
 
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg2
 import pytest
-from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
 
 from epochline.config.discovery import find, find_all
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.conftest import AIRFLOW_DAGS, kill_airflow
+from tests.databases import query
+from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, produce
+from tests.waiting import wait_for
 
 PATIENCE_SECONDS = 300.0
 RUN_BY_THEMSELVES = frozenset({"scheduled", "beside", "backfilled"})
@@ -40,14 +39,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def eventually(what: str, check: Callable[[], Any], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> Any:
-    """Ask until the answer is true, and give it back."""
-    deadline = time.monotonic() + seconds
-    while True:
-        answer = check()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"within {seconds:.0f} s it did not happen that {what}"
-        time.sleep(every)
+    """Wait with a scheduler's patience."""
+    return wait_for(what, check, seconds, every)
 
 
 @dataclass
@@ -123,21 +116,7 @@ class Scheduler:
         return next(p for p in _processes() if p.cmdline()[:1] == [f"airflow worker -- {ti}"])
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        connection = psycopg2.connect(self.stack.postgres.dsn())
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(text, values)
-                return cursor.fetchall()
-        finally:
-            connection.close()
-
-    def execute(self, statement: str) -> None:
-        connection = psycopg2.connect(self.stack.postgres.dsn())
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement)
-        finally:
-            connection.close()
+        return query(self.stack.postgres.dsn(), text, *values)
 
     def make_targets(self, pipeline: str) -> None:
         ledger = PostgresLedger(self.stack.postgres.dsn())
@@ -150,20 +129,12 @@ class Scheduler:
         """Append values to partitions, with their timestamps where given, the topic made where missing."""
         milliseconds = None if at is None else int(at.timestamp() * 1000)
         bootstrap = self.stack.kafka.bootstrap_servers
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-        if topic not in admin.list_topics():
-            admin.create_topics({topic: {"num_partitions": partitions, "replication_factor": 1}})
-            admin.wait_for_topics([topic])
-        admin.close()
-        producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)
-        sent = [
-            producer.send(topic, value=value.encode(), partition=partition, timestamp_ms=milliseconds)
-            for partition, some in values.items()
-            for value in some
-        ]
-        for future in sent:
-            future.get(30)
-        producer.close()
+        with admin_of(bootstrap) as admin:
+            there = topic in admin.list_topics()
+        if not there:
+            make_topic(bootstrap, topic, partitions)
+        for partition, some in values.items():
+            produce(bootstrap, topic, map(str.encode, some), partition=partition, timestamp_ms=milliseconds)
 
     def prepare(self, pipeline: str, values: dict[int, Sequence[str]]) -> None:
         """Targets and records of a pipeline that a test is about to run."""
@@ -171,10 +142,7 @@ class Scheduler:
         self.produce(pipeline, values)
 
     def group_offsets(self, pipeline: str) -> dict[int, int]:
-        admin = KafkaAdminClient(bootstrap_servers=self.stack.kafka.bootstrap_servers)
-        held = admin.list_group_offsets(f"epochline.{pipeline}")[f"epochline.{pipeline}"]
-        admin.close()
-        return {key.partition: offset.offset for key, offset in held.items()}
+        return group_offsets(self.stack.kafka.bootstrap_servers, f"epochline.{pipeline}")
 
     def heads(self, pipeline: str) -> dict[int, int]:
         return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", pipeline))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,6 +10,7 @@ from typing import Any
 import pytest
 
 from epochline.config.discovery import find_all
+from tests.airflow.interpreter import answer_of, without_airflow
 
 ROOT = Path(__file__).parents[2]
 # Files of pipelines; that of the operations is looked at in test_operations_dags.py.
@@ -90,27 +87,8 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def read_files(tmp_path_factory: pytest.TempPathFactory, files: list[Path]) -> dict[str, Any]:
     """What a fresh interpreter sees of DAG files, under an AIRFLOW_HOME of its own."""
-    home = tmp_path_factory.mktemp("airflow")
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), str(ROOT / "spark_jobs")]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", READ.replace("%r", repr(HEAVY)), *map(str, files)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=home,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-    return json.loads(line.removeprefix("ANSWER"))  # type: ignore[no-any-return]
+    environment = without_airflow(tmp_path_factory.mktemp("airflow"), AIRFLOW__CORE__UNIT_TEST_MODE="False")
+    return answer_of(READ.replace("%r", repr(HEAVY)), *files, environment=environment)  # type: ignore[no-any-return]
 
 
 @pytest.fixture

@@ -5,14 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 import psutil
-import psycopg2
 import pytest
-from psycopg2 import sql
 
 from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import held, let_go, some_parts_but_not_all
 from tests.crash.reliability import Recovery
+from tests.databases import holding
 
 
 def fenced_writes(scheduler: Scheduler, pipeline: str, attempt: int) -> tuple[str, int]:
@@ -92,16 +91,12 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
     scheduler.prepare("killed_commit", first)
 
     # Before: a lock on the target holds the commit inside its transaction.
-    holder = psycopg2.connect(scheduler.stack.postgres.dsn())
-    with holder.cursor() as cursor:
-        cursor.execute(sql.SQL("LOCK TABLE killed_commit IN SHARE ROW EXCLUSIVE MODE"))
+    with holding(scheduler.stack.postgres.dsn(), "LOCK TABLE killed_commit IN SHARE ROW EXCLUSIVE MODE"):
         run = scheduler.trigger("killed_commit")
         eventually("the commit waits for the lock", lambda: _waiting_for_lock(scheduler, "killed_commit"))
         scheduler.task_process("killed_commit", run, "commit_epoch").kill()
         recovery.last_fault()
         assert scheduler.query("SELECT count(*) FROM killed_commit_again") == [(0,)]
-        holder.rollback()
-    holder.close()
     assert scheduler.wait("killed_commit", run) == "success"
     assert_exact(scheduler, "killed_commit", first)
     recovery.took()
@@ -112,14 +107,11 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
     eventually(
         "the second epoch is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05
     )
-    holder = psycopg2.connect(scheduler.stack.postgres.dsn())
-    with holder.cursor() as cursor:
-        cursor.execute("SELECT FROM epochline.pipeline WHERE pipeline = 'killed_commit' FOR NO KEY UPDATE")
+    lock = "SELECT FROM epochline.pipeline WHERE pipeline = 'killed_commit' FOR NO KEY UPDATE"
+    with holding(scheduler.stack.postgres.dsn(), lock):
         eventually("it is committed", lambda: scheduler.epoch("killed_commit", 2)[0] == "COMMITTED")
         scheduler.task_process("killed_commit", run, "commit_epoch").kill()
         recovery.last_fault()
-        holder.rollback()
-    holder.close()
 
     assert scheduler.wait("killed_commit", run) == "success"
     assert "already committed" in scheduler.log("killed_commit", run, "commit_epoch")
@@ -180,32 +172,3 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     assert scheduler.wait("cleared", run) == "success"
     assert "already committed" in scheduler.log("cleared", run, "commit_epoch")
     assert_exact(scheduler, "cleared", poisoned)
-
-
-@pytest.mark.slow
-def test_a_sealed_epoch_whose_run_failed_is_committed_by_the_next_run(scheduler: Scheduler) -> None:
-    """INV-6, P6: recovery across runs; the consumer group equals the heads afterwards."""
-    first = {p: [f"first-{p}"] for p in range(4)}
-    scheduler.prepare("recovered", first)
-    holder = psycopg2.connect(scheduler.stack.postgres.dsn())
-    with holder.cursor() as cursor:
-        cursor.execute(sql.SQL("LOCK TABLE recovered IN SHARE ROW EXCLUSIVE MODE"))
-        run = scheduler.trigger("recovered")
-        eventually("the commit waits for the lock", lambda: _waiting_for_lock(scheduler, "recovered"))
-        scheduler.call("PATCH", f"/api/v2/dags/recovered/dagRuns/{run}", {"state": "failed"})
-        eventually("the commit task ended", lambda: not _waiting_for_lock(scheduler, "recovered"))
-        holder.rollback()
-    holder.close()
-    assert scheduler.wait("recovered", run) == "failed"
-    eventually(
-        "the teardown ended",
-        lambda: scheduler.tasks("recovered", run)["abort_epoch"] in ("failed", "skipped", "success"),
-    )
-    assert scheduler.epoch("recovered", 1)[0] == "PRE_COMMITTED"
-
-    scheduler.produce("recovered", {p: [f"second-{p}"] for p in range(4)})
-    assert scheduler.run("recovered")["run"] == "success"
-
-    assert scheduler.epoch("recovered", 1)[0] == "COMMITTED"
-    assert scheduler.epoch("recovered", 2)[0] == "COMMITTED"
-    assert_exact(scheduler, "recovered", {p: [f"first-{p}", f"second-{p}"] for p in range(4)})

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.airflow.interpreter import answer_of, without_airflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,20 +39,7 @@ print("ANSWER" + json.dumps({
 
 @pytest.fixture(scope="module")
 def intervals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
-    home = tmp_path_factory.mktemp("airflow")
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "PYTHONPATH": str(ROOT / "include"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], capture_output=True, text=True, check=False, env=environment, cwd=home, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-    return json.loads(line.removeprefix("ANSWER"))  # type: ignore[no-any-return]
+    return answer_of(ASK, environment=without_airflow(tmp_path_factory.mktemp("airflow")))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("schedule", ["every day", "cron", "preset"])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +12,9 @@ import pytest
 
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import EpochState
+from tests.airflow.interpreter import answer_of, without_airflow
+from tests.commands import kafka_connection
+from tests.databases import as_connection
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,20 +38,8 @@ print("ANSWER" + json.dumps({
 
 @pytest.fixture(scope="module")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    home = tmp_path_factory.mktemp("airflow")
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "PYTHONPATH": str(ROOT / "include"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", READ, str(ROOT / "dags" / "operations.py")],
-        capture_output=True, text=True, check=False, env=environment, cwd=home, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-    return json.loads(line.removeprefix("ANSWER"))  # type: ignore[no-any-return]
+    environment = without_airflow(tmp_path_factory.mktemp("airflow"))
+    return answer_of(READ, ROOT / "dags" / "operations.py", environment=environment)  # type: ignore[no-any-return]
 
 
 def test_every_action_has_a_dag_and_the_janitor_has_the_only_scheduled_one(dags: dict[str, Any]) -> None:
@@ -95,8 +83,6 @@ except Exception as error:
 @pytest.fixture
 def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[..., Any]:
     """Carries out an operator's own code in a process of its own; starting it from a form is Airflow's."""
-    from tests.databases import as_connection
-
     (tmp_path / "orders.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
         "dag = epoch_dag(Pipeline(name='orders', source=KafkaSource(topics='orders'), parse=Text(),\n"
@@ -104,21 +90,15 @@ def act(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Callable[...
     )
 
     def do(name: str, user: str = "", **params: Any) -> Any:
-        environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("AIRFLOW", "EPOCHLINE"))},
-            "AIRFLOW_HOME": str(tmp_path / "airflow"),
-            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps({"extra": {"bootstrap.servers": kafka_bootstrap}}),
-            "EPOCHLINE_DAGS": str(tmp_path),
-            "PYTHONPATH": str(ROOT / "include"),
-        }
+        (tmp_path / "airflow").mkdir(exist_ok=True)
+        environment = without_airflow(
+            tmp_path / "airflow",
+            AIRFLOW_CONN_EPOCHLINE_POSTGRES=as_connection(postgres_dsn),
+            AIRFLOW_CONN_EPOCHLINE_KAFKA=kafka_connection(kafka_bootstrap),
+            EPOCHLINE_DAGS=str(tmp_path),
+        )
         given = {"pipeline": "orders", "reason": "a test says {{ so }}", "confirm": True, **params}
-        done = subprocess.run(
-            [sys.executable, "-c", ACT, name, user, json.dumps(given)],
-            capture_output=True, text=True, check=False, env=environment, timeout=120,
-        )  # fmt: skip
-        [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-        return json.loads(line.removeprefix("ANSWER"))
+        return answer_of(ACT, name, user, json.dumps(given), environment=environment)
 
     return do
 

@@ -104,7 +104,7 @@ def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[dict[s
 @pytest.mark.slow
 @pytest.mark.fault("F10")
 def test_backfills_in_any_order_and_any_number_give_the_same_target(scheduler: Scheduler) -> None:
-    """U3: backwards, again with "reprocess completed", and once more beside a manual run."""
+    """U3: backwards, again with "reprocess completed", and once more during a manual run."""
     scheduler.prepare("backfilled", {p: [] for p in PARTITIONS})
     scheduler.pause("backfilled", False)
     # The schedule's own run for its last interval finds nothing, and is out of the way.
@@ -225,7 +225,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     first = {p: [f"first-{p}"] for p in PARTITIONS}
     scheduler.prepare("half_cleared", first)
     run = sealed_but_paused(scheduler, "half_cleared", 1)
-    scheduler.execute("ALTER TABLE half_cleared RENAME COLUMN value TO other")
+    scheduler.query("ALTER TABLE half_cleared RENAME COLUMN value TO other")
     scheduler.pause("half_cleared", False)
 
     # What is sealed is not lost: the commit fails for good, the teardown leaves the epoch, the run is red.
@@ -234,7 +234,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     assert scheduler.epoch("half_cleared", 1)[0] == "PRE_COMMITTED"
     assert scheduler.query("SELECT count(*) FROM half_cleared_again") == [(0,)]
 
-    scheduler.execute("ALTER TABLE half_cleared RENAME COLUMN other TO value")
+    scheduler.query("ALTER TABLE half_cleared RENAME COLUMN other TO value")
     scheduler.clear("half_cleared", run, ["commit_epoch"], only_failed=True)
     assert scheduler.wait("half_cleared", run) == "success"
     assert_exact(scheduler, "half_cleared", first)

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import stat
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +25,7 @@ from psycopg2 import sql
 
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import let_go
+from tests.airflow.interpreter import answer_of
 from tests.conftest import AIRFLOW_DAGS
 
 PIPELINE = "canary"
@@ -104,15 +103,12 @@ print("ANSWER" + json.dumps(refused))
 @pytest.fixture(scope="module")
 def refused(ready: Scheduler) -> dict[str, tuple[str, str, str]]:
     """What the plan's operator raised for each conf: class, message and traceback; in one process, as a task has it."""
-    environment = {**os.environ, **ready.stack.airflow.environment()}
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE, str(AIRFLOW_DAGS / "canary.py")],
-        input=json.dumps({name: conf for name, (conf, _) in REFUSALS.items()}),
-        capture_output=True, text=True, check=False, env=environment, timeout=120,
+    answer = answer_of(
+        EXECUTE, AIRFLOW_DAGS / "canary.py",
+        environment={**os.environ, **ready.stack.airflow.environment()},
+        given={name: conf for name, (conf, _) in REFUSALS.items()},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-    return {name: tuple(said) for name, said in json.loads(line.removeprefix("ANSWER")).items()}
+    return {name: tuple(said) for name, said in answer.items()}
 
 
 @pytest.mark.parametrize("name", REFUSALS)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.airflow.interpreter import answer_of, without_airflow
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,29 +47,10 @@ print("ANSWER" + json.dumps(found))
 
 @pytest.fixture(scope="module")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a fresh interpreter makes of the declarations, with a settings file beside them."""
+    """What a fresh interpreter makes of the declarations, which have a settings file."""
     home = tmp_path_factory.mktemp("airflow")
     (home / "settings.toml").write_text('[settings]\ntimeout = 120\nrestart = {kind = "fixed_delay", attempts = 9}\n')
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))},
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "EPOCHLINE_SETTINGS": str(home / "settings.toml"),
-        "PYTHONPATH": str(ROOT / "include"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", READ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=home,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
-    return json.loads(line.removeprefix("ANSWER"))
+    return answer_of(READ, environment=without_airflow(home, EPOCHLINE_SETTINGS=str(home / "settings.toml")))
 
 
 @pytest.mark.parametrize(

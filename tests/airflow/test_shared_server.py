@@ -1,4 +1,4 @@
-"""The PostgreSQL that holds Airflow's own tables beside ledger and targets stops at once while Spark writes."""
+"""One PostgreSQL holds Airflow's tables, ledger and targets; it crashes while Spark writes."""
 
 from __future__ import annotations
 

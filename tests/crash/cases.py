@@ -22,8 +22,9 @@ from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import SourceView
 from tests.crash.line import Line
 from tests.crash.one_step import SharedTopic
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
 from tests.crash.steps import StepServer
+from tests.waiting import wait_for
 
 _numbers = itertools.count(1)
 

@@ -18,6 +18,10 @@ from tests.crash.stream import new_stream, stream
 __all__ = ["clean_database", "fired", "kafka_now", "new_case", "new_stream", "shared", "steps", "stream"]
 
 
+NewLine = Callable[..., Line]
+"""Makes a pipeline; the options are those of `Line`."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     judged_last(config, items)
 
@@ -30,7 +34,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def new_line(server: Server) -> Callable[..., Line]:
+def new_line(server: Server) -> NewLine:
     """Makes a pipeline with a database, a topic and two targets of its own."""
 
     def make(**options: Any) -> Line:
@@ -41,7 +45,7 @@ def new_line(server: Server) -> Callable[..., Line]:
 
 
 @pytest.fixture
-def line(new_line: Callable[..., Line]) -> Line:
+def line(new_line: NewLine) -> Line:
     """A pipeline with some records to read."""
     one = new_line()
     one.some()
@@ -91,6 +95,10 @@ class Background:
         assert not self._thread.is_alive(), f"still running after {seconds:.0f} s"
 
 
+InBackground = Callable[[Callable[[], Any]], Background]
+"""Starts a call in a thread."""
+
+
 @pytest.fixture
-def background() -> Callable[[Callable[[], Any]], Background]:
+def background() -> InBackground:
     return Background

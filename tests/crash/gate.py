@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.crash.line import Line
-from tests.crash.servers import wait_for
+from tests.waiting import wait_for
 
 
 def set_gate(line: Line, table: str = "epochline.committed_range", seconds: float = 60.0) -> None:

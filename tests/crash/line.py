@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg2
 import pyarrow as pa
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 from pyspark import TaskContext
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
@@ -42,6 +42,7 @@ from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
+from tests.integration.kafka_topics import make_topic
 from tests.reading import read_range
 
 T = TypeVar("T")
@@ -113,27 +114,14 @@ class Line:
 
     def make(self, partitions: int, configs: Mapping[str, str]) -> None:
         """The topic and the targets."""
-        with self.admin() as admin:
-            topic = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(configs)}
-            admin.create_topics({self.topic: topic})
-            admin.wait_for_topics([self.topic])
+        make_topic(self.bootstrap, self.topic, partitions, **configs)
         with PostgresLedger(self.dsn).transaction() as tx:
             tx.targets.create(self.pipeline)
 
     def make_outlets(self) -> None:
         """The topics that are published to."""
-        with self.admin() as admin:
-            for topic in self.pipeline.topics:
-                admin.create_topics({topic.topic: {"num_partitions": 2, "replication_factor": 1}})
-                admin.wait_for_topics([topic.topic])
-
-    @contextmanager
-    def admin(self) -> Iterator[KafkaAdminClient]:
-        client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
-        try:
-            yield client
-        finally:
-            client.close()
+        for topic in self.pipeline.topics:
+            make_topic(self.bootstrap, topic.topic, 2)
 
     # Producing.
 
@@ -232,6 +220,17 @@ class Line:
         planned = self.plan(who, **options)
         assert planned.epoch is not None
         return planned
+
+    def to_begun(self, who: str = "run", **options: Any) -> tuple[Plan, StagingTicket]:
+        planned = self.to_planned(who, **options)
+        ticket = self.begin(planned.epoch.epoch_id, who)
+        assert ticket is not None
+        return planned, ticket
+
+    def to_staged(self, who: str = "run", **options: Any) -> tuple[Plan, StagingTicket]:
+        planned, ticket = self.to_begun(who, **options)
+        self.stage(planned.ranges, ticket)
+        return planned, ticket
 
     def to_sealed(self, who: str = "run", **options: Any) -> Plan:
         planned = self.to_planned(who, **options)

@@ -57,15 +57,11 @@ def planned(line: SharedTopic) -> None:
 
 
 def begun(line: SharedTopic) -> None:
-    planned(line)
-    line.begin(1, ONE)
+    line.to_begun(ONE)
 
 
 def staged(line: SharedTopic) -> None:
-    planned(line)
-    ticket = line.begin(1, ONE)
-    assert ticket is not None
-    line.stage((), ticket)
+    line.to_staged(ONE)
 
 
 def sealed(line: SharedTopic) -> None:
@@ -125,7 +121,7 @@ def newer_ledger(line: SharedTopic) -> None:
 
 
 def tried_to_publish(line: SharedTopic) -> None:
-    """Whoever published died right after it had said that it would."""
+    """The publisher died right after it had noted its intent."""
     committed(line)
     with line.ledger.transaction() as tx:
         for receipt in tx.receipts.due(line.name):

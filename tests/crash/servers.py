@@ -6,12 +6,10 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import psycopg2
 from psycopg2 import sql
 
 from epochline.local.demote import Account, server_account
@@ -22,7 +20,7 @@ from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
 from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
-from tests.databases import QUICK, Databases
+from tests.databases import QUICK, Databases, as_admin, copy_database, query
 from tests.ports import choose_ports, free_port
 
 WAL_SEGMENT = 2 * 1024 * 1024
@@ -55,7 +53,7 @@ class ProxiedKafka(Kafka):
 
 
 class Server:
-    """One PostgreSQL that holds ledger and targets, and one broker beside it, reached directly or by a proxy."""
+    """One PostgreSQL with ledger and targets, and one broker, reached directly or through a proxy."""
 
     to_kafka: Proxy
 
@@ -138,27 +136,15 @@ class Server:
             process.resume()
 
     def admin(self, statement: str, *names: str) -> None:
-        connection = psycopg2.connect(self.postgres.superuser_dsn)
-        connection.autocommit = True
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))
-        finally:
-            connection.close()
+        as_admin(self.postgres.superuser_dsn, sql.SQL(statement).format(*map(sql.Identifier, names)))
 
     def copy_database(self, source: str, target: str) -> None:
         """A database as a backup has it, or as it is after one was put back."""
-        self.admin("DROP DATABASE IF EXISTS {} WITH (FORCE)", target)
-        self.admin("CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY", target, source)
+        copy_database(self.postgres.superuser_dsn, source, target)
 
     def superuser(self, dsn: str, statement: str) -> None:
         """Do what no role of the product may, in one database."""
-        connection = psycopg2.connect(self.postgres.superuser_dsn, dbname=dsn.rpartition("/")[2])
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement)
-        finally:
-            connection.close()
+        query(self.postgres.superuser_dsn, statement, dbname=dsn.rpartition("/")[2])
 
     # Kafka.
 
@@ -176,23 +162,9 @@ class Server:
 
 def end_other_sessions(dsn: str) -> None:
     """Every session on the database but this one loses its server process."""
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
-            assert cursor.fetchone()[0] > 0
-    finally:
-        connection.close()
-
-
-def wait_for(what: str, check: object, seconds: float = 60.0, every: float = 0.02) -> object:
-    """Ask until the answer is true, and give it back."""
-    assert callable(check)
-    deadline = time.monotonic() + seconds
-    while not (answer := check()):
-        assert time.monotonic() < deadline, f"within {seconds:.0f} s it did not happen that {what}"
-        time.sleep(every)
-    return answer
+    [(ended,)] = query(
+        dsn,
+        "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'",
+    )
+    assert ended > 0

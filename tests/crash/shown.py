@@ -6,13 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow.dataset
-
 from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
 from epochline.sinks.file_manifest import committed_files
 from tests.crash.watching import all_decided
 from tests.integration.sinks_world import seen
+from tests.reading import rows_in_folder
 
 SHOWN_ROWS = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND epoch_id = %s"
 """By sink, the rows of an epoch as its receipts say."""
@@ -42,10 +41,7 @@ def values_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:
 
 def rows_in_files(files: Files) -> Counter[tuple[int, int, bytes]]:
     """By partition and offset of their record, the rows that a follower of the manifest is given."""
-    paths = [file for epoch in committed_files(files.path) for file in epoch.files]
-    if not paths:
-        return Counter()
-    rows = pyarrow.dataset.dataset(paths, format=files.format).to_table().to_pylist()
+    rows = rows_in_folder(files.path, files.format)
     return Counter((row["_partition"], row["_offset"], row["value"].encode()) for row in rows)
 
 

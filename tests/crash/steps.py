@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 from epochline.failpoints.named import NAMED, RECORD
+from tests.commands import kafka_connection
 from tests.crash.one_step import SharedTopic
 from tests.processes.client import ROOT, Forked, fork_server
 
@@ -52,7 +52,7 @@ class StepServer:
         """Start a task; give what it is at."""
         environment = {
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": line.dsn,
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps({"extra": {"bootstrap.servers": line.bootstrap}}),
+            "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(line.bootstrap),
             NAMED: failpoint,
             RECORD: str(self._record),
         }

@@ -11,13 +11,14 @@ import psutil
 import pytest
 
 from epochline import Json, KafkaTopic, PostgresTable
-from epochline.coordinator import commit, seal
+from epochline.coordinator import commit
 from epochline.failpoints.named import NAMED
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
 from tests.crash.watching import Keyed, Watchers, watching
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
+from tests.waiting import wait_for
 
 KEYS = 7
 
@@ -61,10 +62,7 @@ class Stream:
         for key, number in zip(keys, numbers, strict=True):
             self._produced.setdefault(key, []).append(f'{{"n":{number}}}')
         it = self.world.it
-        planned, run = it.planned()
-        ticket = it.begun(planned, run)
-        it.stage(planned, ticket)
-        seal(it.ledger, it.source, ticket, run)
+        _, _, ticket = it.sealed()
         return ticket.epoch_id
 
     def commit_sealed(self, epoch_id: int) -> None:

@@ -58,9 +58,7 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
     The manifest is written by a Python process of the driver's, which dies alone; the driver ends with an error.
     """
     line = new_case()
-    line.to_planned(ONE)
-    ticket = line.begin(1, ONE)
-    assert ticket is not None
+    _, ticket = line.to_begun(ONE)
 
     assert spark_job(line, ticket, tmp_path, fired, f"{name}:exit") == exit_code
 
@@ -79,9 +77,7 @@ def test_a_worker_killed_at_a_failpoint_is_made_good_by_sparks_own_retry(
 ) -> None:
     """I1, I4: the task runs again in the same attempt; what was committed already is not written twice."""
     line = new_case()
-    line.to_planned(ONE)
-    ticket = line.begin(1, ONE)
-    assert ticket is not None
+    _, ticket = line.to_begun(ONE)
     record = tmp_path / "fired"
 
     assert spark_job(line, ticket, tmp_path, record, f"{name}:exit:once") == 0

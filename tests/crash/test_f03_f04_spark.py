@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,9 +22,11 @@ from epochline.local.jars import spark_jars
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
 from tests.crash.checker import recover
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 LOCAL = "local[2,4]"
@@ -35,7 +37,7 @@ FUNCTIONS = ROOT / "tests" / "functions"
 
 
 @pytest.fixture
-def scripted(new_line: Callable[..., Line]) -> Line:
+def scripted(new_line: NewLine) -> Line:
     """A pipeline whose records say what its parse does; small batches, so that a part is copied in many steps."""
     return new_line(
         partitions=4,
@@ -140,9 +142,7 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
 ) -> None:
     """F3, I1, I4: Spark tries the task again within the attempt, which is sealed."""
     sleeping(scripted, 8)
-    scripted.to_planned("run-1")
-    ticket = scripted.begin(1, "run-1")
-    assert ticket is not None
+    _, ticket = scripted.to_begun("run-1")
     with job(scripted, ticket, tmp_path, master) as running:
         worker = writer_at_work(scripted, ticket)
         victim = worker if who == "Python worker" else executor_of(worker)
@@ -163,9 +163,7 @@ def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
 ) -> None:
     """F4, INV-7: the job fails, the abort leaves nothing, the same range is committed once the reason is gone."""
     scripted.produce({0: ["good", "bad", "better"], 1: ["fine"], 2: ["fine"], 3: ["fine"]})
-    scripted.to_planned("run-1")
-    ticket = scripted.begin(1, "run-1")
-    assert ticket is not None
+    _, ticket = scripted.to_begun("run-1")
     with job(scripted, ticket, tmp_path, master) as running:
         assert running.wait(240) == 1
     assert "EPOCHLINE-ERROR BadRecordError" in log_of(tmp_path)
@@ -192,9 +190,7 @@ def test_a_broker_killed_under_a_reading_job_is_waited_for(
     """I1: Spark's consumer goes on where it was when the broker is back; nothing is lost or doubled."""
     wide = "x" * 20_000
     scripted.produce({0: ["sleep 4", *(f"{i} {wide}" for i in range(150))], 1: [f"{i} {wide}" for i in range(20)]})
-    scripted.to_planned("run-1")
-    ticket = scripted.begin(1, "run-1")
-    assert ticket is not None
+    _, ticket = scripted.to_begun("run-1")
     with job(scripted, ticket, tmp_path, "local[2]") as running:
         wait_for(
             "a job reads",

@@ -12,7 +12,7 @@ import pytest
 from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
-from tests.crash.servers import wait_for
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,6 +9,7 @@ from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.proxy import Cut, Proxy
 from tests.crash.reliability import Recovery
+from tests.integration.kafka_topics import group_offsets
 
 
 def commits_of_a_run(line: Line, proxy: Proxy) -> int:
@@ -64,4 +65,5 @@ def test_a_commit_asks_the_ledger_what_became_of_it(
     assert proxy.cuts == 1
     assert receipt.outcome is outcome
     assert line.state() is EpochState.COMMITTED
+    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == line.heads()
     assert_exact(line)

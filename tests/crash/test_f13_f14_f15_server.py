@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -12,14 +12,12 @@ import pytest
 from epochline.errors import LockTimeoutError
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact, recover
-from tests.crash.conftest import Background
+from tests.crash.conftest import InBackground
 from tests.crash.gate import backend_in_commit, open_gate, set_gate
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
-
-InBackground = Callable[[Callable[[], Any]], Background]
 
 
 def crash_and_restart(server: Server, recovery: Recovery) -> float:
@@ -32,9 +30,7 @@ def crash_and_restart(server: Server, recovery: Recovery) -> float:
 @pytest.mark.fault("F13")
 def test_postgresql_crashes_during_copy(line: Line, server: Server, recovery: Recovery) -> None:
     """I1, I4: rows of a writer whose transaction was open are gone, and the range is staged again."""
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run-1")
     since = 0.0
 
     def crashing() -> Iterator[Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,22 +11,12 @@ import pytest
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, LockTimeoutError
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import recover
-from tests.crash.conftest import Background
+from tests.crash.conftest import InBackground, NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
-
-InBackground = Callable[[Callable[[], Any]], Background]
-
-
-@contextmanager
-def session(line: Line) -> Iterator[Any]:
-    connection = psycopg2.connect(line.dsn)
-    try:
-        with connection.cursor() as cursor:
-            yield cursor
-    finally:
-        connection.close()
+from tests.crash.servers import Server
+from tests.databases import as_admin, holding
+from tests.waiting import wait_for
 
 
 def waits_for_a_lock(line: Line) -> Any:
@@ -54,15 +42,16 @@ def waits_for_a_lock(line: Line) -> Any:
     ids=["exclusive", "second target", "DDL", "index build", "ledger", "epoch row"],
 )
 def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(
-    new_line: Callable[..., Line], statement: str, recovery: Recovery
+    new_line: NewLine, statement: str, recovery: Recovery
 ) -> None:
     """I6, INV-2: lock_timeout, nothing half done, and a retry helps."""
     line = new_line(lock_timeout=1)
     line.some(5)
     line.to_sealed("run-1")
-    with session(line) as other:
-        other.execute(statement.format(line.name))
-        with pytest.raises(LockTimeoutError, match="nothing was changed") as refused:
+    with holding(line.dsn, statement.format(line.name)):
+        with pytest.raises(
+            LockTimeoutError, match="Another transaction holds what this one needs; nothing was changed"
+        ) as refused:
             line.commit(1)
         assert refused.value.retryable
         assert line.state_unlocked() == "PRE_COMMITTED"
@@ -75,11 +64,8 @@ def test_a_lock_that_is_held_too_long_ends_the_commit_and_the_retry_succeeds(
 def test_readers_and_vacuum_do_not_hold_a_commit_up(line: Line, recovery: Recovery) -> None:
     """C7: a long report over the targets, and a VACUUM that was just made."""
     line.to_sealed("run-1")
-    with session(line) as reader:
-        reader.execute(f"SELECT count(*) FROM {line.name}, {line.name}_again")
-        with session(line) as vacuum:
-            vacuum.connection.autocommit = True
-            vacuum.execute(f"VACUUM ANALYZE {line.name}")
+    with holding(line.dsn, f"SELECT count(*) FROM {line.name}, {line.name}_again"):
+        as_admin(line.dsn, f"VACUUM ANALYZE {line.name}")
 
         assert line.commit(1).outcome is CommitOutcome.COMMITTED
 
@@ -90,10 +76,9 @@ def test_readers_and_vacuum_do_not_hold_a_commit_up(line: Line, recovery: Recove
 def test_a_deadlock_with_another_session_ends_with_one_commit(
     line: Line, background: InBackground, recovery: Recovery
 ) -> None:
-    """40P01: PostgreSQL chooses a victim; whoever it is, the epoch is committed once in the end."""
+    """40P01: PostgreSQL chooses a victim; with either victim the epoch is committed once."""
     line.to_sealed("run-1")
-    with session(line) as other:
-        other.execute(f"LOCK TABLE {line.name}_again IN SHARE MODE")
+    with holding(line.dsn, f"LOCK TABLE {line.name}_again IN SHARE MODE") as other:
         committing = background(lambda: line.commit(1))
         waits_for_a_lock(line)
         try:
@@ -176,7 +161,7 @@ def test_tries_are_bounded(line: Line, recovery: Recovery) -> None:
 
 @pytest.mark.fault("F18")
 def test_a_statement_that_takes_too_long_ends_the_commit_and_a_retry_helps(
-    new_line: Callable[..., Line], recovery: Recovery
+    new_line: NewLine, recovery: Recovery
 ) -> None:
     line = new_line(commit_statement_timeout=timedelta(seconds=1))
     line.some(5)

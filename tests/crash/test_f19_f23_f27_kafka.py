@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
-from kafka import TopicPartition as KafkaPartition
+from kafka import KafkaProducer
 from kafka.admin import NewPartitions
 
 from epochline import KafkaSource
@@ -17,13 +13,13 @@ from epochline.operations import ACTIONS
 from epochline.operations.action import DirectAction, Request, Subject
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
-from tests.crash.conftest import Background
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
+from tests.crash.servers import Server
 from tests.crash.watching import all_decided
-
-InBackground = Callable[[Callable[[], Any]], Background]
+from tests.integration.kafka_topics import Topic, admin_of, delete_records, delete_topic, make_topic, read_topic
+from tests.waiting import wait_for
 
 
 @pytest.mark.fault("F19")
@@ -93,7 +89,7 @@ def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_c
 
 @pytest.mark.fault("F23")
 def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
-    new_line: Callable[..., Line], recovery: Recovery
+    new_line: NewLine, recovery: Recovery
 ) -> None:
     """S13, INV-9: aborted records and their marker are offsets without a record."""
     line = new_line(partitions=1)
@@ -114,7 +110,7 @@ def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
 
 
 @pytest.mark.fault("F24")
-def test_offsets_that_are_markers_are_no_missing_records(new_line: Callable[..., Line], recovery: Recovery) -> None:
+def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
     """S13, INV-9: committed and aborted transactions in turn."""
     line = new_line(partitions=1)
     producer = transactional(line)
@@ -138,8 +134,8 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: Callable[...,
 
 
 @pytest.mark.fault("F24")
-def test_records_that_compaction_took_are_no_missing_records(new_line: Callable[..., Line], recovery: Recovery) -> None:
-    """S13: the cleaner has left gaps; what a consumer sees is what arrives."""
+def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
+    """The cleaner has left gaps; what a consumer sees is what arrives."""
     line = new_line(
         partitions=1,
         configs={"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
@@ -165,19 +161,7 @@ def test_records_that_compaction_took_are_no_missing_records(new_line: Callable[
 
 def visible(line: Line) -> dict[int, bytes]:
     """What a consumer reads of partition 0 now."""
-    key = KafkaPartition(line.topic, 0)
-    consumer = KafkaConsumer(bootstrap_servers=line.bootstrap, isolation_level="read_committed", group_id=None)
-    try:
-        consumer.assign([key])
-        consumer.seek(key, 0)
-        end = consumer.end_offsets([key])[key]
-        seen: dict[int, bytes] = {}
-        while consumer.position(key) < end:
-            for record in consumer.poll(timeout_ms=200).get(key, []):
-                seen[record.offset] = record.value
-        return seen
-    finally:
-        consumer.close()
+    return {one.offset: one.value for one in read_topic(line.bootstrap, line.topic) if one.partition == 0}
 
 
 @pytest.mark.fault("F25")
@@ -186,8 +170,7 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, r
     assert line.run() == "success"
     head = line.heads()[0]
     line.produce({0: [f"lost {i}" for i in range(10)]})
-    with line.admin() as admin:
-        admin.delete_records({KafkaPartition(line.topic, 0): head + 4})
+    delete_records(line.bootstrap, line.topic, {0: head + 4})
 
     with pytest.raises(DataLossError, match=rf"\[{head}, {head + 4}\), 4 of them") as lost:
         line.plan("run-2")
@@ -211,11 +194,7 @@ def test_a_topic_made_again_stops_every_run_though_its_offsets_look_fine(line: L
     """I11: by the topic's id."""
     assert line.run() == "success"
     heads = line.heads()
-    with line.admin() as admin:
-        admin.delete_topics([line.topic])
-        wait_for("the topic is gone", lambda: line.topic not in admin.list_topics())
-        admin.create_topics({line.topic: {"num_partitions": 2, "replication_factor": 1}})
-        admin.wait_for_topics([line.topic])
+    Topic(line.bootstrap, line.topic).make_again(2)
     line.produce({p: [f"another {i}" for i in range(records)] for p in (0, 1)})
 
     with pytest.raises(DataLossError, match="deleted and made again"):
@@ -228,12 +207,8 @@ def test_a_topic_made_again_stops_every_run_though_its_offsets_look_fine(line: L
 @pytest.mark.fault("F26")
 def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(line: Line) -> None:
     """I11: a range that Kafka does not hold any more is not a short one."""
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
-    with line.admin() as admin:
-        admin.delete_topics([line.topic])
-        wait_for("the topic is gone", lambda: line.topic not in admin.list_topics())
+    planned, ticket = line.to_begun("run-1")
+    delete_topic(line.bootstrap, line.topic)
 
     line.patience = 3.0
     with pytest.raises(SourceUnavailableError, match="no record"):
@@ -250,31 +225,29 @@ def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from
 ) -> None:
     """S2: the epoch reads what was planned, the next one everything else."""
     planned = line.to_planned("run-1")
-    with line.admin() as admin:
-        admin.create_partitions({line.topic: NewPartitions(3)})
-    wait_for("it is there", lambda: _partitions(line) == 3)
+    add_partitions(line, 3)
     line.produce({2: ["early", "late"]})
 
     line.pre_commit(planned, "run-1")
     line.commit(1)
 
     assert set(line.heads()) == {0, 1}
-    with line.admin() as admin:
-        admin.create_partitions({line.topic: NewPartitions(4)})
-    wait_for("it is there", lambda: _partitions(line) == 4)
+    add_partitions(line, 4)
     line.produce({3: ["later still"]})
     recovery.took(recover(line, since=recovery.last_fault()))
     assert set(line.heads()) == {0, 1, 2, 3}
 
 
-def _partitions(line: Line) -> int:
-    with line.admin() as admin:
-        return len(admin.describe_topics([line.topic])[0]["partitions"])
+def add_partitions(line: Line, count: int) -> None:
+    """Give the topic so many partitions in all."""
+    with admin_of(line.bootstrap) as admin:
+        admin.create_partitions({line.topic: NewPartitions(count)})
+        wait_for("it is there", lambda: len(admin.describe_topics([line.topic])[0]["partitions"]) == count)
 
 
 @pytest.mark.fault("F27")
 def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
-    new_line: Callable[..., Line], recovery: Recovery
+    new_line: NewLine, recovery: Recovery
 ) -> None:
     """S2, FLIP-288: whatever the startup mode says of topics that were there at first."""
     first = new_line(partitions=1)
@@ -283,10 +256,7 @@ def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
     first.pipeline = first.pipeline.model_copy(update={"source": source})
     assert first.plan("run-1").outcome is PlanOutcome.NOTHING_TO_READ
     first.produced.clear()
-    with first.admin() as admin:
-        admin.create_topics({f"{first.topic}-new": {"num_partitions": 1, "replication_factor": 1}})
-        admin.wait_for_topics([f"{first.topic}-new"])
-    first.topic = f"{first.topic}-new"
+    first.topic = make_topic(first.bootstrap, f"{first.topic}-new")
     first.produce({0: ["in the new topic"]})
 
     recovery.took(recover(first, since=recovery.last_fault()))

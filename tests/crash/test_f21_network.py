@@ -10,13 +10,12 @@ import pytest
 from epochline.errors import EpochlineError, SourceUnavailableError
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import recover
-from tests.crash.conftest import Background
+from tests.crash.conftest import InBackground, NewLine
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
 from tests.crash.reliability import Recovery
-from tests.crash.servers import Server, wait_for
-
-InBackground = Callable[[Callable[[], Any]], Background]
+from tests.crash.servers import Server
+from tests.waiting import wait_for
 
 BREAKS: dict[str, Callable[[Proxy], None]] = {"cut": Proxy.cut, "reset": Proxy.reset, "unplugged": Proxy.unplug}
 
@@ -28,9 +27,7 @@ def test_a_break_to_postgresql_during_copy_fails_the_writer_and_the_run_heals(
 ) -> None:
     """I1, I7: the writer's error says that a retry helps."""
     line, proxy = proxied
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run-1")
 
     def breaking() -> Iterator[Any]:
         for number, batch in enumerate(line.read(planned.ranges[0])):
@@ -69,7 +66,7 @@ def test_a_commit_that_hears_nothing_goes_on_when_the_network_does(
 
 
 @pytest.fixture
-def far_broker(server: Server, new_line: Callable[..., Line]) -> Iterator[tuple[Line, Proxy]]:
+def far_broker(server: Server, new_line: NewLine) -> Iterator[tuple[Line, Proxy]]:
     """A pipeline that plans and reads through a proxy."""
     proxy = server.to_kafka
     line = new_line(kafka=f"127.0.0.1:{proxy.port}")
@@ -85,9 +82,7 @@ def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
 ) -> None:
     """I1: a consumer reconnects and goes on at its position."""
     line, proxy = far_broker
-    planned = line.to_planned("run-1")
-    ticket = line.begin(1, "run-1")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run-1")
 
     def breaking(batches: Iterator[Any]) -> Iterator[Any]:
         for number, batch in enumerate(batches):
@@ -104,7 +99,7 @@ def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
 
 @pytest.mark.fault("F21")
 def test_without_a_network_to_kafka_plan_and_commit_say_that_a_retry_helps(
-    far_broker: tuple[Line, Proxy], new_line: Callable[..., Line], background: InBackground, recovery: Recovery
+    far_broker: tuple[Line, Proxy], new_line: NewLine, background: InBackground, recovery: Recovery
 ) -> None:
     """INV-8, F38: nothing is planned, and nothing committed of which Kafka cannot say whether it is news."""
     line, proxy = far_broker

@@ -1,8 +1,6 @@
-"""What others do to the target and beside the pipeline while its epoch is on the way."""
+"""Other sessions change the target, and other pipelines run, while an epoch is in progress."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +8,7 @@ from epochline.coordinator import abort
 from epochline.errors import TargetError
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
 
@@ -71,7 +70,7 @@ def test_a_column_that_was_added_and_needs_no_value_changes_nothing(line: Line, 
 
 
 @pytest.mark.fault("F36")
-def test_a_second_pipeline_may_not_write_a_table_that_has_a_writer(line: Line, new_line: Callable[..., Line]) -> None:
+def test_a_second_pipeline_may_not_write_a_table_that_has_a_writer(line: Line, new_line: NewLine) -> None:
     assert line.run() == "success"
     other = new_line(dsn=line.dsn, sinks=line.pipeline.sinks)
     other.some(3)
@@ -83,9 +82,7 @@ def test_a_second_pipeline_may_not_write_a_table_that_has_a_writer(line: Line, n
 
 
 @pytest.mark.fault("F36")
-def test_pipelines_on_one_database_do_not_disturb_each_other(
-    line: Line, new_line: Callable[..., Line], recovery: Recovery
-) -> None:
+def test_pipelines_on_one_database_do_not_disturb_each_other(line: Line, new_line: NewLine, recovery: Recovery) -> None:
     """INV-4, I1: names that begin alike; one fails and is aborted, fenced and swept while the other is at work."""
     other = new_line(dsn=line.dsn, name=f"{line.name}_again_2")
     other.some(5)

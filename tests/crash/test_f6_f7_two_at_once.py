@@ -10,8 +10,8 @@ from tests.crash.checker import recover
 from tests.crash.one_step import SharedTopic
 from tests.crash.reliability import Recovery
 from tests.crash.scenarios import ONE, TWO, left_planned, planned, sealed, staged
-from tests.crash.servers import wait_for
 from tests.crash.steps import Step, StepServer
+from tests.waiting import wait_for
 
 LOCK_TIMEOUT = 20.0
 """Seconds; a transaction may then stand still for 10."""
@@ -37,7 +37,7 @@ def stopped(steps: StepServer, step: str, line: SharedTopic, run: str, failpoint
 def test_two_commits_stopped_before_the_transaction_commit_once(
     new_case: NewCase, steps: StepServer, recovery: Recovery
 ) -> None:
-    """I5, INV-5: whoever comes second shows the receipt."""
+    """I5, INV-5: the second commit returns the receipt of the first."""
     line = new_case()
     sealed(line)
     both = [stopped(steps, "commit", line, ONE, "commit.transaction") for _ in range(2)]

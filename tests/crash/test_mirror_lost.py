@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
-import psycopg2
-
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact
 from tests.crash.line import Line
+from tests.databases import holding
 
 
 def test_a_commit_whose_mirror_finds_the_pipeline_locked_still_says_that_it_committed(line: Line) -> None:
     """S15, INV-5: somebody plans for longer than the lock time-out; the group is set right by the next commit."""
     line = line_that_waits_briefly(line)
-    planned = line.to_sealed("run")
-    assert planned.epoch is not None
+    line.to_sealed("run")
 
-    with closing(psycopg2.connect(line.dsn)) as holder, holder.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM epochline.pipeline FOR NO KEY UPDATE")
-        receipt = line.commit(planned.epoch.epoch_id)
+    with holding(line.dsn, "SELECT 1 FROM epochline.pipeline FOR NO KEY UPDATE"):
+        receipt = line.commit(1)
 
     assert receipt.outcome is CommitOutcome.COMMITTED
     assert line.state() is EpochState.COMMITTED

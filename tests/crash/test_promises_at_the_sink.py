@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 import psycopg2
 import pyarrow as pa
 import pytest
-from kafka.admin import KafkaAdminClient
 from psycopg2 import sql
 
 from epochline import Json, KafkaSource, PostgresTable
@@ -21,15 +20,12 @@ from epochline.coordinator import abort
 from epochline.errors import LockTimeoutError, SealRefusedError
 from epochline.protocol.epoch import EpochState, Run
 from tests.crash.checker import assert_chain, assert_exact
+from tests.crash.conftest import NewLine
 from tests.crash.line import Line, Through
+from tests.databases import holding
+from tests.integration.kafka_topics import group_offsets
 
 OPERATOR = Run(dag_id="operator", run_id="test", host="here")
-
-
-def group_offsets(line: Line) -> dict[int, int]:
-    with closing(KafkaAdminClient(bootstrap_servers=line.bootstrap)) as admin:
-        held = admin.list_group_offsets(line.pipeline.consumer_group)[line.pipeline.consumer_group]
-    return {key.partition: offset.offset for key, offset in held.items()}
 
 
 def fingerprint(line: Line) -> str:
@@ -38,12 +34,9 @@ def fingerprint(line: Line) -> str:
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
-@contextmanager
-def locked(line: Line, table: str) -> Iterator[None]:
+def locked(line: Line, table: str) -> AbstractContextManager[Any]:
     """Somebody else holds a target, so that a commit gets no further."""
-    with closing(psycopg2.connect(line.dsn)) as holder, holder.cursor() as cursor:
-        cursor.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
-        yield
+    return holding(line.dsn, sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
 
 
 def slowly(seconds: float) -> Through:
@@ -75,32 +68,28 @@ def test_a_pending_epoch_is_shown_and_the_last_committed_one_stays_the_point_of_
 
 def test_nothing_but_a_commit_moves_the_consumer_group(line: Line) -> None:
     """S12, S5, Q1: what is confirmed to Kafka is what is committed (of Spark's consumers: test_spark_one_pass)."""
-    planned = line.to_planned("first")
-    assert planned.epoch is not None
-    ticket = line.begin(planned.epoch.epoch_id, "first")
-    assert ticket is not None
-    # A client that commits by itself does so every two seconds (S12).
+    planned, ticket = line.to_begun("first")
+    # A client that commits by itself does so every two seconds in the documents (S12).
     line.stage(planned.ranges, ticket, slowly(2.5))
-    assert group_offsets(line) == {}
+    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
     line.seal(ticket, "first")
-    assert group_offsets(line) == {}
+    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
 
     line.commit(planned.epoch.epoch_id)
 
-    assert group_offsets(line) == line.heads()
+    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == line.heads()
 
 
 def test_no_sink_shows_anything_before_all_of_them_can(line: Line) -> None:
     """C3, P6: the second table makes the commit wait, then fail; the first shows nothing until both do."""
-    planned = line.to_sealed("run")
-    assert planned.epoch is not None
+    line.to_sealed("run")
     with locked(line, f"{line.name}_again"):
         with pytest.raises(LockTimeoutError):
-            line.commit(planned.epoch.epoch_id)
+            line.commit(1)
         assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
         assert line.state() is EpochState.PRE_COMMITTED
 
-    line.commit(planned.epoch.epoch_id)
+    line.commit(1)
 
     assert_exact(line)
 
@@ -124,11 +113,7 @@ def test_no_sink_shows_anything_before_all_of_them_can(line: Line) -> None:
 )
 def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: Line, change: str, said: str) -> None:
     """C3, INV-9: not even where the job has written its end mark; the next attempt is whole."""
-    planned = line.to_planned("run")
-    assert planned.epoch is not None
-    ticket = line.begin(planned.epoch.epoch_id, "run")
-    assert ticket is not None
-    line.stage(planned.ranges, ticket)
+    _, ticket = line.to_staged("run")
     line.query(change)
 
     with pytest.raises(SealRefusedError, match=said):
@@ -141,14 +126,13 @@ def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: L
 
 def test_a_failed_commit_fails_its_task_and_is_tried_again_until_it_succeeds(line: Line) -> None:
     """P6, X6, X7, Q2: twice refused, the third try commits; nothing was swallowed, staged rows survived."""
-    planned = line.to_sealed("run")
-    assert planned.epoch is not None
+    line.to_sealed("run")
     for _ in range(2):
         with locked(line, line.name), pytest.raises(LockTimeoutError):
-            line.commit(planned.epoch.epoch_id)
+            line.commit(1)
         assert line.state() is EpochState.PRE_COMMITTED
 
-    receipt = line.commit(planned.epoch.epoch_id)
+    receipt = line.commit(1)
 
     assert receipt.epoch.state is EpochState.COMMITTED
     assert_exact(line)
@@ -162,17 +146,9 @@ def test_an_abort_at_any_time_before_the_commit_leaves_the_targets_as_they_were_
     assert line.run() == "success"
     before = fingerprint(line)
     line.some(5, "second")
-    planned = line.to_planned("second")
-    assert planned.epoch is not None
-    if reached == "sealed":
-        line.pre_commit(planned, "second")
-    elif reached != "planned":
-        ticket = line.begin(planned.epoch.epoch_id, "second")
-        assert ticket is not None
-        if reached == "staged":
-            line.stage(planned.ranges, ticket)
+    getattr(line, f"to_{reached}")("second")
 
-    abort(line.ledger, line.name, planned.epoch.epoch_id, OPERATOR, reason="a person decided", by_operator=True)
+    abort(line.ledger, line.name, 2, OPERATOR, reason="a person decided", by_operator=True)
 
     assert fingerprint(line) == before
     assert line.run() == "success"
@@ -192,7 +168,7 @@ def test_a_target_that_forbids_a_second_row_of_a_record_is_never_given_one(line:
 
 
 def test_backpressure_is_a_limit_per_epoch_and_the_rest_waits_in_kafka(
-    new_line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+    new_line: NewLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B1: 10,000 records under a limit of 1,000 make ten epochs whose ranges follow each other."""
     line = new_line(partitions=1, name="capped", source=KafkaSource(topics="capped", records_per_epoch=1000))
@@ -208,17 +184,14 @@ def test_backpressure_is_a_limit_per_epoch_and_the_rest_waits_in_kafka(
     assert_exact(line)
 
 
-def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: Callable[..., Line]) -> None:
+def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: NewLine) -> None:
     """G9: an `add` target, which a second delivery would raise."""
     counted = PostgresTable(
         table="visits_per_ip", mode="add", columns={"ip": "text", "visits": "bigint"}, key="ip", measures="visits"
     )
     line = new_line(name="visits", parse=Json(columns={"ip": "text", "visits": "bigint"}), sinks=[counted])
     line.produce({p: ['{"ip": "10.1.2.3", "visits": 1}'] * count for p, count in ((0, 3), (1, 2))})
-    planned = line.to_planned("run")
-    assert planned.epoch is not None
-    ticket = line.begin(planned.epoch.epoch_id, "run")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run")
     line.stage(planned.ranges, ticket)  # … and the process that staged is gone.
 
     assert line.run("run") == "success"
@@ -229,15 +202,12 @@ def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: 
 
 def test_an_epoch_moves_as_a_whole_however_its_records_overtake_each_other(line: Line) -> None:
     """Q6: one partition's part is done while another hangs; no offset is confirmed, and both are read again."""
-    planned = line.to_planned("run")
-    assert planned.epoch is not None
-    ticket = line.begin(planned.epoch.epoch_id, "run")
-    assert ticket is not None
+    planned, ticket = line.to_begun("run")
     last = planned.ranges[-1]
     line.writer(ticket).write(line.read(last))
 
     assert line.heads() == dict.fromkeys(line.heads(), 0)
-    assert group_offsets(line) == {}
+    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
 
     # The one that hung dies with its attempt.
     assert line.run("run") == "success"
@@ -247,15 +217,14 @@ def test_an_epoch_moves_as_a_whole_however_its_records_overtake_each_other(line:
 
 def test_staged_rows_outlive_any_pause_between_seal_and_commit(line: Line) -> None:
     """X3, X7: no transaction of Kafka or PostgreSQL is held open meanwhile that a time-out could end."""
-    planned = line.to_sealed("run")
+    line.to_sealed("run")
 
     assert line.query("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
                       " AND xact_start < now() - interval '0.1 s' AND datname = current_database() AND pid <> pg_backend_pid()") == [(0,)]  # fmt: skip
     assert line.query("SELECT count(*) FROM pg_prepared_xacts") == [(0,)]
     line.query("UPDATE epochline.epoch SET lease_until = lease_until - interval '1 day', planned_at = planned_at -"
                " interval '1 day', pre_committed_at = pre_committed_at - interval '1 day'")  # fmt: skip
-    assert planned.epoch is not None
-    line.commit(planned.epoch.epoch_id)
+    line.commit(1)
 
     assert_exact(line)
 

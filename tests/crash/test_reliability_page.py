@@ -1,4 +1,4 @@
-"""docs/reliability.md names a test that exists, or the reason why there is none, for every row of the matrix."""
+"""docs/reliability.md names, for every row of the matrix, an existing test or the reason for its absence."""
 
 from __future__ import annotations
 

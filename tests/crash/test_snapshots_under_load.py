@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple
 
 import psycopg2
 
 from tests.crash.checker import assert_exact
-from tests.crash.conftest import Background
+from tests.crash.conftest import InBackground, NewLine
 from tests.crash.line import Line
 
 EPOCHS, READERS = 20, 4
@@ -44,9 +43,7 @@ def seen_by(cursor: Any, line: Line) -> Seen:
     return Seen(*cursor.fetchone())
 
 
-def test_fifty_snapshots_that_straddle_a_commit_show_one_moment(
-    new_line: Callable[..., Line], background: Callable[[Callable[[], Any]], Background]
-) -> None:
+def test_fifty_snapshots_that_straddle_a_commit_show_one_moment(new_line: NewLine, background: InBackground) -> None:
     """INV-2, I3: readers open snapshots while epochs are committed one after the other, and read them twice."""
     line = new_line()
     line.produce({p: [f"{p}-{i}" for i in range(EPOCHS)] for p in (0, 1)})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from tests.crash.servers import wait_for
+from tests.waiting import wait_for
 
 Keyed = tuple[str, str]
 """Key and value."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psycopg2
 import pytest
-from kafka import KafkaAdminClient
 from psycopg2.extensions import parse_dsn
 
 from epochline.cli.demo.verdict import verdict
@@ -18,6 +17,8 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.local.credentials import JOB
 from epochline.local.home import project_root
 from epochline_examples.access_log.maker import lines
+from tests.commands import in_processes
+from tests.databases import as_connection
 
 LINES = 4_000
 
@@ -34,34 +35,14 @@ def target(stack, new_database, kafka_bootstrap: str, log: Path, tmp_path_factor
     """A database into which `epochline run` has brought the log, Spark with a login that can only stage; its DSN."""
     dsn, folder = new_database(), tmp_path_factory.mktemp("dags")
     # Another test's ledger wrote this mirror; beside a new database it would mean that the ledger went back in time.
-    if KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).mirrored("epochline.access_log"):
-        with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-            admin.delete_groups(["epochline.access_log"])
+    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.access_log")
     topic = f"verdict-{os.getpid()}"
     source = (project_root() / "dags" / "access_log.py").read_text()
     (folder / "access_log.py").write_text(source.replace('topics="access_log"', f'topics="{topic}"'))
-    parts = parse_dsn(dsn)
-    postgres = {
-        "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
-        "login": parts["user"], "password": parts["password"],
-    }  # fmt: skip
-    job = parse_dsn(stack.postgres.dsn(parts["dbname"], login=JOB))
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
-    environment = {
-        **os.environ,
-        "EPOCHLINE_HOME": str(folder / "no stack"),
-        "EPOCHLINE_DAGS": str(folder),
-        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(postgres),
-        "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps({**postgres, "login": JOB, "password": job["password"]}),
-        "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
-    }
-
-    def epochline(*arguments: str) -> str:
-        command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
+    epochline = in_processes(
+        folder, postgres=dsn, kafka=kafka_bootstrap,
+        AIRFLOW_CONN_EPOCHLINE_WRITER=as_connection(stack.postgres.dsn(parse_dsn(dsn)["dbname"], login=JOB)),
+    )  # fmt: skip
     epochline("migrate")
     epochline("feed", str(log), "--topic", topic)
     # Two epochs: the verdict has to hold across a boundary.

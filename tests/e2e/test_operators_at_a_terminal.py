@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
-import psycopg2
 import pytest
 
 from epochline.kafka.source import KafkaOffsets
-from tests.databases import as_connection
+from tests.commands import in_processes
+from tests.databases import query
 
 DECLARED = """
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
@@ -54,24 +51,11 @@ def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path:
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.terminal")
     (tmp_path / "terminal.py").write_text(DECLARED.format(topic=topic_name))
     (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=""))
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
-    environment = {
-        **os.environ,
-        "EPOCHLINE_HOME": str(tmp_path / "no stack"),
-        "EPOCHLINE_DAGS": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres_dsn),
-        "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
-        "AIRFLOW_CONN_SPARK_OF_TERMINAL": json.dumps({"conn_type": "spark", "host": "local[1]"}),
-    }
-
-    def epochline(*arguments: str, code: int = 0) -> str:
-        command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == code, done.stderr
-        return done.stdout if code == 0 else done.stdout + done.stderr
-
-    return epochline
+    return in_processes(
+        tmp_path, postgres=postgres_dsn, kafka=kafka_bootstrap,
+        PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        AIRFLOW_CONN_SPARK_OF_TERMINAL=json.dumps({"conn_type": "spark", "host": "local[1]"}),
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -100,11 +84,8 @@ def test_the_past_is_extended_and_the_quarantine_requeued_from_a_terminal(
     assert (newest["records_read"], newest["records_quarantined"]) == (4, 2)
     assert [one["records_read"] for one in extended] == [20, 20, 10]
     assert "is committed: 2 records read, 2 passed" in requeued
-    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
-        cursor.execute("SELECT id FROM numbers ORDER BY id")
-        assert cursor.fetchall() == [(number,) for number in range(54)]
-        cursor.execute("SELECT count(*) FROM epochline.quarantine WHERE requeued_by IS NULL")
-        assert cursor.fetchall() == [(0,)]
+    assert query(postgres_dsn, "SELECT id FROM numbers ORDER BY id") == [(number,) for number in range(54)]
+    assert query(postgres_dsn, "SELECT count(*) FROM epochline.quarantine WHERE requeued_by IS NULL") == [(0,)]
     assert [(one["action"], one["reason"]) for one in actions] == [
         *[("extend-back", "asked for")] * 3,
         ("requeue", "the parse was mended"),
@@ -128,20 +109,15 @@ def test_an_epoch_is_replayed_and_promoted_from_a_terminal(
     (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=".rstrip('!')"))
 
     shown = terminal("replay", "terminal", "--epoch", "1", code=1)
-    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
-        cursor.execute("SELECT id FROM numbers ORDER BY id")
-        before = cursor.fetchall()
+    before = query(postgres_dsn, "SELECT id FROM numbers ORDER BY id")
     promoted = terminal("replay", "terminal", "--epoch", "1", "--promote", "--reason", "the parse was mended", "--yes")
 
     assert "numbers: 1 inserted, 0 deleted, 0 changed, 2 the same" in shown
     assert "stays as it is" in shown
     assert before == [(1,), (3,)]
     assert "takes the place of epoch 1" in promoted
-    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
-        cursor.execute("SELECT id FROM numbers ORDER BY id")
-        assert cursor.fetchall() == [(1,), (2,), (3,)]
-        cursor.execute("SELECT count(*) FROM epochline.quarantine")
-        assert cursor.fetchall() == [(0,)]
+    assert query(postgres_dsn, "SELECT id FROM numbers ORDER BY id") == [(1,), (2,), (3,)]
+    assert query(postgres_dsn, "SELECT count(*) FROM epochline.quarantine") == [(0,)]
 
 
 COUNTED = """
@@ -187,8 +163,7 @@ def test_state_that_somebody_corrected_is_accepted_by_the_page_s_command(
     fed.write_text("hello world\nhello flink\n")
     terminal("feed", str(fed), "--topic", topic_name)
     terminal("run", "word_count")
-    with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
-        cursor.execute("UPDATE words_held SET count = 7 WHERE word = 'hello'")
+    query(postgres_dsn, "UPDATE words_held SET count = 7 WHERE word = 'hello'")
     fed.write_text("hello\n")
     terminal("feed", str(fed), "--topic", topic_name)
 
@@ -198,6 +173,5 @@ def test_state_that_somebody_corrected_is_accepted_by_the_page_s_command(
     terminal("run", "word_count")
 
     assert "accept-state" in refused
-    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
-        cursor.execute("SELECT word, count FROM t_words ORDER BY word")
-        assert cursor.fetchall() == [("flink", 1), ("hello", 8), ("world", 1)]
+    counted = query(postgres_dsn, "SELECT word, count FROM t_words ORDER BY word")
+    assert counted == [("flink", 1), ("hello", 8), ("world", 1)]

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psycopg2
 import pytest
 
 from epochline.local.stack import Stack
+from tests.databases import query
 
 ROOT = Path(__file__).parents[2]
 FILE = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,22 +48,15 @@ def tutorial(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 def test_each_order_is_there_once_and_the_line_that_is_none_is_kept(tutorial: tuple[Path, str], stack: Stack) -> None:
     """U2, G3: after the tutorial's steps, the second run of which had nothing to read."""
-    connection = psycopg2.connect(stack.postgres.dsn())
-    with connection, connection.cursor() as cursor:
-        cursor.execute("SELECT id, customer, amount::text FROM orders ORDER BY id")
-        orders = cursor.fetchall()
-        cursor.execute("SELECT customer, amount::text FROM money_per_customer ORDER BY customer")
-        money = cursor.fetchall()
-        cursor.execute("SELECT value FROM epochline.quarantine WHERE pipeline = 'orders'")
-        kept = [bytes(value) for (value,) in cursor]
-        cursor.execute("SELECT count(*) FROM epochline.epochs WHERE pipeline = 'orders'")
-        epochs = cursor.fetchone()
-    connection.close()
+    dsn = stack.postgres.dsn()
+    orders = query(dsn, "SELECT id, customer, amount::text FROM orders ORDER BY id")
+    money = query(dsn, "SELECT customer, amount::text FROM money_per_customer ORDER BY customer")
+    kept = query(dsn, "SELECT value FROM epochline.quarantine WHERE pipeline = 'orders'")
 
     assert orders == [(1, "ada", "12.50"), (2, "grace", "30.00"), (3, "ada", "7.25")]
     assert money == [("ada", "19.75"), ("grace", "30.00")]
-    assert kept == [b"this is no order"]
-    assert epochs == (1,)
+    assert [bytes(value) for (value,) in kept] == [b"this is no order"]
+    assert query(dsn, "SELECT count(*) FROM epochline.epochs WHERE pipeline = 'orders'") == [(1,)]
 
 
 def test_a_parse_of_ones_own_is_tested_without_servers(tutorial: tuple[Path, str]) -> None:

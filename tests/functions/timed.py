@@ -8,7 +8,7 @@ RECORD = {"value": "text", "at": "timestamptz"}
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The value as text, an error where it is none, and the record's own timestamp."""
+    """The value as text, an error if it is not text, and the record's own timestamp."""
     values, errors = [], []
     for value in batch.column("value").to_pylist():
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import psycopg2
@@ -18,17 +19,22 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.staging import StagedTable, StagingTicket
+from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, WRITE_ID, run
+from tests.databases import query
 
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}
 LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
 
 
+IN_PUBLIC = "-c search_path=public"
+"""Options of a session as a user's: the role is named as the ledger's schema, which would come first on its path."""
+
+
 def in_public(dsn: str) -> Any:
-    """A session as a user's: the role is named as the ledger's schema, which would come first on its search path."""
-    return psycopg2.connect(dsn, options="-c search_path=public")
+    return psycopg2.connect(dsn, options=IN_PUBLIC)
 
 
 class Bench:
@@ -53,13 +59,9 @@ class Bench:
                 self.made = tx.targets.create(self.pipeline)
 
     def sql(self, statement: str | sql.Composable, values: tuple[Any, ...] | None = None) -> Any:
-        connection = in_public(self.dsn)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement, values)
-                return cursor.fetchall() if cursor.description else cursor.rowcount
-        finally:
-            connection.close()
+        with closing(in_public(self.dsn)) as session, session, session.cursor() as cursor:
+            cursor.execute(statement, values)
+            return cursor.fetchall() if cursor.description else cursor.rowcount
 
     def plan(self, *rows: Row) -> Plan:
         self.runs += 1
@@ -80,21 +82,17 @@ class Bench:
                 received=length, passed=length, skipped=0, quarantined=0,
                 first_offset=one.range.start, last_offset=one.range.until - 1, digest=1,
             )  # fmt: skip
-        connection = psycopg2.connect(self.dsn, application_name=ticket.application_name)
-        try:
-            with connection, connection.cursor() as cursor:
-                for row in rows:
-                    partition = row.get("_partition", 0)
-                    self._insert(cursor, staged, row, partition, nexts[partition])
-                    nexts[partition] += 1
-                counts = {staged.sink: len(rows), QUARANTINE: 0}
-                messages = {staged.sink: {}, QUARANTINE: message_of(seen)}
-                parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
-                assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
-                assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
-                assert end_job(cursor, ticket.attempt_id)
-        finally:
-            connection.close()
+        with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
+            for row in rows:
+                partition = row.get("_partition", 0)
+                self._insert(cursor, staged, row, partition, nexts[partition])
+                nexts[partition] += 1
+            counts = {staged.sink: len(rows), QUARANTINE: 0}
+            messages = {staged.sink: {}, QUARANTINE: message_of(seen)}
+            parts = [Part(sink=name, rows=count, message=messages[name]) for name, count in counts.items()]
+            assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
+            assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
+            assert end_job(cursor, ticket.attempt_id)
         return ticket
 
     def _insert(self, cursor: Any, staged: StagedTable, row: Row, partition: int, offset: int) -> None:
@@ -133,14 +131,15 @@ class Bench:
         return self.sql(f"SELECT {columns} FROM t ORDER BY 1, 2")  # type: ignore[no-any-return]
 
 
+NewBench = Callable[..., Bench]
+"""Makes a pipeline into a table ``t``; the options are those of `PostgresTable`."""
+
+
 @pytest.fixture
-def bench(postgres_dsn: str) -> Callable[..., Bench]:
+def bench(postgres_dsn: str) -> NewBench:
     def make(record: dict[str, str] = KV, *, existing: str | None = None, **sink: Any) -> Bench:
         if existing is not None:
-            connection = in_public(postgres_dsn)
-            with connection, connection.cursor() as cursor:
-                cursor.execute(existing)
-            connection.close()
+            query(postgres_dsn, existing, options=IN_PUBLIC)
         fields = {"table": "t", "columns": None if existing is not None else record}
         return Bench(postgres_dsn, PostgresTable(**{**fields, **sink}), record)
 

@@ -1,4 +1,4 @@
-"""Servers that some integration tests need beside the session's own, and fixtures that several of them use."""
+"""Servers that some integration tests need in addition to the session's, and fixtures that several tests use."""
 
 from __future__ import annotations
 

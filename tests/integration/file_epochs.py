@@ -7,17 +7,15 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.dataset
 
 from epochline.arrow.cast.types import record_schema
 from epochline.declare.external import Files
 from epochline.protocol.sink import Committable, SinkAttempt, WrittenPart
-from epochline.sinks.file_manifest import CommittedEpoch, committed_files
 from epochline.sinks.files import FileSink
+from tests.reading import rows_in_folder
 
 COLUMNS = {"visitor": "text", "pages": "integer"}
 PARTS = 3
@@ -81,20 +79,9 @@ def committed(sink: FileSink, attempt: SinkAttempt) -> Committable:
     return committable
 
 
-def rows_of(epoch: CommittedEpoch) -> list[dict[str, Any]]:
-    """As the documentation tells a reader to."""
-    if not epoch.files:
-        return []
-    store, _ = fsspec.url_to_fs(epoch.files[0])
-    paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
-    table = pyarrow.dataset.dataset(paths, format="parquet", filesystem=store).to_table()
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
-
-
 def read_visitors(path: str) -> list[str]:
     """What a reader that follows the manifest reads."""
-    return sorted(row["visitor"] for epoch in committed_files(path) for row in rows_of(epoch))
+    return sorted(row["visitor"] for row in rows_in_folder(path))
 
 
 def keep(committable: Committable, place: Path) -> None:

@@ -9,7 +9,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 
 from epochline import Pipeline
@@ -18,7 +17,7 @@ from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, Publis
 from epochline.kafka.records import RecordReader
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import EpochKind, Run
+from epochline.protocol.epoch import Counts, EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
@@ -28,6 +27,7 @@ from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
+from tests.databases import query
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
 
@@ -50,9 +50,7 @@ class InProcess:
         return PostgresLedger(self.dsn, outlets=sinks_by(lambda _: self.kafka))
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
+        return query(self.dsn, statement, *values)
 
     def create(self) -> None:
         with self.ledger.transaction() as tx:
@@ -111,11 +109,28 @@ class InProcess:
             self.staged_and_sealed(planned, run)
         return self.commit(planned)
 
-    def staged_and_sealed(self, planned: Plan, run: Run) -> None:
+    def staged(self, **options: Any) -> tuple[Plan, Run, StagingTicket]:
+        """Plan an epoch and stage its first attempt."""
+        planned, run = self.planned(**options)
+        ticket = self.begun(planned, run)
+        self.stage(planned, ticket)
+        return planned, run, ticket
+
+    def sealed(self, **options: Any) -> tuple[Plan, Run, StagingTicket]:
+        """Plan, stage and seal an epoch."""
+        planned, run, ticket = self.staged(**options)
+        self.seal(ticket, run)
+        return planned, run, ticket
+
+    def staged_and_sealed(self, planned: Plan, run: Run) -> StagingTicket:
         """One attempt, as the task `pre_commit` makes it."""
         ticket = self.begun(planned, run)
         self.stage(planned, ticket)
-        seal(self.ledger, self.source, ticket, run)
+        self.seal(ticket, run)
+        return ticket
+
+    def seal(self, ticket: StagingTicket, run: Run) -> Counts:
+        return seal(self.ledger, self.source, ticket, run)
 
     def commit(self, planned: Plan) -> CommitResult:
         assert planned.epoch is not None

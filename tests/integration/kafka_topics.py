@@ -1,51 +1,125 @@
-"""Topics of tests: made, and read back by another client than the one that sends."""
+"""Topics of tests on a real Kafka: made, filled, cut, deleted, and read back by another client than the product's."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from contextlib import closing
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
 
-from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
 from epochline.config.kafka import python_settings
+from tests.waiting import wait_for
+
+Servers = str | Mapping[str, str]
+"""Addresses of brokers, or the settings of a connection to them."""
 
 
-def make_topic(settings: Mapping[str, str], name: str, partitions: int = 1, **configs: str) -> str:
-    with closing(KafkaAdminClient(**python_settings(settings))) as admin:
+def _client(servers: Servers) -> dict[str, Any]:
+    return python_settings({"bootstrap.servers": servers} if isinstance(servers, str) else servers)
+
+
+@contextmanager
+def admin_of(servers: Servers) -> Iterator[KafkaAdminClient]:
+    with closing(KafkaAdminClient(**_client(servers))) as admin:
+        yield admin
+
+
+def make_topic(servers: Servers, name: str, partitions: int = 1, **configs: str) -> str:
+    with admin_of(servers) as admin:
         wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs}
         admin.create_topics({name: wanted}, wait_for_metadata=True)
     return name
 
 
-def delete_topic(settings: Mapping[str, str], name: str) -> None:
-    with closing(KafkaAdminClient(**python_settings(settings))) as admin:
-        if name not in admin.list_topics():
-            return
-        admin.delete_topics([name])
-        deadline = time.monotonic() + 30
-        while name in admin.list_topics():
-            assert time.monotonic() < deadline, f"{name} is still there"
-            time.sleep(0.1)
+def delete_topic(servers: Servers, name: str) -> None:
+    """Delete a topic, if it exists, and wait until Kafka no longer lists it."""
+    with admin_of(servers) as admin:
+        if name in admin.list_topics():
+            admin.delete_topics([name])
+            wait_for(f"{name} is deleted", lambda: name not in admin.list_topics())
 
 
-def read_topic(settings: Mapping[str, str], topic: str, isolation: str = "read_committed") -> list[Any]:
+def delete_records(servers: Servers, topic: str, before: Mapping[int, int]) -> None:
+    """Delete the records of each partition before an offset, as retention does."""
+    with admin_of(servers) as admin:
+        admin.delete_records({KafkaPartition(topic, partition): offset for partition, offset in before.items()})
+
+
+def group_offsets(servers: Servers, group: str) -> dict[int, int]:
+    """By partition, the offset that a consumer group of one topic holds."""
+    with admin_of(servers) as admin:
+        return {key.partition: held.offset for key, held in admin.list_group_offsets(group)[group].items()}
+
+
+def produce(servers: Servers, topic: str, values: Iterable[bytes | None], **options: Any) -> None:
+    """Send each value with the same options of `KafkaProducer.send` and wait until Kafka has all of them."""
+    with closing(KafkaProducer(**_client(servers), acks="all", enable_idempotence=True)) as producer:
+        for sent in [producer.send(topic, value=value, **options) for value in values]:
+            sent.get(30)
+
+
+@contextmanager
+def transactional_producer(servers: Servers, transactional_id: str, **options: Any) -> Iterator[KafkaProducer]:
+    """A producer that may begin a transaction."""
+    settings = {"transactional_id": transactional_id, "acks": "all", **options}
+    with closing(KafkaProducer(**_client(servers), **settings)) as producer:
+        producer.init_transactions()
+        yield producer
+
+
+def read_topic(servers: Servers, topic: str, isolation: str = "read_committed") -> list[Any]:
     """What kafka-python sees of a topic, partition by partition."""
-    consumer = KafkaConsumer(**python_settings(settings), isolation_level=isolation, auto_offset_reset="earliest")
+    consumer = KafkaConsumer(**_client(servers), isolation_level=isolation, auto_offset_reset="earliest")
     with closing(consumer):
         keys = [KafkaPartition(topic, one) for one in sorted(consumer.partitions_for_topic(topic))]
         consumer.assign(keys)
         ends = consumer.end_offsets(keys)
         found: list[Any] = []
-        deadline = time.monotonic() + 30
-        while any(consumer.position(key) < ends[key] for key in keys):
-            assert time.monotonic() < deadline, f"{topic} could not be read to {ends}"
+
+        def read_to_the_end() -> bool:
             for records in consumer.poll(500).values():
-                found += records
+                found.extend(records)
+            return all(consumer.position(key) >= ends[key] for key in keys)
+
+        wait_for(f"{topic} is read to {ends}", read_to_the_end, seconds=120)
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
-def values(settings: Mapping[str, str], topic: str, isolation: str = "read_committed") -> list[bytes]:
-    return [record.value for record in read_topic(settings, topic, isolation)]
+def values(servers: Servers, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    return [record.value for record in read_topic(servers, topic, isolation)]
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One topic on a real Kafka; its text is its name."""
+
+    servers: Servers
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def make(self, partitions: int = 1, **configs: str) -> Self:
+        make_topic(self.servers, self.name, partitions, **configs)
+        return self
+
+    def make_again(self, partitions: int) -> None:
+        """Delete the topic and make another one of the same name."""
+        self.delete()
+        self.make(partitions)
+
+    def delete(self) -> None:
+        delete_topic(self.servers, self.name)
+
+    def produce(self, partition: int, records: int, **options: Any) -> None:
+        """Append equal records to a partition."""
+        produce(self.servers, self.name, [b"x"] * records, partition=partition, **options)
+
+    def delete_records(self, before: Mapping[int, int]) -> None:
+        delete_records(self.servers, self.name, before)
+
+    def transactional_producer(self, **options: Any) -> Any:
+        return transactional_producer(self.servers, f"tx-{self.name}", **options)

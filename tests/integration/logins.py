@@ -14,15 +14,20 @@ from sqlalchemy.engine import make_url
 
 from epochline.local.stack import Stack
 
+Login = Callable[..., str]
+"""Makes a login with roles; gives its libpq URL."""
+AsSuperuser = Callable[..., list[Any]]
+"""Runs statements in the test's database as a superuser; gives the rows of the last."""
+
 
 @pytest.fixture
-def as_superuser(stack: Stack, postgres_dsn: str) -> Callable[..., list[Any]]:
+def as_superuser(stack: Stack, postgres_dsn: str) -> AsSuperuser:
     """Runs statements as the superuser, in the test's own database."""
     return lambda *statements: execute(superuser(stack, postgres_dsn), *statements)
 
 
 @pytest.fixture
-def login(stack: Stack, postgres_dsn: str) -> Iterator[Callable[..., str]]:
+def login(stack: Stack, postgres_dsn: str) -> Iterator[Login]:
     """Makes a login with these attributes and memberships, for this test; gives its URL of the test's database."""
     made: list[str] = []
     admin = superuser(stack, postgres_dsn)

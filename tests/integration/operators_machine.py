@@ -35,8 +35,7 @@ from hypothesis.stateful import (
 from psycopg2 import sql
 
 from epochline import Files, KafkaSource, Pipeline, PostgresTable, Text
-from epochline.arrow.cast.source import SOURCE_SCHEMA
-from epochline.coordinator import Plan, PlanOutcome, seal
+from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS, Request, Subject
@@ -44,8 +43,10 @@ from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
+from tests.databases import query
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
+from tests.reading import source_batch
 
 STEPS = 25
 COLUMNS = {"value": "text"}
@@ -121,20 +122,10 @@ class OperatorsMachine(RuleBasedStateMachine):
     def _read(self, one: PlannedRange) -> Iterator[pa.RecordBatch]:
         values = self.contents[one.tp.partition][one.range.start : one.range.until]
         self.read_by[self.reading] += values
-        rows = [
-            {
-                "topic": self.topic, "partition": one.tp.partition, "offset": offset, "timestamp_type": 0,
-                "value": value.encode(),
-            }
-            for offset, value in enumerate(values, one.range.start)
-        ]  # fmt: skip
-        yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+        yield source_batch(one.tp, range(one.range.start, one.range.until), map(str.encode, values))
 
     def _sql(self, statement: str) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(self.dsn, options="-c search_path=public")) as session, session:
-            cursor = session.cursor()
-            cursor.execute(statement)
-            return cursor.fetchall() if cursor.description else []
+        return query(self.dsn, statement, options="-c search_path=public")
 
     @property
     def name(self) -> str:
@@ -154,9 +145,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         assert planned.epoch is not None
         self.reading = (self.name, planned.epoch.epoch_id)
         self.read_by[self.reading] = []
-        ticket = self.job.begun(planned, run)
-        self.job.stage(planned, ticket)
-        seal(self.job.ledger, self.kafka, ticket, run)
+        self.job.staged_and_sealed(planned, run)
 
     def _run(self) -> PlanOutcome:
         planned, run = self.job.asked_to_plan(lease=LEASE)

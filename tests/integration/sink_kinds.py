@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import fsspec
-import psycopg2
-import pyarrow.dataset
 from psycopg2 import sql
 
 from epochline import CustomSink, Files, KafkaTopic, PostgresTable, Text
-from epochline.coordinator import Plan, abort, begin, seal
+from epochline.coordinator import Plan, abort, begin
 from epochline.protocol.epoch import AbortOutcome, Run
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
+from tests.databases import query
 from tests.integration import sinks_step
 from tests.integration.sinks_world import World, values
+from tests.reading import rows_in_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 BRIEF = timedelta(seconds=0.2)
@@ -35,7 +35,7 @@ COLUMNS = {"value": "text"}
 
 
 class Kind(Protocol):
-    """One kind of sink beside one pipeline."""
+    """One kind of sink of a pipeline."""
 
     follows: bool
     """Whether it shows an epoch after its commit."""
@@ -100,14 +100,7 @@ class Folder:
         return Files(path=self._path, columns=COLUMNS)
 
     def read(self, world: World) -> list[str | None]:
-        found: list[str | None] = []
-        for epoch in committed_files(self._path):
-            paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
-            if paths:
-                store, _ = fsspec.url_to_fs(self._path)
-                table = pyarrow.dataset.dataset(paths, format="parquet", filesystem=store).to_table()
-                found += table.column("value").to_pylist()
-        return sorted(found, key=str)
+        return sorted((row["value"] for row in rows_in_folder(self._path)), key=str)
 
     def left(self, world: World) -> int:
         return len(self._files() - {file for epoch in committed_files(self._path) for file in epoch.files})
@@ -181,8 +174,7 @@ def write_sink_of_the_page(folder: Path) -> None:
 
 
 def _delete_staged(world: World, table: str) -> None:
-    with closing(psycopg2.connect(world.it.dsn)) as session, session, session.cursor() as cursor:
-        cursor.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
+    query(world.it.dsn, sql.SQL("DELETE FROM {}").format(sql.Identifier("epochline_staging", table)))
 
 
 RUN = "tests.integration.sink_kinds:take_run"
@@ -204,11 +196,7 @@ class Runs(sinks_step.Watched):
 
     def sealed_and_aborted(self) -> AbortOutcome:
         """A run whose sealed epoch an operator aborts."""
-        planned, run = self.planned(lease=BRIEF)
-        assert planned.epoch is not None
-        ticket = self.begun(planned, run)
-        self.stage(planned, ticket)
-        seal(self.ledger, self.source, ticket, run)
+        planned, run, _ = self.sealed(lease=BRIEF)
         name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
         return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from kafka import KafkaAdminClient
 
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
 from epochline.kafka.source import KafkaOffsets
 from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import admin_of
 from tests.processes.client import Forked, fork_server
 
 _UNDECIDED_SECONDS = 0.5
@@ -37,12 +37,9 @@ class Seen:
 def new_topics(bootstrap: str, *, partitions: int = 2, names: Sequence[str] = ("in", "out")) -> list[str]:
     number = f"{os.getpid()}-{next(_numbers)}"
     topics = [f"sinks-{name}-{number}" for name in names]
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
+    with admin_of(bootstrap) as admin:
         wanted = {topic: {"num_partitions": partitions, "replication_factor": 1} for topic in topics}
         admin.create_topics(wanted, wait_for_metadata=True)
-    finally:
-        admin.close()
     return topics
 
 

@@ -6,23 +6,21 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
-from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from psycopg2.extensions import parse_dsn
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable, cli
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS, Request, Subject
+from tests.commands import caller, connect_to
 from tests.crash.watching import all_decided
 from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import Topic, admin_of, delete_records, make_topic, produce, transactional_producer
 
 COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
 
@@ -37,10 +35,7 @@ class Audited:
     call: Callable[..., tuple[int, list[dict[str, Any]]]]
 
     def produce(self, partition: int, values: Iterable[bytes | None], **more: Any) -> None:
-        with closing(KafkaProducer(bootstrap_servers=self.bootstrap, acks="all")) as producer:
-            for value in values:
-                producer.send(self.topic, value, partition=partition, **more)
-            producer.flush()
+        produce(self.bootstrap, self.topic, values, partition=partition, **more)
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self.world.sql(statement, *values)
@@ -61,35 +56,19 @@ def person(number: int, **changes: Any) -> bytes:
     return json.dumps({**value, **changes}).encode()
 
 
-def make_topic(bootstrap: str, topic: str, **configs: str) -> None:
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1, "configs": configs}})
-        admin.wait_for_topics([topic])
+NewAudited = Callable[..., Audited]
 
 
 @pytest.fixture
 def audited(
     postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
-) -> Callable[..., Audited]:
-    parts = parse_dsn(postgres_dsn)
-    postgres = {
-        "conn_type": "postgres", "host": parts["host"], "port": int(parts["port"]), "schema": parts["dbname"],
-        "login": parts["user"], "password": parts["password"],
-    }  # fmt: skip
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", json.dumps(postgres))
-    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(kafka))
+) -> NewAudited:
+    connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    command = caller(monkeypatch, capsys)
 
     def call(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
-        monkeypatch.setattr(sys, "argv", ["epochline", *map(str, arguments)])
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        out, err = capsys.readouterr()
+        code, out, err = command(*arguments)
         if "--json" not in arguments:
             return code, [{"text": out, "err": err}]
         assert err == ""
@@ -104,7 +83,7 @@ def audited(
         )  # fmt: skip
         source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
         world = InProcess(postgres_dsn, pipeline, source, from_kafka(kafka_bootstrap))
-        make_topic(kafka_bootstrap, topic_name)
+        make_topic(kafka_bootstrap, topic_name, 2)
         world.create()
         return Audited(world, kafka_bootstrap, topic_name, call)
 
@@ -112,7 +91,7 @@ def audited(
 
 
 @pytest.fixture
-def committed(audited: Callable[..., Audited]) -> Audited:
+def committed(audited: NewAudited) -> Audited:
     """Two epochs: 30 and 10 records in either partition, one of them quarantined."""
     one = audited()
     one.produce(0, [person(n) for n in range(30)], headers=[("h", b""), ("h", b"1")], key=b"k")
@@ -239,8 +218,7 @@ def test_a_quarantined_record_must_be_in_the_quarantine_as_it_came(committed: Au
 
 def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -> None:
     """F25: retention took the first offsets; what is left is judged, and the exit code tells."""
-    with closing(KafkaAdminClient(bootstrap_servers=committed.bootstrap)) as admin:
-        admin.delete_records({KafkaPartition(committed.topic, 0): 12})
+    delete_records(committed.bootstrap, committed.topic, {0: 12})
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
 
     code, differences, epochs = committed.audit()
@@ -254,9 +232,7 @@ def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -
 
 def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
     """F26: the topic id decides; the same offsets of another log prove nothing."""
-    with closing(KafkaAdminClient(bootstrap_servers=committed.bootstrap)) as admin:
-        admin.delete_topics([committed.topic])
-    make_topic_again(committed)
+    Topic(committed.bootstrap, committed.topic).make_again(2)
     committed.produce(0, [person(n) for n in range(500, 540)])
 
     code, differences, epochs = committed.audit()
@@ -265,30 +241,16 @@ def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
     assert "was deleted and made again" in epochs[0]["partitions"][0]["not_judged"][0]
 
 
-def make_topic_again(one: Audited) -> None:
-    """Deleting a topic ends some moments after Kafka said yes."""
-    from kafka.errors import TopicAlreadyExistsError
-
-    while True:
-        try:
-            make_topic(one.bootstrap, one.topic)
-        except TopicAlreadyExistsError:
-            continue
-        return
-
-
-def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audited]) -> None:
-    """S13: the end of a range is told by position, although its last offset is a marker."""
+def test_markers_and_aborted_records_are_passed_over(audited: NewAudited) -> None:
+    """The end of a range is told by position, although its last offset is a marker."""
     one = audited()
-    producer = KafkaProducer(bootstrap_servers=one.bootstrap, transactional_id=one.topic)
-    producer.init_transactions()
-    for at, keep in enumerate((True, False, True, False)):
-        producer.begin_transaction()
-        for number in range(5):
-            producer.send(one.topic, person(at * 5 + number), partition=0)
-        producer.flush()
-        producer.commit_transaction() if keep else producer.abort_transaction()
-    producer.close()
+    with transactional_producer(one.bootstrap, one.topic) as producer:
+        for at, keep in enumerate((True, False, True, False)):
+            producer.begin_transaction()
+            for number in range(5):
+                producer.send(one.topic, person(at * 5 + number), partition=0)
+            producer.flush()
+            producer.commit_transaction() if keep else producer.abort_transaction()
     all_decided(one.bootstrap, one.topic)
     one.world.epoch()
 
@@ -299,19 +261,17 @@ def test_markers_and_aborted_records_are_passed_over(audited: Callable[..., Audi
     assert (partition["until"], partition["found"]["received"]) == (24, 10)
 
 
-def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> None:
+def test_what_compaction_took_is_not_judged(audited: NewAudited) -> None:
     """Of a compacted topic fewer records than then are no difference, and neither is the row of one that is gone."""
     one = audited()
-    with closing(KafkaAdminClient(bootstrap_servers=one.bootstrap)) as admin:
+    with admin_of(one.bootstrap) as admin:
         resource = ConfigResource(ConfigResourceType.TOPIC, one.topic, {"cleanup.policy": "compact"})
         admin.alter_configs([resource])
-    producer = KafkaProducer(bootstrap_servers=one.bootstrap, transactional_id=one.topic)
-    producer.init_transactions()
-    producer.begin_transaction()
-    for number in range(5):
-        producer.send(one.topic, person(number), key=b"k", partition=0)
-    producer.commit_transaction()
-    producer.close()
+    with transactional_producer(one.bootstrap, one.topic) as producer:
+        producer.begin_transaction()
+        for number in range(5):
+            producer.send(one.topic, person(number), key=b"k", partition=0)
+        producer.commit_transaction()
     all_decided(one.bootstrap, one.topic)
     one.world.epoch()
     # As if the marker's offset had held a record that compaction took since.
@@ -328,9 +288,7 @@ def test_what_compaction_took_is_not_judged(audited: Callable[..., Audited]) -> 
     assert one.audit()[:2] == (1, [("people", "missing", 0, 2, None)])
 
 
-def test_every_row_of_an_exploded_record_is_compared(
-    audited: Callable[..., Audited], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_every_row_of_an_exploded_record_is_compared(audited: NewAudited, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "audit_lines.py").write_text(
         "import json, pyarrow as pa\n"
         "def parse(batch):\n"
@@ -368,7 +326,7 @@ def test_every_row_of_an_exploded_record_is_compared(
 
 
 def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests_and_it_says_so(
-    audited: Callable[..., Audited],
+    audited: NewAudited,
 ) -> None:
     one = audited(
         PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS),
@@ -477,7 +435,7 @@ def test_what_the_operations_page_says_of_audits_works(committed: Audited, monke
         assert committed.call(*arguments)[0] == 0, command
 
 
-def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited: Callable[..., Audited]) -> None:
+def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited: NewAudited) -> None:
     """I1: of an epoch and of a requeue that met the same record again, before the rule was mended and after."""
     one = audited()
     one.sql("ALTER TABLE people ADD CONSTRAINT few CHECK (id < 100)")

@@ -17,7 +17,6 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 
 from epochline import Avro, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.casting import cast_column
-from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.outbox import TopicEncoder
 from epochline.arrow.formats.parsers import build_parser
@@ -25,10 +24,12 @@ from epochline.config.registry import Registries, with_header
 from epochline.coordinator import abort
 from epochline.declare.topic import KafkaTopic
 from epochline.errors import BadRecordError, ConfigurationError, SinkError, SourceUnavailableError
+from epochline.protocol.offsets import TopicPartition
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess
 from tests.integration.registry import SchemaRegistry
 from tests.ports import free_port
+from tests.reading import range_batch, source_batch
 
 REGISTRY = "epochline_registry"
 _numbers = itertools.count(1)
@@ -73,11 +74,8 @@ def written(schema_id: int, schema: Any, value: Any) -> bytes:
 
 
 def batch(*values: bytes | None, keys: list[bytes | None] | None = None) -> pa.RecordBatch:
-    n = len(values)
-    columns = [["t"] * n, [0] * n, range(n), [0] * n, [0] * n, keys or [None] * n, values, [None] * n]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(one, kind.type) for one, kind in zip(columns, SOURCE_SCHEMA, strict=True)], schema=SOURCE_SCHEMA
-    )
+    tp = TopicPartition(topic="t", partition=0, topic_id="id")
+    return source_batch(tp, range(len(values)), values, key=keys or [None] * len(values))
 
 
 def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[str | None]]:
@@ -288,8 +286,7 @@ def world(dsn: str, policy: str, *values: bytes) -> InProcess:
         name=name, source=KafkaSource(topics=name), parse=Avro(columns=columns), bad_records=policy,
         sinks=(PostgresTable(table=f"{name}_t", columns=columns),),
     )  # fmt: skip
-    source = batch(*values).set_column(0, SOURCE_SCHEMA.field(0), pa.array([name] * len(values), pa.string()))
-    one = InProcess(dsn, pipeline, kafka, lambda planned: [source])
+    one = InProcess(dsn, pipeline, kafka, lambda planned: [range_batch(planned, values)])
     one.create()
     return one
 

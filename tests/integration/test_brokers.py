@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
-from kafka import KafkaAdminClient, KafkaProducer
-
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import PlanOutcome, plan
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
+from tests.integration.kafka_topics import Topic
 
 
 def test_a_list_of_two_brokers_of_which_the_first_is_down_still_plans_an_epoch(
     postgres_dsn: str, kafka_bootstrap: str, topic_name: str
 ) -> None:
     """K20."""
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-    with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")) as producer:
-        producer.send(topic_name, b"x").get(30)
+    Topic(kafka_bootstrap, topic_name).make().produce(0, 1)
     sink = PostgresTable(table="orders", columns={"value": "text"})
     pipeline = Pipeline(name="two_brokers", source=KafkaSource(topics=topic_name), parse=Text(), sinks=sink)
     ledger = PostgresLedger(postgres_dsn)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from epochline import KafkaSource
-from epochline.arrow.cast.source import SOURCE_SCHEMA
-from epochline.coordinator import commit, seal
+from epochline.coordinator import commit
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess
 from tests.integration.shop import DECLARED, Order, Record, Shop
+from tests.reading import source_batch
 
 PARTITIONS = 3
 _numbers = itertools.count(1)
@@ -68,17 +68,10 @@ class World:
                 if self.killed_after == 0:
                     raise KilledError
                 self.killed_after -= 1
-            yield self._batch(planned.tp.topic, planned.tp.partition, offsets[at : at + 3])
-
-    def _batch(self, topic: str, partition: int, offsets: list[int]) -> pa.RecordBatch:
-        chosen = [self.records[partition][offset] for offset in offsets]
-        n = len(chosen)
-        columns = [
-            [topic] * n, [partition] * n, offsets, [datetime(2024, 1, 1, tzinfo=UTC)] * n, [0] * n,
-            [key for key, _ in chosen], [value for _, value in chosen], [None] * n,
-        ]  # fmt: skip
-        arrays = [pa.array(one, kind.type) for one, kind in zip(columns, SOURCE_SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)
+            chosen = [self.records[planned.tp.partition][offset] for offset in offsets[at : at + 3]]
+            keys, contents = [key for key, _ in chosen], [value for _, value in chosen]
+            moments = [datetime(2024, 1, 1, tzinfo=UTC)] * len(chosen)
+            yield source_batch(planned.tp, offsets[at : at + 3], contents, key=keys, timestamp=moments)
 
     def target(self) -> dict[int, Order]:
         rows = self.one.sql(f"SELECT id, customer, amount, status, placed_at FROM {self.table}")
@@ -101,7 +94,7 @@ class World:
             ticket = self.one.begun(planned, run)
         self.one.stage(planned, ticket)
         assert self.target() == before
-        seal(self.one.ledger, self.one.source, ticket, run)
+        self.one.seal(ticket, run)
         assert self.target() == before
         for _ in range(2 if kill == "after the commit" else 1):
             commit(self.one.ledger, self.kafka, self.one.pipeline.name, planned.epoch.epoch_id)

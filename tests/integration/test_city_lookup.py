@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 from psycopg2.extensions import parse_dsn
 
 from epochline import KafkaSource
@@ -20,6 +19,7 @@ from epochline.local.stack import Stack
 from epochline_examples.programs import PROGRAMS
 from pipelines import city_lookup
 from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import make_topic, produce
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,21 +33,18 @@ def program(
     told = "".join(f"{key}={value}\n" for key, value in parse_dsn(postgres_dsn).items())
     services.write_text(f"[{city_lookup.SERVICE}]\n{told}")
     monkeypatch.setenv("PGSERVICEFILE", str(services))
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    make_topic(kafka_bootstrap, topic_name)
     declared = find("city_lookup", ROOT / "dags")
     pipeline = declared.model_copy(update={"name": f"city.{topic_name}", "source": KafkaSource(topics=topic_name)})
     offsets = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
     one = InProcess(postgres_dsn, pipeline, offsets, from_kafka(kafka_bootstrap))
     one.create()
-    one.sql((ROOT / "include" / "examples" / "city_lookup.sql").read_text())
+    one.sql((ROOT / "include" / "epochline_examples" / "city_lookup.sql").read_text())
     return one
 
 
 def send(bootstrap: str, topic: str, *values: bytes) -> None:
-    with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all")) as producer:
-        for value in values:
-            producer.send(topic, value).get(30)
+    produce(bootstrap, topic, values)
 
 
 def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(

@@ -6,7 +6,6 @@ import base64
 import json
 from datetime import UTC, datetime
 
-import psycopg2
 import pytest
 
 from epochline.arrow.cast.source import SOURCE_SCHEMA
@@ -16,6 +15,7 @@ from epochline.protocol.epoch import EpochKind
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.claims import ClaimReader
 from tests.contract.worlds import postgres_world, quarantined, run
+from tests.databases import query
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -27,16 +27,14 @@ def ticket(postgres_dsn: str) -> StagingTicket:
     world = postgres_world(postgres_dsn)
     quarantined(world)
     headers = json.dumps([["h", base64.b64encode(b"\x00\xff").decode()], ["empty", None]])
-    connection = psycopg2.connect(postgres_dsn)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
-            ' "offset", record_timestamp, key, value, headers, reason)'
-            " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 1, 4, %s, 'k', NULL, %s, 'not JSON')",
-            (AT, headers),
-        )
-        cursor.execute("UPDATE epochline.quarantined_record SET reason = 'other' WHERE \"offset\" = 2")
-    connection.close()
+    query(
+        postgres_dsn,
+        "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
+        ' "offset", record_timestamp, key, value, headers, reason)'
+        " VALUES ('orders', 1, 1, 'orders', 'id-of-orders', 1, 4, %s, 'k', NULL, %s, 'not JSON')",
+        AT, headers,
+    )  # fmt: skip
+    query(postgres_dsn, "UPDATE epochline.quarantined_record SET reason = 'other' WHERE \"offset\" = 2")
     with world.ledger.transaction() as tx:
         row = tx.epochs.lock_pipeline("orders")
         targets = tx.targets.inspect(world.pipeline)

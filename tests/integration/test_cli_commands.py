@@ -7,8 +7,8 @@ import sys
 
 from psycopg2.extensions import parse_dsn
 
-from tests.databases import as_connection
-from tests.integration.people import declare, query
+from tests.databases import as_connection, query
+from tests.integration.people import declare
 
 
 def test_migrate_makes_targets_once_and_says_so(call, postgres_dsn):

@@ -1,7 +1,6 @@
 """What was fed is known across demos, interruptions and records of other people."""
 
 import json
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from epochline.cli.demo.fed_logs import FedLogs
 from epochline.errors import StackError
 from epochline.kafka.feed import feed
+from tests.integration.kafka_topics import values
 
 
 @pytest.fixture
@@ -31,17 +31,7 @@ def produced(fed: FedLogs) -> list[str]:
 
 
 def in_kafka(bootstrap: str, topic: str) -> list[str]:
-    from kafka import KafkaConsumer, TopicPartition
-
-    with closing(KafkaConsumer(bootstrap_servers=bootstrap)) as consumer:
-        partitions = [TopicPartition(topic, number) for number in range(4)]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends, found = consumer.end_offsets(partitions), []
-        while any(consumer.position(at) < end for at, end in ends.items()):
-            for batch in consumer.poll(timeout_ms=500).values():
-                found += [record.value.decode() for record in batch]
-    return sorted(found)
+    return sorted(value.decode() for value in values(bootstrap, topic, "read_uncommitted"))
 
 
 def test_a_log_that_was_fed_to_its_end_is_listed_as_it_is(fed, topic_name, kafka_bootstrap):

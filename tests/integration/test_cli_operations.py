@@ -1,13 +1,13 @@
 """What operators do at a terminal, against a real ledger and a real Kafka."""
 
 import json
-from contextlib import closing
 
 import pytest
 
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
-from tests.integration.people import query
+from tests.databases import query
+from tests.integration.kafka_topics import Topic, delete_records
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,7 @@ def test_what_retention_took_is_declared_lost_and_nothing_else(call, planned, fe
 
     call("abort", "people", 1, "--reason", "to see what is lost", "--yes")
     refused = call("declare-loss", "people", "--reason", "is it?", "--yes")
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.delete_records({TopicPartition(fed, 0): 20})
+    delete_records(kafka_bootstrap, fed, {0: 20})
     stopped = call("plan", "people")
 
     code, out, _ = call("declare-loss", "people", "--reason", "retention was too short", "--yes")
@@ -89,9 +88,7 @@ def test_a_topic_that_was_made_again_is_adopted(call, planned, fed, kafka_bootst
     from kafka import KafkaAdminClient
 
     call("abort", "people", 1, "--reason", "its topic is to be deleted", "--yes")
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.delete_topics([fed])
-        admin.create_topics({fed: {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
+    Topic(kafka_bootstrap, fed).make_again(2)
     source = tmp_path / "again.jsonl"
     source.write_text('{"id": 7}\n{"id": 8}\n')
     assert call("feed", source, "--topic", fed)[0] == 0

@@ -11,8 +11,9 @@ import pytest
 
 from epochline.config import discovery
 from epochline.kafka.source import KafkaOffsets
+from tests.commands import Call
+from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
-from tests.integration.people import Call, query
 
 PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 
@@ -65,7 +66,7 @@ def test_a_savepoint_that_does_not_exist_changes_nothing(call: Call, committed: 
 def test_a_savepoint_is_written_to_a_file_once_and_read_back(
     call: Call, committed: InProcess, postgres_dsn: str, tmp_path: Path
 ) -> None:
-    """C11: the file is nobody else's, is not written over, and is not taken in beside itself."""
+    """C11: only the owner can read the file, no export overwrites it, and its savepoint cannot be imported twice."""
     file = tmp_path / "one.zip"
     call("savepoint", "people", "one", "--reason", "to carry it", "--yes")
 

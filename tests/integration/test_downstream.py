@@ -1,4 +1,4 @@
-"""Downstream of committed epochs: told until heard, and taken once by each consumer, whoever is killed on the way."""
+"""Downstream of committed epochs: announced until acknowledged, and taken once by each consumer in spite of kills."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from epochline.errors import DownstreamError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.ports import AnnouncedReceipt
 from epochline.postgres.ledger import receipts
+from tests import databases
 from tests.contract.worlds import World, postgres_world, run
+from tests.integration.logins import Login
 
 _runs = itertools.count(1)
 INCLUDE = Path(__file__).parents[2] / "include"
@@ -45,12 +48,7 @@ for epoch_id in take_epochs(connection, "daily", "orders", "orders"):
 
 @pytest.fixture
 def query(postgres_dsn: str) -> Callable[..., list[tuple[Any, ...]]]:
-    def ask(statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(postgres_dsn)) as one, one, one.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
-
-    return ask
+    return partial(databases.query, postgres_dsn)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def committed(world: World, epochs: int) -> None:
 
 
 def take(session: Any, consumer: str = "daily") -> list[int]:
-    """What a consumer does: a row per epoch, beside its cursor."""
+    """What a consumer does: a row per epoch, in the transaction of its cursor."""
     taken = []
     for epoch_id in take_epochs(session, consumer, "orders", "orders"):
         work(session, epoch_id)
@@ -251,7 +249,7 @@ def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world
 
 def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothing_else(
     world: World,
-    login: Callable[..., str],
+    login: Login,
     as_superuser: Any,
 ) -> None:
     """SEC-6: the reader's role and two rights on the cursor (docs/downstream.md)."""
@@ -299,7 +297,7 @@ def airflow(world: World) -> Airflow:
 
 
 def test_what_a_lost_task_told_is_told_again_until_it_is_heard(world: World, airflow: Airflow) -> None:
-    """A task dies between the ledger's commit and its own end: the event comes with a later run, whoever committed."""
+    """A task dies between the ledger's commit and its own end: a later run emits the event."""
     committed(world, 1)
     assert airflow.task("first", lost=True) == [1]
     assert airflow.task("first", lost=True) == [1]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
-import psycopg2
 import pytest
-from psycopg2 import sql
 from sqlalchemy.engine import make_url
 
 from epochline import PostgresTable
@@ -19,6 +17,7 @@ from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import connect
 from epochline.spark.transaction import PartTransaction
+from tests.databases import query
 from tests.integration.bench import Bench
 
 CANARY = "canary-4111-1111"
@@ -85,9 +84,7 @@ LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigin
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_a_target_that_refuses_rows_is_named_and_the_rows_are_not_shown(postgres_dsn: str, rule: str) -> None:
     """SEC-5: PostgreSQL's details say `Failing row contains (…)`; a task's log shows every link of the chain."""
-    with psycopg2.connect(postgres_dsn, options="-c search_path=public") as session, session.cursor() as cursor:
-        cursor.execute(rule.replace("{lineage}", LINEAGE))
-    session.close()
+    query(postgres_dsn, rule.replace("{lineage}", LINEAGE), options="-c search_path=public")
     bench = Bench(postgres_dsn, PostgresTable(table="t", columns={"k": "text", "v": "integer"}),
                   {"k": "text", "v": "integer"}, create=False)  # fmt: skip
 
@@ -107,9 +104,7 @@ def test_a_statement_that_fails_on_a_value_does_not_show_it(postgres_dsn: str) -
 
 
 def test_a_value_that_copy_refuses_is_not_shown(postgres_dsn: str) -> None:
-    with psycopg2.connect(postgres_dsn) as session, session.cursor() as cursor:
-        cursor.execute(sql.SQL("CREATE TABLE epochline_staging.s (k text, n integer)"))
-    session.close()
+    query(postgres_dsn, "CREATE TABLE epochline_staging.s (k text, n integer)")
     here = ticket("s")
     part = PartTransaction(here, postgres_dsn, "0198a8f0-0000-7000-8000-000000000001", 0)
 
@@ -122,24 +117,19 @@ def test_a_value_that_copy_refuses_is_not_shown(postgres_dsn: str) -> None:
 
 def test_a_session_that_breaks_off_in_the_middle_of_a_row_does_not_show_it(postgres_dsn: str) -> None:
     """The server says at which line of a COPY it was, and what was in it."""
-    with psycopg2.connect(postgres_dsn) as session, session.cursor() as cursor:
-        cursor.execute(
-            "CREATE TABLE epochline_staging.s (k text, n integer);"
-            "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " PERFORM set_config('statement_timeout', '0', true); RAISE query_canceled USING MESSAGE = 'ended'; END $$;"
-            "CREATE TRIGGER slow BEFORE INSERT ON epochline_staging.s FOR EACH ROW EXECUTE FUNCTION public.slow()"
-        )
-        cursor.execute("INSERT INTO epochline.pipeline (pipeline) VALUES ('p')")
-        cursor.execute("INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('h', 'p', '{}')")
-        cursor.execute(
-            "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, dag_id, run_id, host, declaration_hash,"
-            " lease_until) VALUES ('p', 1, 1, 'PLANNED', 'd', 'r', 'h', 'h', now())"
-        )
-        cursor.execute(
-            "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
-            " VALUES ('p', 1, 1, 'd', 'r', 'h')"
-        )
-    session.close()
+    query(
+        postgres_dsn,
+        "CREATE TABLE epochline_staging.s (k text, n integer);"
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM set_config('statement_timeout', '0', true); RAISE query_canceled USING MESSAGE = 'ended'; END $$;"
+        "CREATE TRIGGER slow BEFORE INSERT ON epochline_staging.s FOR EACH ROW EXECUTE FUNCTION public.slow();"
+        "INSERT INTO epochline.pipeline (pipeline) VALUES ('p');"
+        "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES ('h', 'p', '{}');"
+        "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, dag_id, run_id, host, declaration_hash,"
+        " lease_until) VALUES ('p', 1, 1, 'PLANNED', 'd', 'r', 'h', 'h', now());"
+        "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
+        " VALUES ('p', 1, 1, 'd', 'r', 'h')",
+    )
     here = ticket("s")
     part = PartTransaction(here, postgres_dsn, "0198a8f0-0000-7000-8000-000000000001", 0)
 

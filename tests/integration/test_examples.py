@@ -1,4 +1,4 @@
-"""The programs beside the product: what is lost, what repeats, and what happens exactly once (G1 to G4)."""
+"""The example programs: what is lost, what repeats, and what happens exactly once (G1 to G4)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
-import psycopg2
 import pytest
 from psycopg2.extensions import parse_dsn
 
@@ -18,6 +16,9 @@ from epochline import Settings
 from epochline.errors import DeclarationError
 from epochline_examples.raw_value import TOPIC, produce
 from epochline_examples.two_transactions import KILLED
+from tests.databases import query
+from tests.integration import kafka_topics
+from tests.integration.kafka_topics import make_topic, read_topic
 
 ROOT = Path(__file__).parents[2]
 ROWS = [f"row {number}" for number in range(10)]
@@ -50,9 +51,7 @@ class Example:
         return done.returncode
 
     def query(self, statement: str) -> list[tuple[object, ...]]:
-        with closing(psycopg2.connect(self._dsn)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall()
+        return query(self._dsn, statement)
 
     def target(self) -> Counter[object]:
         return Counter(value for (value,) in self.query("SELECT value FROM example_row"))
@@ -61,20 +60,10 @@ class Example:
         return self.query("SELECT max(next_offset) FROM example_offset")[0][0]
 
 
-def send(bootstrap: str, topic: str, values: list[str]) -> None:
-    from kafka import KafkaAdminClient, KafkaProducer
-
-    with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        if topic not in admin.list_topics():
-            admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-    with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)) as producer:
-        for value in values:
-            producer.send(topic, value.encode()).get(30)
-
-
 @pytest.fixture
 def example(postgres_dsn: str, kafka_bootstrap: str, topic_name: str) -> Callable[[str], Example]:
-    send(kafka_bootstrap, topic_name, ROWS)
+    make_topic(kafka_bootstrap, topic_name)
+    kafka_topics.produce(kafka_bootstrap, topic_name, map(str.encode, ROWS))
     return lambda program: Example(program, postgres_dsn, kafka_bootstrap, topic_name)
 
 
@@ -87,7 +76,7 @@ def test_at_most_once_loses_what_was_noted_and_not_yet_written(
     assert one.run(crash_at="middle") == KILLED
     assert (one.target().total(), one.offset()) == (0, 10)
 
-    send(kafka_bootstrap, topic_name, ["row 10"])
+    kafka_topics.produce(kafka_bootstrap, topic_name, [b"row 10"])
     assert one.run() == 0
     assert one.target() == Counter(["row 10"])
 
@@ -134,26 +123,17 @@ def test_the_product_refuses_the_other_modes_and_names_the_program_that_shows_wh
     with pytest.raises(DeclarationError, match=f"include/epochline_examples/{semantics}.py"):
         Settings(semantics=semantics)
 
-    assert "NOT a mode of the product" in (ROOT / "include" / "examples" / f"{semantics}.py").read_text()
+    assert "NOT a mode of the product" in (ROOT / "include" / "epochline_examples" / f"{semantics}.py").read_text()
 
 
 def test_the_producer_sends_twenty_values_in_order_without_a_key(
     kafka_bootstrap: str, topic_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """E2b."""
-    from kafka import KafkaConsumer, TopicPartition
-
-    send(kafka_bootstrap, topic_name, [])
+    make_topic(kafka_bootstrap, topic_name)
     produce(kafka_bootstrap, pause=0, topic=topic_name)
 
-    with closing(KafkaConsumer(bootstrap_servers=kafka_bootstrap, enable_auto_commit=False)) as consumer:
-        partition = TopicPartition(topic_name, 0)
-        consumer.assign([partition])
-        consumer.seek(partition, 0)
-        found: list[tuple[object, object]] = []
-        while len(found) < 20:
-            for records in consumer.poll(timeout_ms=1000).values():
-                found += [(record.key, record.value) for record in records]
+    found = [(record.key, record.value) for record in read_topic(kafka_bootstrap, topic_name)]
     expected = [f'{{"value":"{number}"}}' for number in range(1, 21)]
     assert found == [(None, value.encode()) for value in expected]
     assert capsys.readouterr().out.splitlines() == [f"sent: {value}" for value in expected]

@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 import typer
+from kafka import KafkaProducer
 from typer.testing import CliRunner
 
 from epochline.cli import feed as feed_cli
 from epochline.cli import stack as stack_cli
 from epochline.errors import ConfigurationError, SourceError, SourceUnavailableError, StackError
+from epochline.kafka.feed import feed
 from epochline.local.stack import Stack
-
-# kafka-python 3.0.12 reads its own resources in a way that Python 3.11 calls old, and drops sockets of refused
-# connections unclosed.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+from tests.integration.kafka_topics import read_topic
 
 
 @pytest.fixture(scope="module")
@@ -56,36 +51,19 @@ def cli(stack, monkeypatch):
     return lambda *arguments, **options: CliRunner().invoke(app, [str(a) for a in arguments], **options)
 
 
-def _feed(*arguments, **options):
-    # Not imported above: see the warnings that kafka-python raises when it is imported.
-    from epochline.kafka.feed import feed
-
-    return feed(*arguments, **options)
-
-
 def _read(servers: str, topic: str) -> dict[int, list[bytes]]:
-    from kafka import KafkaConsumer, TopicPartition
-
-    consumer = KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
-    try:
-        partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic))]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        found: dict[int, list[bytes]] = {at.partition: [] for at in partitions}
-        while any(consumer.position(at) < ends[at] for at in partitions):
-            for at, records in consumer.poll(timeout_ms=1000).items():
-                found[at.partition] += [record.value for record in records]
-                assert all(record.key is None for record in records)
-        return found
-    finally:
-        consumer.close()
+    found: dict[int, list[bytes]] = {}
+    for record in read_topic(servers, topic):
+        assert record.key is None
+        found.setdefault(record.partition, []).append(record.value)
+    return found
 
 
 def test_each_line_is_one_record_byte_for_byte(servers, topic, tmp_path):
     lines = [b'{"a": 1}', b"", b"  spaces\t", b"carriage\r", b"\xff\xfe no UTF-8 \x00", "käse".encode()]
     (tmp_path / "file").write_bytes(b"\n".join(lines) + b"\n")
 
-    report = _feed(servers, tmp_path / "file", topic, partitions=1)
+    report = feed(servers, tmp_path / "file", topic, partitions=1)
 
     assert _read(servers, topic) == {0: lines}
     assert (report.total, report.payload, report.created) == (6, sum(map(len, lines)), True)
@@ -94,7 +72,7 @@ def test_each_line_is_one_record_byte_for_byte(servers, topic, tmp_path):
 def test_a_last_line_without_newline_counts(servers, topic, tmp_path):
     (tmp_path / "file").write_bytes(b"one\ntwo")
 
-    _feed(servers, tmp_path / "file", topic, partitions=1)
+    feed(servers, tmp_path / "file", topic, partitions=1)
 
     assert _read(servers, topic) == {0: [b"one", b"two"]}
 
@@ -102,7 +80,7 @@ def test_a_last_line_without_newline_counts(servers, topic, tmp_path):
 def test_partitions_are_filled_in_turn_from_the_first(servers, topic, tmp_path):
     (tmp_path / "file").write_bytes(b"".join(b"%d\n" % number for number in range(10)))
 
-    report = _feed(servers, tmp_path / "file", topic, partitions=4)
+    report = feed(servers, tmp_path / "file", topic, partitions=4)
 
     assert _read(servers, topic) == {0: [b"0", b"4", b"8"], 1: [b"1", b"5", b"9"], 2: [b"2", b"6"], 3: [b"3", b"7"]}
     assert report.records == {0: 3, 1: 3, 2: 2, 3: 2}
@@ -110,9 +88,9 @@ def test_partitions_are_filled_in_turn_from_the_first(servers, topic, tmp_path):
 
 def test_an_existing_topic_is_used_as_it_is(servers, topic, tmp_path):
     (tmp_path / "file").write_bytes(b"x\n" * 4)
-    _feed(servers, tmp_path / "file", topic, partitions=2)
+    feed(servers, tmp_path / "file", topic, partitions=2)
 
-    report = _feed(servers, tmp_path / "file", topic, partitions=8)
+    report = feed(servers, tmp_path / "file", topic, partitions=8)
 
     assert (report.created, report.records) == (False, {0: 2, 1: 2})
 
@@ -121,7 +99,7 @@ def test_more_lines_than_are_kept_in_flight_arrive_once(servers, topic, tmp_path
     (tmp_path / "file").write_bytes(b"".join(b"%d\n" % number for number in range(30_000)))
     seen: list[int] = []
 
-    report = _feed(servers, tmp_path / "file", topic, partitions=3, progress=seen.append)
+    report = feed(servers, tmp_path / "file", topic, partitions=3, progress=seen.append)
 
     found = _read(servers, topic)
     assert report.records == {0: 10_000, 1: 10_000, 2: 10_000}
@@ -132,46 +110,44 @@ def test_more_lines_than_are_kept_in_flight_arrive_once(servers, topic, tmp_path
 def test_a_ten_megabyte_line_arrives(servers, topic, tmp_path):
     (tmp_path / "file").write_bytes(b"x" * 10_000_000 + b"\n")
 
-    assert _feed(servers, tmp_path / "file", topic, partitions=1).payload == 10_000_000
+    assert feed(servers, tmp_path / "file", topic, partitions=1).payload == 10_000_000
 
 
 def test_the_rate_is_kept(servers, topic, tmp_path):
     (tmp_path / "file").write_bytes(b"x\n" * 20)
     start = time.monotonic()
 
-    _feed(servers, tmp_path / "file", topic, partitions=1, rate=20)
+    feed(servers, tmp_path / "file", topic, partitions=1, rate=20)
 
     assert time.monotonic() - start >= 19 / 20
 
 
 def test_the_producer_is_idempotent_and_waits_for_all_replicas(servers, topic, tmp_path, monkeypatch):
-    from epochline.kafka import feed as module
-
     made = []
 
-    class Recorded(module.KafkaProducer):
+    class Recorded(KafkaProducer):
         def __init__(self, **config):
             made.append(config)
             super().__init__(**config)
 
-    monkeypatch.setattr(module, "KafkaProducer", Recorded)
+    monkeypatch.setattr("epochline.kafka.feed.KafkaProducer", Recorded)
     (tmp_path / "file").write_bytes(b"x\n")
 
-    _feed(servers, tmp_path / "file", topic)
+    feed(servers, tmp_path / "file", topic)
 
     assert [(config["acks"], config["enable_idempotence"]) for config in made] == [("all", True)]
 
 
 def test_a_missing_file_is_named(servers, topic, tmp_path):
     with pytest.raises(ConfigurationError, match="absent"):
-        _feed(servers, tmp_path / "absent", topic)
+        feed(servers, tmp_path / "absent", topic)
 
 
 def test_a_name_that_kafka_refuses_is_no_matter_for_a_retry(servers, tmp_path):
     (tmp_path / "file").write_bytes(b"x\n")
 
     with pytest.raises(SourceError, match="no topic") as caught:
-        _feed(servers, tmp_path / "file", "no topic")
+        feed(servers, tmp_path / "file", "no topic")
 
     assert not caught.value.retryable
 
@@ -180,7 +156,7 @@ def test_a_broker_that_does_not_answer_is_retryable(topic, tmp_path, monkeypatch
     (tmp_path / "file").write_bytes(b"x\n")
 
     with pytest.raises(SourceUnavailableError) as caught:
-        _feed("127.0.0.1:1", tmp_path / "file", topic)
+        feed("127.0.0.1:1", tmp_path / "file", topic)
 
     assert caught.value.retryable
 

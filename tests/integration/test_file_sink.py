@@ -37,7 +37,6 @@ from tests.integration.file_epochs import (
     keep,
     kept,
     read_visitors,
-    rows_of,
     seal,
     sealed,
     sink_at,
@@ -45,6 +44,7 @@ from tests.integration.file_epochs import (
     write_part,
 )
 from tests.processes.client import Forked, fork_server
+from tests.reading import rows_of_files
 
 
 def failpoints_of_the_sink() -> list[str]:
@@ -128,31 +128,6 @@ def test_a_reader_goes_on_after_the_epoch_that_it_has(path: str) -> None:
     assert [epoch.epoch_id for epoch in committed_files(f"{path}-of-tomorrow")] == []
 
 
-def test_committed_twice_is_committed_once(path: str) -> None:
-    """P5, INV-5: the second changes no file."""
-    sink = sink_at(path)
-    committable = committed(sink, attempt_of(1))
-    before = list(committed_files(path))
-
-    sink.commit(committable)
-    sink_at(path).recover_and_commit(committable)
-    sink.notify_complete(committable)
-
-    assert list(committed_files(path)) == before
-    assert read_visitors(path) == all_visitors(1)
-
-
-def test_an_epoch_is_committed_again_after_a_later_one_without_harm(path: str) -> None:
-    """INV-5: whoever lost the answer of the first commit asks late."""
-    sink = sink_at(path)
-    first = committed(sink, attempt_of(1))
-    committed(sink, attempt_of(2))
-
-    sink.recover_and_commit(first)
-
-    assert read_visitors(path) == all_visitors(1, 2)
-
-
 def test_aborted_twice_is_aborted_once_and_leaves_nothing(path: str) -> None:
     """P5, INV-7: target and staging are both as before."""
     sink = sink_at(path)
@@ -172,16 +147,6 @@ def test_an_abort_that_never_began_is_no_error(path: str) -> None:
     sink_at(path).recover_and_abort(attempt_of(1))
 
     assert left(path) == []
-
-
-def test_an_abort_leaves_a_committed_epoch_alone(path: str) -> None:
-    """INV-7: an abort that comes too late takes nothing back."""
-    sink = sink_at(path)
-    committable = committed(sink, attempt_of(1))
-
-    sink.abort(committable.attempt)
-
-    assert read_visitors(path) == all_visitors(1)
 
 
 def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_the_same(path: str) -> None:
@@ -639,7 +604,7 @@ def test_a_reader_that_follows_the_manifest_sees_whole_epochs_only_and_each_once
 
     def follow() -> None:
         for epoch in committed_files(path, after=max(seen, default=0)):
-            seen[epoch.epoch_id] = sorted(row["visitor"] for row in rows_of(epoch))
+            seen[epoch.epoch_id] = sorted(row["visitor"] for row in rows_of_files(epoch))
 
     while_committing(path, follow)
 

@@ -1,8 +1,7 @@
-"""After an adopted topic offsets begin anew: what an upsert's order means then, on real PostgreSQL."""
+"""An adopted topic's offsets begin at 0 again: what an upsert's order means then, on real PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,13 +12,13 @@ from epochline.errors import SealRefusedError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.testing import FakeKafka
-from tests.integration.bench import LINEAGE, Bench
+from tests.integration.bench import LINEAGE, Bench, NewBench
 
 ORDERED = {"k": "text", "v": "integer", "at": "integer"}
 
 
 @pytest.fixture
-def bench(bench: Callable[..., Bench]) -> Callable[..., Bench]:
+def bench(bench: NewBench) -> NewBench:
     return partial(bench, mode="upsert", key="k")
 
 
@@ -31,7 +30,7 @@ def adopt(it: Bench) -> None:
     action.act(subject, action.parameters(topic="orders"), Request(actor="ada", reason="it was made again"))
 
 
-def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(bench: Callable[..., Bench]) -> None:
+def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(bench: NewBench) -> None:
     """ADR 0004."""
     it = bench()
     it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "b", "v": 3})
@@ -42,7 +41,7 @@ def test_a_record_of_the_new_topic_wins_over_any_of_the_old_whatever_its_offset(
     assert it.rows("k, v, _offset, _epoch") == [("a", 9, 0, 2), ("b", 3, 2, 1)]
 
 
-def test_within_the_new_generation_the_highest_offset_wins_again(bench: Callable[..., Bench]) -> None:
+def test_within_the_new_generation_the_highest_offset_wins_again(bench: NewBench) -> None:
     it = bench()
     it.epoch(*({"k": "a", "v": 1} for _ in range(10)))
     adopt(it)
@@ -60,7 +59,7 @@ def test_within_the_new_generation_the_highest_offset_wins_again(bench: Callable
     assert it.rows() == [("a", 9)]
 
 
-def test_a_tombstone_of_the_new_topic_deletes_a_row_of_the_old(bench: Callable[..., Bench]) -> None:
+def test_a_tombstone_of_the_new_topic_deletes_a_row_of_the_old(bench: NewBench) -> None:
     it = bench()
     it.epoch({"k": "a", "v": 1}, {"k": "b", "v": 2}, {"k": "b", "v": 3})
     adopt(it)
@@ -70,7 +69,7 @@ def test_a_tombstone_of_the_new_topic_deletes_a_row_of_the_old(bench: Callable[.
     assert it.rows() == [("a", 1)]
 
 
-def test_a_key_deleted_in_the_old_topic_comes_back_with_the_new_one(bench: Callable[..., Bench]) -> None:
+def test_a_key_deleted_in_the_old_topic_comes_back_with_the_new_one(bench: NewBench) -> None:
     """ADR 0004: deleted keys are kept with their order, which is that of the old log."""
     it = bench()
     it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2}, {"k": "a", "_deleted": True})
@@ -81,7 +80,7 @@ def test_a_key_deleted_in_the_old_topic_comes_back_with_the_new_one(bench: Calla
     assert it.rows() == [("a", 5)]
 
 
-def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: Callable[..., Bench]) -> None:
+def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: NewBench) -> None:
     it = bench()
     it.epoch({"k": "a", "v": 1}, {"k": "b", "_deleted": True})
     adopt(it)
@@ -93,7 +92,7 @@ def test_a_key_may_move_to_another_partition_of_the_new_topic(bench: Callable[..
     assert it.rows() == [("a", 5), ("b", 6)]
 
 
-def test_a_declared_order_still_decides_first_and_of_equals_the_new_topic_wins(bench: Callable[..., Bench]) -> None:
+def test_a_declared_order_still_decides_first_and_of_equals_the_new_topic_wins(bench: NewBench) -> None:
     it = bench(ORDERED, order_by="at")
     it.epoch({"k": "a", "v": 1, "at": 5}, {"k": "b", "v": 2, "at": 5}, {"k": "c", "v": 3, "at": 5})
     adopt(it)
@@ -103,7 +102,7 @@ def test_a_declared_order_still_decides_first_and_of_equals_the_new_topic_wins(b
     assert it.rows() == [("a", 1), ("b", 8), ("c", 9)]
 
 
-def test_a_declared_order_of_a_deletion_is_kept_over_the_generations(bench: Callable[..., Bench]) -> None:
+def test_a_declared_order_of_a_deletion_is_kept_over_the_generations(bench: NewBench) -> None:
     it = bench(ORDERED, order_by="at")
     deleted = [{"k": key, "v": 1, "at": 5, "_deleted": True} for key in "abc"]
     it.epoch(*deleted)
@@ -114,7 +113,7 @@ def test_a_declared_order_of_a_deletion_is_kept_over_the_generations(bench: Call
     assert it.rows() == [("b", 8), ("c", 9)]
 
 
-def test_a_table_that_keeps_positions_but_no_epoch_lets_the_later_epoch_replace(bench: Callable[..., Bench]) -> None:
+def test_a_table_that_keeps_positions_but_no_epoch_lets_the_later_epoch_replace(bench: NewBench) -> None:
     columns = LINEAGE.replace(", _epoch bigint", "")
     it = bench(existing=f"CREATE TABLE t (k text PRIMARY KEY, v integer{columns})", lineage=False)
     it.epoch({"k": "a", "v": 1}, {"k": "a", "v": 2})
@@ -140,7 +139,7 @@ def test_a_table_that_keeps_positions_but_no_epoch_lets_the_later_epoch_replace(
     ],
 )  # fmt: skip
 def test_only_an_upsert_target_that_keeps_its_order_takes_requeued_records(
-    bench: Callable[..., Bench], existing: str | None, sink: dict[str, Any], refusal: str | None
+    bench: NewBench, existing: str | None, sink: dict[str, Any], refusal: str | None
 ) -> None:
     it = bench(ORDERED, existing=existing, **sink)
     it.epoch({"k": "a", "v": 1, "at": 5})
@@ -159,7 +158,7 @@ def test_only_an_upsert_target_that_keeps_its_order_takes_requeued_records(
     assert (refusal or "come before every row of this one") in (earlier.refusal or "")
 
 
-def test_extend_back_is_refused_for_an_upsert_target(bench: Callable[..., Bench]) -> None:
+def test_extend_back_is_refused_for_an_upsert_target(bench: NewBench) -> None:
     it = bench()
     it.epoch({"k": "a", "v": 1})
     action = ACTIONS["extend-back"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import pytest
@@ -18,29 +17,25 @@ from epochline import Bytes
 from epochline.config.kafka import broker_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError
-from epochline.failpoints import FailpointError, arm
+from epochline.failpoints import FailpointError
 from epochline.failpoints.named import KILLED
 from epochline.kafka import preflight, sending
 from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
-from epochline.local.stack import Stack
+from tests.armed import armed
 from tests.integration.kafka_topics import (
     delete_topic,
     make_topic,
+    produce,
     read_topic,
+    transactional_producer,
     values,
 )
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.integration.sends import sending_process
 
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    arm({})
 
 
 @pytest.fixture
@@ -76,6 +71,13 @@ def records(count: int, epoch: int = 1) -> list[Outgoing]:
     return [Outgoing(key=None, value=b"%d-%d" % (epoch, number), partition=0) for number in range(count)]
 
 
+@contextmanager
+def fenced(settings: dict[str, str], topic: str) -> Iterator[TransactionalSender]:
+    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
+        sender.fence()
+        yield sender
+
+
 def sent(settings: dict[str, str], topic: str, count: int, epoch: int = 1, name: str = "") -> int:
     with TransactionalSender(settings, name or f"tx-{topic}", MINUTE) as sender:
         sender.fence()
@@ -89,10 +91,8 @@ def test_a_failed_transaction_shows_nothing_and_its_repeat_everything_once(
     settings: dict[str, str], topic: str
 ) -> None:
     """P9, P12: after 50 of 100 records a read_committed consumer sees none, then 100."""
-    arm({"EPOCHLINE_FAILPOINT": "topic.record@51:raise"})
-    with pytest.raises(FailpointError):
+    with armed("topic.record@51:raise"), pytest.raises(FailpointError):
         sent(settings, topic, 100)
-    arm({})
     assert values(settings, topic) == []
     assert marked(settings, topic) is None
 
@@ -123,39 +123,9 @@ def test_a_sender_killed_after_its_commit_is_known_by_its_marker(
     with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 7, 10, "topic.committed:exit") as process:
         assert process.wait(60) == KILLED
 
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-
+    with fenced(settings, topic):
         assert marked(settings, topic) == Marker(generation=1, epoch_id=7, token="of a process")
     assert len(values(settings, topic)) == 10
-
-
-def test_a_commit_that_is_not_answered_is_said_to_be_open_and_settled_by_the_marker(
-    settings: dict[str, str], stack: Stack, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """INV-5: the broker stands still at the commit. Afterwards the marker is there if the records are."""
-    pid = stack.kafka.pid
-    assert pid is not None
-
-    def stopping(name: str) -> None:
-        if name == "topic.commit":
-            os.kill(pid, signal.SIGSTOP)
-
-    with TransactionalSender(settings, f"tx-{topic}", timedelta(seconds=2)) as sender:
-        sender.fence()
-        with monkeypatch.context() as patched:
-            patched.setattr(sending, "failpoint", stopping)
-            try:
-                with pytest.raises(SinkUnavailableError, match="outcome is not known; the marker settles it"):
-                    sender.send(topic, records(10), marker_key(topic), marker(1).body())
-            finally:
-                os.kill(pid, signal.SIGCONT)
-
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-        if marked(settings, topic) != marker(1):
-            sender.send(topic, records(10), marker_key(topic), marker(1).body())
-    assert values(settings, topic) == [record.value for record in records(10)]
 
 
 def test_a_transaction_of_no_records_moves_the_marker(settings: dict[str, str], topic: str) -> None:
@@ -169,8 +139,7 @@ def test_a_transaction_of_no_records_moves_the_marker(settings: dict[str, str], 
 
 def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], topic: str) -> None:
     """P12: one epoch, one transaction."""
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
+    with fenced(settings, topic) as sender:
         for epoch in (1, 2, 3):
             sender.send(topic, records(2_500, epoch), marker_key(topic), marker(epoch).body())
             assert marked(settings, topic) == marker(epoch)
@@ -178,26 +147,7 @@ def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], t
     assert values(settings, topic) == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
 
 
-# Zombies.
-
-
-def test_a_zombie_that_wakes_before_its_commit_is_fenced_and_shows_nothing(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
-    """P13, F22: its records are seen by no read_committed consumer, and it is told why."""
-    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 10, "topic.commit:stop") as zombie:
-        zombie.until_stopped()
-        sent(settings, topic, 5, epoch=2)
-
-        zombie.send_signal(signal.SIGCONT)
-        said, lines = zombie.communicate(timeout=60)
-
-    assert said.startswith("SinkUnavailableError:")
-    assert "another process took over" in said
-    assert lines == "", "librdkafka's lines are no output"
-    assert values(settings, topic) == [record.value for record in records(5, epoch=2)]
-    assert len(values(settings, topic, "read_uncommitted")) == 15
-    assert marked(settings, topic) == marker(2)
+# Time-outs.
 
 
 def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(
@@ -206,10 +156,9 @@ def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itsel
     """X3, K17: nothing of it is visible, and the message says which limit to change."""
     with TransactionalSender(settings, f"tx-{topic}", timedelta(seconds=1)) as sender:
         sender.fence()
-        arm({"EPOCHLINE_FAILPOINT": "topic.marker:sleep:1.2"})
-        with pytest.raises(SinkUnavailableError, match=r"longer than its transaction_timeout; 1[01] of the 11"):
+        too_long = pytest.raises(SinkUnavailableError, match=r"longer than its transaction_timeout; 1[01] of the 11")
+        with armed("topic.marker:sleep:1.2"), too_long:
             sender.send(topic, records(10), marker_key(topic), marker(1).body())
-    arm({})
 
     sent(settings, topic, 10)
 
@@ -224,26 +173,21 @@ def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_ov
 ) -> None:
     """The control topic is shared: taking the last visible marker for the last one would send an epoch twice."""
     sent(settings, topic, 1, epoch=1)
-    other = KafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=f"other-{topic}", acks="all")
-    other.init_transactions()
-    other.begin_transaction()
-    other.send(CONTROL_TOPIC, key=b"of another sink", value=marker(1).body(), partition=0).get(30)
-    try:
+    with transactional_producer(kafka_bootstrap, f"other-{topic}") as other:
+        other.begin_transaction()
+        other.send(CONTROL_TOPIC, key=b"of another sink", value=marker(1).body(), partition=0).get(30)
         sent(settings, topic, 1, epoch=2)
 
         with pytest.raises(SinkUnavailableError, match="open transaction of another sink"):
             last_marker(settings, "orders", f"kafka:{topic}", timedelta(seconds=2))
         assert last_marker(settings, "orders", "kafka:untouched", timedelta(seconds=2)) is None
-    finally:
         other.abort_transaction()
-        other.close()
     assert marked(settings, topic) == marker(2)
 
 
 def test_the_marker_of_an_aborted_transaction_does_not_count(settings: dict[str, str], topic: str) -> None:
     sent(settings, topic, 1, epoch=1)
-    arm({"EPOCHLINE_FAILPOINT": "topic.commit:raise"})
-    with pytest.raises(FailpointError):
+    with armed("topic.commit:raise"), pytest.raises(FailpointError):
         sent(settings, topic, 1, epoch=2)
 
     assert marked(settings, topic) == marker(1)
@@ -260,10 +204,9 @@ def test_each_sink_of_each_pipeline_has_a_marker_of_its_own(settings: dict[str, 
 def test_a_marker_that_was_taken_back_is_none_until_the_next_one(
     settings: dict[str, str], kafka_bootstrap: str, topic: str
 ) -> None:
-    """What is made anew, in a new ledger, is not behind what it was before."""
+    """A new ledger after a deleted marker is not taken for a ledger that went back in time."""
     sent(settings, topic, 1, epoch=1)
-    with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")) as producer:
-        producer.send(CONTROL_TOPIC, key=marker_key(topic), value=None).get(30)
+    produce(kafka_bootstrap, CONTROL_TOPIC, [None], key=marker_key(topic))
     assert marked(settings, topic) is None
 
     sent(settings, topic, 1, epoch=1)
@@ -287,8 +230,7 @@ def test_a_marker_that_cannot_be_read_is_named_by_its_offset(
 def test_a_key_goes_to_the_partition_that_javas_producer_chooses(settings: dict[str, str], topic: str) -> None:
     keys = [b"", b"k", "ключ".encode(), *(b"key %d" % number for number in range(100))]
     outgoing = [Outgoing(key=key, value=b"v") for key in keys]
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
+    with fenced(settings, topic) as sender:
         sender.send(topic, outgoing, marker_key(topic), marker(1).body())
 
     found = {record.key: record.partition for record in read_topic(settings, topic)}
@@ -304,8 +246,7 @@ def test_key_value_headers_and_partition_arrive_as_they_were_given(settings: dic
         Outgoing(key=b"", value=b"", partition=2),
         Outgoing(key=b"k", value=None, partition=2),
     ]
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
+    with fenced(settings, topic) as sender:
         sender.send(topic, given, marker_key(topic), marker(1).body())
 
     found = read_topic(settings, topic)
@@ -318,10 +259,9 @@ def test_key_value_headers_and_partition_arrive_as_they_were_given(settings: dic
 
 
 def test_a_partition_that_is_not_there_is_refused_and_nothing_shows(settings: dict[str, str], topic: str) -> None:
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-        with pytest.raises(SinkError, match=r"record 1 is for partition 3, but .* has 3") as caught:
-            sender.send(topic, [*records(1), Outgoing(None, b"", (), 3)], marker_key(topic), marker(1).body())
+    refused = pytest.raises(SinkError, match=r"record 1 is for partition 3, but .* has 3")
+    with fenced(settings, topic) as sender, refused as caught:
+        sender.send(topic, [*records(1), Outgoing(None, b"", (), 3)], marker_key(topic), marker(1).body())
 
     assert not caught.value.retryable
     assert values(settings, topic) == []
@@ -333,10 +273,8 @@ def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(
     narrow = make_topic(settings, f"{topic_name}-narrow", **{"max.message.bytes": "1000"})
     outgoing = [*records(10), Outgoing(key=None, value=os.urandom(2_000))]
 
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-        with pytest.raises(SinkError, match="Raise max.message.bytes") as caught:
-            sender.send(narrow, outgoing, marker_key(narrow), marker(1).body())
+    with fenced(settings, topic) as sender, pytest.raises(SinkError, match="Raise max.message.bytes") as caught:
+        sender.send(narrow, outgoing, marker_key(narrow), marker(1).body())
 
     assert not caught.value.retryable
     assert values(settings, narrow) == []
@@ -345,26 +283,13 @@ def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(
 
 def test_a_record_larger_than_librdkafkas_own_default_is_sent(settings: dict[str, str], topic: str) -> None:
     large = os.urandom(5_000_000)
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
+    with fenced(settings, topic) as sender:
         sender.send(topic, [Outgoing(key=None, value=large)] * 3, marker_key(topic), marker(1).body())
 
     assert values(settings, topic) == [large] * 3
 
 
-# At least once.
-
-
-def test_at_least_once_repeats_what_was_sent_before_a_crash(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
-    """K16: what exactly_once is for."""
-    with sending_process(kafka_bootstrap, topic, "plainly", 1, 10, "topic.sent:exit") as process:
-        assert process.wait(60) == KILLED
-
-    assert send_plainly(settings, topic, records(10)) == 10
-
-    assert values(settings, topic) == [record.value for record in records(10)] * 2
+# Without a transaction.
 
 
 def test_plain_sending_to_a_missing_topic_is_refused(settings: dict[str, str]) -> None:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import psycopg2
 import pytest
-from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
-from epochline.coordinator import PlanOutcome, publish, seal
+from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
 from epochline.errors import (
     ActionRefusedError,
-    LedgerBehindError,
     OutboxTooLargeError,
     SinkAheadError,
     SinkError,
     SinkUnavailableError,
 )
-from epochline.failpoints import arm
-from epochline.kafka import preflight, sending
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import outbox
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.sinks import sinks_by
+from tests.armed import armed
+from tests.databases import copy_database
+from tests.integration.kafka_topics import admin_of, delete_topic
 from tests.integration.published_queries import queries
 from tests.integration.sinks_world import new_world, seen, values
 
@@ -46,10 +42,7 @@ def world(postgres_dsn, kafka_bootstrap):
 def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
     """P9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
     world.produce("a", "b", "c")
-    planned, run = world.it.planned()
-    ticket = world.it.begun(planned, run)
-    world.it.stage(planned, ticket)
-    seal(world.it.ledger, world.it.source, ticket, run)
+    world.it.sealed()
     assert world.seen() == world.seen("read_uncommitted") == []
 
     world.it.asked_to_plan()  # commits the sealed one; there is nothing else to read
@@ -80,48 +73,6 @@ def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_
     assert [*states, world.receipts()[0][2]] == ["DUE", "OPEN", "SHOWN"]
 
 
-STEPS = (
-    "publish.transaction", "publish.receipts.due", "publish.receipts.try_to_show", "publish.committed.2",
-    "publish.sink.commit", "topic.fence", "topic.fenced", "topic.begin", "topic.record", "topic.marker",
-    "topic.commit", "topic.committed", "publish.receipts.shown", "publish.commit.3", "publish.committed.3",
-)  # fmt: skip
-
-
-@pytest.mark.slow  # F1 kills at each of these steps, too
-def test_a_publish_killed_at_any_step_is_done_once_by_the_next(world):
-    """P11, P12: each epoch once, in order, whole; both kinds of readers look on (E4b)."""
-    expected: list[str] = []
-    for number, step in enumerate(STEPS):
-        lines = [f"{number}-{at}" for at in range(10)]
-        world.produce(*lines)
-        world.it.epoch()
-        world.killed_at(step)
-        assert len(world.seen()) in (len(expected), len(expected) + 10), step
-        expected += lines
-
-        world.it.publish()
-
-        assert values(world.seen()) == sorted(expected), step
-        assert world.outbox() == 0, step
-    assert len(world.seen("read_uncommitted")) > len(expected)  # what was aborted is there, and hidden
-    assert world.it.publish() == []
-
-
-def test_a_commit_whose_outcome_is_not_known_is_settled_by_the_marker(world):
-    """P11: the transaction is in the topic, the ledger does not know; the marker does."""
-    world.produce("a", "b")
-    world.it.epoch()
-    world.killed_at("topic.committed")
-    assert values(world.seen()) == ["a", "b"]
-    assert world.receipts()[0][2] == "OPEN"
-
-    (published,) = world.it.publish()
-
-    assert published.epoch_id == 1
-    assert values(world.seen()) == ["a", "b"]
-    assert values(world.seen("read_uncommitted")) == ["a", "b"]
-
-
 def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(world):
     """One Kafka transaction per epoch (P12); a key's records stay in their order."""
     keyed = KafkaTopic(topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"})
@@ -144,23 +95,6 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(w
     assert by_key == {f"k{k}": [f'{{"n":{n}}}' for n in range(180) if n % 7 == k] for k in range(7)}
 
 
-def test_a_zombie_that_wakes_before_its_commit_changes_nothing(world):
-    """P13, F22: fenced by the next publisher's init_transactions; its records are never visible."""
-    world.produce("a", "b", "c")
-    world.it.epoch()
-    zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.commit:stop").until_stopped()
-
-    world.it.publish()
-    zombie.send_signal(signal.SIGCONT)
-    _, said = zombie.communicate(timeout=60)
-
-    assert zombie.returncode != 0
-    assert "SinkUnavailableError" in said
-    assert "another process took over" in said
-    assert values(world.seen()) == ["a", "b", "c"]
-    assert len(world.seen("read_uncommitted")) == 6
-
-
 def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
     world.produce("a", "b", "c")
     world.it.epoch()
@@ -172,24 +106,6 @@ def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
 
     assert zombie.returncode == 0, said
     assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
-
-
-def test_a_ledger_set_back_to_a_backup_stops_with_the_reason(world, stack):
-    """PostgreSQL is yesterday's, Kafka is today's: the marker is of an epoch that this ledger does not know."""
-    world.produce("a")
-    world.it.epoch()
-    world.it.publish()
-    _copied(stack, world.it.dsn)
-    world.produce("b")
-    world.it.epoch()
-    world.it.publish()
-    _copied(stack, world.it.dsn, back=True)
-    world.produce("c")
-
-    with pytest.raises(LedgerBehindError, match="epoch 2 .* which the ledger does not know.* went back in time"):
-        world.it.epoch()
-
-    assert values(world.seen()) == ["a", "b"]
 
 
 def test_a_ledger_set_back_between_commit_and_publish_stops_too(world, stack):
@@ -212,14 +128,7 @@ def test_a_control_topic_that_lost_its_markers_stops(world):
     world.produce("a")
     world.it.epoch()
     world.it.publish()
-    admin = KafkaAdminClient(bootstrap_servers=world.bootstrap)
-    try:
-        admin.delete_topics([CONTROL_TOPIC])
-        deadline = time.monotonic() + 30
-        while CONTROL_TOPIC in admin.list_topics() and time.monotonic() < deadline:
-            time.sleep(0.1)
-    finally:
-        admin.close()
+    delete_topic(world.bootstrap, CONTROL_TOPIC)
     world.produce("b")
 
     with pytest.raises(SinkError, match="epoch 1 is in the topic, but the control topic holds no marker"):
@@ -244,30 +153,6 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(postgres_ds
     assert values(world.seen()) == ["a", "b", "c"]
 
 
-@pytest.mark.slow  # F19 kills the broker, too, and has one topic
-def test_a_topic_that_is_down_delays_itself_alone_and_loses_nothing(postgres_dsn, kafka_bootstrap, monkeypatch):
-    """E6: the table shows its epochs, another topic too; the one that is down gets all of them when it is back."""
-    world = new_world(postgres_dsn, kafka_bootstrap, OUT)
-    up = world.it.kafka
-    down = {"bootstrap.servers": "127.0.0.1:1"}
-    world.it.kafka = down
-    with monkeypatch.context() as impatient:
-        impatient.setattr(preflight, "_PATIENCE_MS", 1_000)
-        impatient.setattr(sending, "_PATIENCE_SECONDS", 1.0)
-        for value in ("a", "b"):
-            world.produce(value)
-            world.it.epoch()
-        with pytest.raises(SinkUnavailableError):
-            world.it.publish()
-    assert world.it.sql("SELECT value FROM lines ORDER BY 1") == [("a",), ("b",)]
-    assert world.seen() == []
-
-    world.it.kafka = up
-    world.it.publish()
-
-    assert values(world.seen()) == ["a", "b"]
-
-
 def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_dsn, kafka_bootstrap):
     """At most half the transaction time-out at the measured rate; the message names the limit to lower."""
     world = new_world(
@@ -285,15 +170,6 @@ def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_
         world.it.epoch()
 
     assert len(world.seen()) == 2000
-
-
-@contextmanager
-def armed(failpoint: str) -> Iterator[None]:
-    arm({"EPOCHLINE_FAILPOINT": failpoint})
-    try:
-        yield
-    finally:
-        arm({})
 
 
 @pytest.mark.parametrize("place", ["topic.record@2", "topic.commit"], ids=["between two reads", "after the last read"])
@@ -384,36 +260,6 @@ def test_a_plan_says_what_a_declared_topic_gives_up(postgres_dsn, kafka_bootstra
     assert said in note
 
 
-def test_at_least_once_is_offered_and_repeats(postgres_dsn, kafka_bootstrap):
-    """K16: sent without a transaction, so that a crash after the send repeats; exactly_once repeats nothing."""
-    for semantics, times in (("at_least_once", 2), ("exactly_once", 1)):
-        world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"semantics": semantics}), table=False)
-        world.produce("a", "b")
-        world.it.epoch()
-        world.killed_at("topic.sent" if semantics == "at_least_once" else "topic.committed")
-
-        world.it.publish()
-
-        assert values(world.seen()) == sorted(["a", "b"] * times)
-
-
-def test_only_one_failing_seal_shows_nothing_anywhere(world):
-    """C3: two sinks, one cannot be sealed; neither shows the epoch, and no offset moved."""
-    world.produce("a", "b")
-    planned, run = world.it.planned()
-    ticket = world.it.begun(planned, run)
-    world.it.stage(planned, ticket)
-    (box,) = world.it.pipeline.outboxes
-    world.it.sql(f'DELETE FROM epochline_staging."{ticket.table(box.table).table}"')
-
-    with pytest.raises(Exception, match="staging holds 0 rows, the manifest says 2"):
-        seal(world.it.ledger, world.it.source, ticket, run)
-
-    assert world.it.sql("SELECT count(*) FROM lines") == [(0,)]
-    assert world.it.publish() == []
-    assert world.it.sql("SELECT DISTINCT next_offset FROM epochline.heads") == [(0,)]
-
-
 def test_an_outbox_that_somebody_changed_is_not_sent(world):
     world.produce("a", "b")
     world.it.epoch()
@@ -463,12 +309,7 @@ def _copied(stack, dsn: str, *, back: bool = False) -> None:
     """A backup of the database as it is now, or, ``back``, the database as its backup was."""
     name = dsn.rpartition("/")[2].partition("?")[0]
     source, target = (f"{name}_backup", name) if back else (name, f"{name}_backup")
-    admin = psycopg2.connect(stack.postgres.superuser_dsn)
-    admin.autocommit = True
-    with admin.cursor() as cursor:
-        cursor.execute(f'DROP DATABASE IF EXISTS "{target}" WITH (FORCE)')
-        cursor.execute(f'CREATE DATABASE "{target}" OWNER epochline TEMPLATE "{source}" STRATEGY FILE_COPY')
-    admin.close()
+    copy_database(stack.postgres.superuser_dsn, source, target)
 
 
 def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world):
@@ -515,7 +356,7 @@ def test_what_the_topic_would_not_take_is_refused_by_the_seal(postgres_dsn, kafk
     columns = {"to": "integer", "text": "text"}
     out = KafkaTopic(topic="out", value=Json(columns=columns), partition="to")
     world = new_world(postgres_dsn, kafka_bootstrap, out, table=False, parse=Json(columns=columns))
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+    with admin_of(kafka_bootstrap) as admin:
         resource = ConfigResource(ConfigResourceType.TOPIC, world.topics[0], {"max.message.bytes": "2000"})
         admin.alter_configs([resource])
     world.produce(value)

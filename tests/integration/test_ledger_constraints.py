@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import psycopg2
 import pytest
 from alembic import command
 from psycopg2 import errors, sql
+from psycopg2.extras import RealDictCursor
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -18,7 +20,7 @@ from epochline.coordinator import abort
 from epochline.errors import LedgerError
 from epochline.postgres.ledger import migrate
 from tests.contract.worlds import orders, postgres_world, run
-from tests.databases import sqlalchemy_url
+from tests.databases import as_admin, query, sqlalchemy_url
 from tests.integration.published_queries import queries
 
 RANGE = """
@@ -266,11 +268,8 @@ def test_an_epoch_id_is_used_once(sql_of: Callable[..., Any]) -> None:
 def empty_dsn(stack: Any, postgres_dsn: str) -> str:
     """A database without a ledger."""
     name = f"empty_{postgres_dsn.rsplit('/', 1)[-1]}"
-    admin = psycopg2.connect(stack.postgres.superuser_dsn)
-    admin.autocommit = True
-    with admin.cursor() as cursor:
-        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
-    admin.close()
+    create = sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name))
+    as_admin(stack.postgres.superuser_dsn, create)
     return stack.postgres.dsn(name)
 
 
@@ -336,8 +335,11 @@ def test_a_view_begins_with_its_promised_columns(sql_of: Callable[..., Any], vie
     assert [name for (name,) in found][: len(promised)] == promised
 
 
+Lived = Callable[[str], list[dict[str, Any]]]
+
+
 @pytest.fixture
-def lived(postgres_dsn: str) -> Callable[[str], list[dict[str, Any]]]:
+def lived(postgres_dsn: str) -> Lived:
     """A pipeline `access_log` with two committed epochs, an aborted one and one on its way; answers queries."""
     world = postgres_world(postgres_dsn)
     world.pipeline = orders(
@@ -353,14 +355,12 @@ def lived(postgres_dsn: str) -> Callable[[str], list[dict[str, Any]]]:
     world.to_sealed("run-4", record_limit=3)
 
     def ask(statement: str) -> list[dict[str, Any]]:
-        connection = psycopg2.connect(postgres_dsn)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(statement)
-                names = [column.name for column in cursor.description or ()]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        finally:
-            connection.close()
+        with (
+            closing(psycopg2.connect(postgres_dsn, cursor_factory=RealDictCursor)) as session,
+            session.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+            return [dict(row) for row in cursor.fetchall()]
 
     return ask
 
@@ -379,7 +379,7 @@ def test_every_query_of_the_docs_says_what_it_answers() -> None:
     }
 
 
-def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Lived) -> None:
     """U7."""
     heads, unfinished = lived(queries()["where_is_each_pipeline"]), lived(queries()["what_is_unfinished"])
 
@@ -389,7 +389,7 @@ def test_the_docs_show_where_a_pipeline_is_and_what_is_unfinished(lived: Callabl
     assert sum(one["until_offset"] - one["start_offset"] for one in unfinished) == 3
 
 
-def test_the_docs_show_attempts_with_what_became_of_them(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_the_docs_show_attempts_with_what_became_of_them(lived: Lived) -> None:
     """U7."""
     shown = lived(queries()["attempts_and_fenced_writes"])
 
@@ -402,7 +402,7 @@ def test_the_docs_show_attempts_with_what_became_of_them(lived: Callable[[str], 
     assert shown[2]["error"] == "a test says so"
 
 
-def test_the_docs_find_the_epoch_of_a_row(lived: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_the_docs_find_the_epoch_of_a_row(lived: Lived) -> None:
     asked = queries()["which_epoch_wrote_this_row"].replace("access_log", "orders")
 
     [found] = lived(asked)
@@ -410,16 +410,13 @@ def test_the_docs_find_the_epoch_of_a_row(lived: Callable[[str], list[dict[str, 
     assert (found["epoch_id"], found["run_id"], found["_offset"]) == (1, "run-1", 0)
 
 
-def test_the_docs_show_what_was_quarantined(lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str) -> None:
-    """INV-9."""
-    connection = psycopg2.connect(postgres_dsn)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO epochline.quarantined_record"
-            ' (pipeline, generation, epoch_id, topic, topic_id, partition, "offset", value, reason)'
-            " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')"
-        )
-    connection.close()
+def test_the_docs_show_what_was_quarantined(lived: Lived, postgres_dsn: str) -> None:
+    query(
+        postgres_dsn,
+        "INSERT INTO epochline.quarantined_record"
+        ' (pipeline, generation, epoch_id, topic, topic_id, partition, "offset", value, reason)'
+        " VALUES ('orders', 1, 1, 'orders', 'id', 0, 3, '\\xff00'::bytea, 'not UTF-8')",
+    )
 
     [found] = lived(queries()["what_was_quarantined"])
 
@@ -436,24 +433,19 @@ PLANTED = {
 
 @pytest.mark.parametrize("damage", PLANTED.values(), ids=PLANTED.keys())
 def test_the_docs_query_finds_a_broken_chain_and_nothing_in_a_whole_one(
-    lived: Callable[[str], list[dict[str, Any]]], postgres_dsn: str, damage: str
+    lived: Lived, postgres_dsn: str, damage: str
 ) -> None:
     """INV-1, U2: damage that the constraints would refuse, planted in a transaction that drops them and is rolled back."""
     asked = queries()["is_the_chain_whole"]
     assert lived(asked) == []
 
-    connection = psycopg2.connect(postgres_dsn)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP TRIGGER committed_is_written_once ON epochline.committed_range")
-            cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT starts_where_one_ended")
-            cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT nothing_starts_twice")
-            cursor.execute(damage)
-            assert cursor.rowcount > 0
-            cursor.execute(asked)
-            assert cursor.fetchall() != []
-    finally:
-        connection.rollback()
-        connection.close()
+    with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
+        cursor.execute("DROP TRIGGER committed_is_written_once ON epochline.committed_range")
+        cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT starts_where_one_ended")
+        cursor.execute("ALTER TABLE epochline.committed_range DROP CONSTRAINT nothing_starts_twice")
+        cursor.execute(damage)
+        assert cursor.rowcount > 0
+        cursor.execute(asked)
+        assert cursor.fetchall() != []
 
     assert lived(asked) == []

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
-import psycopg2
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
 from psycopg2.extensions import parse_dsn
+
+from tests.databases import query
+from tests.integration.kafka_topics import make_topic, produce
 
 ROOT = Path(__file__).parents[2]
 ROWS = [f"row {number}" for number in range(10)]
@@ -47,9 +47,7 @@ class Program:
         return done.returncode or done.stdout.strip()
 
     def rows(self) -> Counter[str]:
-        with closing(psycopg2.connect(self._dsn)) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT value FROM example_{self.into}")
-            return Counter(value for (value,) in cursor.fetchall())
+        return Counter(value for (value,) in query(self._dsn, f"SELECT value FROM example_{self.into}"))
 
 
 Make = Callable[[str], Program]
@@ -57,16 +55,9 @@ Make = Callable[[str], Program]
 
 @pytest.fixture
 def program(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path) -> Make:
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-    send(kafka_bootstrap, topic_name, ROWS)
+    make_topic(kafka_bootstrap, topic_name)
+    produce(kafka_bootstrap, topic_name, map(str.encode, ROWS))
     return lambda into: Program(into, tmp_path / into, postgres_dsn, kafka_bootstrap, topic_name)
-
-
-def send(bootstrap: str, topic: str, values: list[str]) -> None:
-    with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True)) as producer:
-        for value in values:
-            producer.send(topic, value.encode()).get(30)
 
 
 def test_a_replay_that_is_killed_repeats_rows_without_transactions_and_says_how_many(program: Make) -> None:
@@ -103,7 +94,7 @@ def test_it_is_neither_the_log_nor_the_reading_that_repeats(
 
     with append.log.open("a") as log:
         log.write('{"values": ["row 1')
-    send(kafka_bootstrap, topic_name, ["row 10"])
+    produce(kafka_bootstrap, topic_name, [b"row 10"])
 
     assert append.run(kill_after=1) == KILLED
     assert append.run() == "append: 11 records, 12 rows, 1 repeated, 0 missing"
@@ -111,5 +102,5 @@ def test_it_is_neither_the_log_nor_the_reading_that_repeats(
 
 
 def test_the_program_says_that_it_is_no_mode() -> None:
-    """P3: beside the other examples of what repeats."""
-    assert "NOT a mode of the product" in (ROOT / "include" / "examples" / "log_then_replay.py").read_text()
+    """P3: like the other examples of what repeats."""
+    assert "NOT a mode of the product" in (ROOT / "include" / "epochline_examples" / "log_then_replay.py").read_text()

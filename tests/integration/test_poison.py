@@ -18,13 +18,13 @@ import pyarrow as pa
 import pytest
 
 from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, Text
-from epochline.arrow.cast.source import SOURCE_SCHEMA
-from epochline.coordinator import abort, commit, seal
+from epochline.coordinator import abort, commit
 from epochline.errors import BadRecordError, SealRefusedError
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.crash.reliability import Recovery
 from tests.integration.in_process import InProcess
+from tests.reading import source_batch
 
 _numbers = itertools.count(1)
 
@@ -172,20 +172,11 @@ def batch(one: PlannedRange, values: list[Any]) -> pa.RecordBatch:
     """Source records at the offsets of a range, as Spark's worker hands them over."""
     offsets = range(one.range.start, one.range.until)
     chosen = [values[offset] for offset in offsets]
-    columns = [
-        pa.array([one.tp.topic] * len(chosen), pa.string()),
-        pa.array([one.tp.partition] * len(chosen), pa.int32()),
-        pa.array(offsets, pa.int64()),
-        pa.array([each.timestamp for each in chosen], pa.timestamp("us", "UTC")),
-        pa.array([0] * len(chosen), pa.int32()),
-        pa.array([each.key for each in chosen], pa.binary()),
-        pa.array([each.value for each in chosen], pa.binary()),
-        pa.array(
-            [each.headers and [{"key": k, "value": v} for k, v in each.headers] for each in chosen],
-            SOURCE_SCHEMA.field("headers").type,
-        ),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+    return source_batch(
+        one.tp, offsets, [each.value for each in chosen],
+        timestamp=[each.timestamp for each in chosen], key=[each.key for each in chosen],
+        headers=[each.headers and [{"key": k, "value": v} for k, v in each.headers] for each in chosen],
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +227,7 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
     recovery.last_fault()
     ticket = one.begun(planned, run)  # as a retry does: the first attempt is fenced
     one.stage(planned, ticket)
-    seal(one.ledger, one.source, ticket, run)
+    one.seal(ticket, run)
     commit(one.ledger, one.source, one.pipeline.name, 1)
 
     refused = case.reason is not None
@@ -287,7 +278,7 @@ def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn
     assert case.secret is None or case.secret not in said
     assert len(said) < 400
     with pytest.raises(SealRefusedError):
-        seal(one.ledger, one.source, ticket, run)
+        one.seal(ticket, run)
     abort(one.ledger, one.pipeline.name, 1, run, reason="a bad record")
     assert one.sql(f"SELECT count(*) FROM {one.pipeline.sinks[0].table}") == [(0,)]
     assert one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", one.pipeline.name) == [(0,)]

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.audit.run import _session as audit_session
 from epochline.cli.database import execute, session
 from epochline.coordinator import abort
@@ -27,6 +26,7 @@ from epochline.testing import FakeKafka
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.integration.pooler import SERVERS, installed, pooled
+from tests.reading import source_batch
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="no PgBouncer on this machine (Debian: pgbouncer)")
 
@@ -99,12 +99,8 @@ def job(through: str) -> InProcess:
 
     def read(one: Any) -> Iterator[pa.RecordBatch]:
         for first in range(one.range.start, one.range.until, 100):
-            rows = [
-                {"topic": "orders", "partition": 0, "offset": at, "timestamp_type": 0,
-                 "value": json.dumps({"id": at}).encode()}
-                for at in range(first, min(first + 100, one.range.until))
-            ]  # fmt: skip
-            yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+            offsets = range(first, min(first + 100, one.range.until))
+            yield source_batch(one.tp, offsets, [json.dumps({"id": at}).encode() for at in offsets])
 
     sinks = [
         PostgresTable(table="t", columns=COLUMNS),

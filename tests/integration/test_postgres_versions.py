@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg2
@@ -20,14 +20,15 @@ from epochline.local.demote import server_account
 from epochline.local.postgres import binaries
 from epochline.postgres.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
 from epochline.postgres.ledger.transactions import CLIENT_CHECK_SECONDS, PostgresLedger
-from tests.crash.servers import wait_for
+from tests.databases import as_admin, query
 from tests.integration.bench import KV, Bench
 from tests.ports import free_port
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
 def oldest() -> Iterator[Callable[[], str]]:
-    """Makes databases with a ledger on a server of the oldest version, whose binaries lie beside the newest one's."""
+    """Makes databases with a ledger on a server of the oldest version, whose binaries are installed next to the newest ones."""
     programs = binaries().parents[1] / "pginstall" / "bin"
     folder = Path(tempfile.mkdtemp(prefix="epochline-oldest-"))
     data, port = folder / "data", free_port()
@@ -48,9 +49,7 @@ def oldest() -> Iterator[Callable[[], str]]:
 
     def new() -> str:
         name = f"oldest_{next(numbers)}"
-        with closing(psycopg2.connect(f"{at}postgres")) as session, session.cursor() as cursor:
-            session.autocommit = True
-            cursor.execute(f"CREATE DATABASE {name}")
+        as_admin(f"{at}postgres", f"CREATE DATABASE {name}")
         upgrade(f"{at}{name}".replace("postgresql:", "postgresql+psycopg2:"))
         return f"{at}{name}"
 
@@ -90,12 +89,9 @@ def test_an_older_server_is_refused_before_anything_is_made(version: int) -> Non
 
 def test_a_session_of_the_ledger_has_the_server_look_for_its_client(postgres_dsn: str) -> None:
     """Also where the server's own setting is off, as it is by default."""
-    with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
-        cursor.execute(
-            "SELECT format('ALTER DATABASE %I SET client_connection_check_interval = 0', current_database())"
-        )
-        cursor.execute(cursor.fetchone()[0])
-        cursor.execute("SELECT 1")
+    switched_off = "SELECT format('ALTER DATABASE %I SET client_connection_check_interval = 0', current_database())"
+    [(statement,)] = query(postgres_dsn, switched_off)
+    query(postgres_dsn, statement)
 
     with PostgresLedger(postgres_dsn).connection() as connection:
         asked = connection.exec_driver_sql("SHOW client_connection_check_interval").scalar_one()

@@ -6,29 +6,28 @@ Under `fail` the record is named. A row of a transform or a sum has no one recor
 
 from __future__ import annotations
 
-import json
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import SOURCE_SCHEMA
-from epochline.coordinator import Plan, abort, commit, seal
+from epochline.coordinator import Plan, abort, commit
 from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
 from epochline.operations import ACTIONS, Request, Subject
 from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
-from tests.integration.bench import in_public
+from tests.databases import query
+from tests.integration.bench import IN_PUBLIC
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
-from tests.integration.logins import user
+from tests.integration.logins import AsSuperuser, Login, user
+from tests.reading import range_batch
 
 ORDER = Request(actor="ada", reason="a test says so")
 LINEAGE = "_topic text, _partition int, _offset bigint, _row int, _epoch bigint"
@@ -48,10 +47,7 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        connection = in_public(self.dsn)
-        with connection, connection.cursor() as cursor:
-            cursor.execute(self.ddl)
-        connection.close()
+        query(self.dsn, self.ddl, options=IN_PUBLIC)
         self.kafka = FakeKafka()
         self.kafka.produce("orders", 0, len(self.values))
         pipeline = Pipeline(
@@ -62,12 +58,7 @@ class Target:
         self.job.create()
 
     def read(self, one: Any) -> Any:
-        rows = [
-            {"topic": "orders", "partition": 0, "offset": at, "timestamp_type": 0,
-             "value": json.dumps(self.values[at]).encode()}
-            for at in range(one.range.start, one.range.until)
-        ]  # fmt: skip
-        yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+        yield range_batch(one, self.values)
 
     def refused(self) -> str:
         """A whole run that ends with a refusal: plan, stage, seal, teardown; what the refusal said."""
@@ -359,7 +350,7 @@ def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn
 
 
 def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
-    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
     ddl = f"CREATE TABLE t (k text PRIMARY KEY, v int, id serial, {LINEAGE})"
@@ -372,21 +363,19 @@ def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
     ):
         it.job.planned()
     as_superuser(f"GRANT SELECT, INSERT, UPDATE ON t TO {who}", f"GRANT USAGE ON t_id_seq TO {who}")
-    planned, run = it.job.planned()
-    ticket = it.job.begun(planned, run)
-    it.job.stage(planned, ticket)
+    _, run, ticket = it.job.staged()
     as_superuser(f"REVOKE INSERT ON t FROM {who}")
     with pytest.raises(SealRefusedError, match="may not commit what is staged.*GRANT INSERT ON t"):
-        seal(it.job.ledger, it.kafka, ticket, run)
+        it.job.seal(ticket, run)
     as_superuser(f"GRANT INSERT ON t TO {who}")
-    seal(it.job.ledger, it.kafka, ticket, run)
+    it.job.seal(ticket, run)
     commit(it.job.ledger, it.kafka, "orders", 1)
 
     assert as_superuser("SELECT k, v FROM t ORDER BY k") == [("a", 1), ("b", 2)]
 
 
 def test_a_row_that_row_level_security_refuses_is_set_aside(
-    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """INV-9: the policy holds for the ledger's login, which owns no target."""
     ddl = (
@@ -417,7 +406,7 @@ def test_a_row_without_a_partition_of_the_target_is_set_aside(postgres_dsn: str)
 
 
 def test_who_may_only_fill_a_table_fills_its_identity_column(
-    postgres_dsn: str, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """PostgreSQL asks for no right to an identity column's sequence, and so does the seal."""
     ddl = f"CREATE TABLE t (k text, v int, id int GENERATED ALWAYS AS IDENTITY, {LINEAGE})"

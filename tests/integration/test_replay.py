@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from epochline.operations import ACTIONS, Request, Subject
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
-from tests.integration.bench import Bench, Row
+from tests.integration.bench import Bench, NewBench, Row
 from tests.integration.guarantee import broken
 
 ORDER = Request(actor="ada", reason="the parse was mended")
@@ -43,7 +42,7 @@ def epochs(it: Bench) -> list[tuple[Any, ...]]:
     )
 
 
-def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(bench: Callable[..., Bench]) -> None:
+def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     before = it.rows("k, v, _offset, _epoch")
@@ -60,7 +59,7 @@ def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(be
     assert it.sql("SELECT max(next_offset) FROM epochline.heads") == [(3,)]
 
 
-def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(bench: Callable[..., Bench]) -> None:
+def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(bench: NewBench) -> None:
     """INV-1, INV-2: the chain stays as it was; rows of other epochs too; who wanted it is written down with it."""
     it = bench()
     it.epoch(*FIRST)
@@ -84,7 +83,7 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     assert broken(it.sql, "orders", "t") == {}
 
 
-def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: Callable[..., Bench]) -> None:
+def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     promote(subject(it), replayed(it, *MENDED), ORDER)
@@ -99,7 +98,7 @@ def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: 
     assert it.rows("k, v, _epoch") == [("a", 1, 3), ("b", 1, 3), ("c", 1, 3)]
 
 
-def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench: Callable[..., Bench]) -> None:
+def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench: NewBench) -> None:
     """INV-6: recovery commits what a run of the pipeline sealed, and never what an operator only looked at."""
     it = bench()
     it.epoch(*FIRST)
@@ -116,7 +115,7 @@ def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench
     assert it.rows() == [("a", 1), ("b", 1), ("c", 1)]
 
 
-def test_what_was_requeued_since_is_not_replaced(bench: Callable[..., Bench]) -> None:
+def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
     """INV-9: or the record would be in the target twice."""
     it = bench()
     it.epoch(*FIRST)
@@ -141,7 +140,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: Callable[..., Bench]) ->
         ({"lineage": False}, "only rows of append targets with lineage"),
     ],
 )
-def test_targets_that_mix_epochs_are_refused(bench: Callable[..., Bench], sink: dict[str, Any], said: str) -> None:
+def test_targets_that_mix_epochs_are_refused(bench: NewBench, sink: dict[str, Any], said: str) -> None:
     it = bench(**sink)
     it.epoch(*FIRST)
 
@@ -149,7 +148,7 @@ def test_targets_that_mix_epochs_are_refused(bench: Callable[..., Bench], sink: 
         planned(it)
 
 
-def test_what_kafka_holds_no_more_is_refused_and_an_unknown_epoch_is_named(bench: Callable[..., Bench]) -> None:
+def test_what_kafka_holds_no_more_is_refused_and_an_unknown_epoch_is_named(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     it.kafka.change("orders", 0, log_start=2)
@@ -158,7 +157,7 @@ def test_what_kafka_holds_no_more_is_refused_and_an_unknown_epoch_is_named(bench
         planned(it)
 
 
-def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back(bench: Callable[..., Bench]) -> None:
+def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     savepoint = ACTIONS["savepoint"]

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psycopg2
 import pytest
@@ -30,26 +29,26 @@ from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import PostgresWriter, World, postgres_world, run
 from tests.databases import sqlalchemy_url
-from tests.integration.logins import execute, superuser, user
+from tests.integration.logins import AsSuperuser, Login, execute, superuser, user
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
 ROLES = ("epochline_owner", "epochline_writer", "epochline_reader")
 
 
 @pytest.fixture
-def owner(login: Callable[..., str]) -> str:
+def owner(login: Login) -> str:
     return login("epochline_owner")
 
 
 @pytest.fixture
-def writer(login: Callable[..., str], as_superuser: Callable[..., list[Any]]) -> str:
+def writer(login: Login, as_superuser: AsSuperuser) -> str:
     dsn = login("epochline_writer")
     as_superuser(f"GRANT {user(dsn)} TO epochline_owner")
     return dsn
 
 
 @pytest.fixture
-def reader(login: Callable[..., str]) -> str:
+def reader(login: Login) -> str:
     return login("epochline_reader")
 
 
@@ -85,7 +84,7 @@ def test_an_epoch_is_planned_sealed_and_committed_by_an_owner_and_staged_by_a_wr
 
 
 def test_one_owner_drops_the_staging_that_another_one_made(
-    world: World, ticket: StagingTicket, login: Callable[..., str], as_superuser: Callable[..., list[Any]]
+    world: World, ticket: StagingTicket, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """SEC-6, INV-7: staging belongs to the role, so any operator's login can end an epoch."""
     another = PostgresLedger(login("epochline_owner"))
@@ -190,9 +189,7 @@ def test_an_owner_runs_the_ledger_and_cannot_change_what_it_is(world: World, own
         execute(owner, "UPDATE epochline.committed_range SET until_offset = until_offset + 1")
 
 
-def test_a_reader_sees_every_view_and_nothing_else(
-    world: World, reader: str, as_superuser: Callable[..., list[Any]]
-) -> None:
+def test_a_reader_sees_every_view_and_nothing_else(world: World, reader: str, as_superuser: AsSuperuser) -> None:
     """SEC-6, U7: of the quarantine only what shows nothing of a record, for that may be somebody's personal data."""
     world.to_committed()
     relations = as_superuser(
@@ -234,7 +231,7 @@ def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stac
 
 
 def test_a_login_that_may_make_no_roles_migrates_and_is_told_what_a_dba_has_to_run(
-    stack: Stack, login: Callable[..., str], new_database: Callable[[], str]
+    stack: Stack, login: Login, new_database: Callable[[], str]
 ) -> None:
     """The roles of the server are hidden behind other names for this one test's function."""
     plain = login(attributes="NOCREATEROLE")
@@ -263,9 +260,7 @@ def test_a_login_that_may_make_no_roles_migrates_and_is_told_what_a_dba_has_to_r
     drop_roles(stack, database)
 
 
-def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them(
-    stack: Stack, login: Callable[..., str]
-) -> None:
+def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them(stack: Stack, login: Login) -> None:
     """Roles belong to the server: two databases that migrate at the same moment make them once."""
     maker = login(attributes="CREATEROLE")
     prefix = f"two_{secrets.token_hex(4)}"
@@ -310,7 +305,7 @@ def drop_roles(stack: Stack, prefix: str) -> None:
 
 
 def test_a_repeat_grants_what_was_taken_and_what_is_new(
-    postgres_dsn: str, reader: str, as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, reader: str, as_superuser: AsSuperuser
 ) -> None:
     execute(postgres_dsn, "CREATE VIEW epochline.later AS SELECT 1 AS one")
     as_superuser("REVOKE SELECT ON epochline.epochs FROM epochline_reader")
@@ -331,7 +326,7 @@ def test_a_writer_in_order_is_let_through(ticket: StagingTicket, owner: str, wri
 
 
 def test_a_writer_without_the_role_is_named_before_spark_starts(
-    ticket: StagingTicket, owner: str, login: Callable[..., str]
+    ticket: StagingTicket, owner: str, login: Login
 ) -> None:
     stranger = login()
 
@@ -339,9 +334,7 @@ def test_a_writer_without_the_role_is_named_before_spark_starts(
         check_writer(owner, stranger, ticket)
 
 
-def test_a_writer_whose_sessions_could_not_be_ended_is_refused(
-    ticket: StagingTicket, owner: str, login: Callable[..., str]
-) -> None:
+def test_a_writer_whose_sessions_could_not_be_ended_is_refused(ticket: StagingTicket, owner: str, login: Login) -> None:
     """INV-4: without this a zombie could not be fenced, and nobody would know before there is one."""
     apart = login("epochline_writer")
 
@@ -360,7 +353,7 @@ def test_a_writer_of_another_database_is_refused(
             check_writer(owner, other, ticket)
 
 
-def test_a_login_without_any_role_is_told_what_it_lacks(world: World, login: Callable[..., str]) -> None:
+def test_a_login_without_any_role_is_told_what_it_lacks(world: World, login: Login) -> None:
     world.ledger = PostgresLedger(login())
 
     with pytest.raises(LedgerError, match="epochline_owner"):
@@ -368,7 +361,7 @@ def test_a_login_without_any_role_is_told_what_it_lacks(world: World, login: Cal
 
 
 def test_an_attempt_begins_where_no_role_was_ever_made(
-    postgres_dsn: str, world: World, as_superuser: Callable[..., list[Any]]
+    postgres_dsn: str, world: World, as_superuser: AsSuperuser
 ) -> None:
     """A ledger whose DBA has not come yet works as before, by one login for everything."""
     as_superuser(

@@ -16,7 +16,7 @@ from epochline.errors import ActionRefusedError, EpochNotFoundError, SavepointFi
 from epochline.operations import ACTIONS, Done, Request, Subject
 from epochline.protocol.offsets import TopicPartition
 from tests.contract.worlds import run
-from tests.integration.bench import Bench, Row
+from tests.integration.bench import Bench, NewBench, Row
 from tests.integration.guarantee import broken
 
 ORDER = Request(actor="ada", reason="the transform was wrong")
@@ -69,7 +69,7 @@ def images(it: Bench) -> list[str]:
 
 
 def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_if_never_stopped(
-    bench: Callable[..., Bench],
+    bench: NewBench,
 ) -> None:
     """C12, C13, INV-1: later epochs' rows are gone, heads are back, their ranges are read again, once."""
     it = bench()
@@ -99,9 +99,7 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
     assert broken(it.sql, "orders", "t") == {}
 
 
-def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_there_are(
-    bench: Callable[..., Bench],
-) -> None:
+def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_there_are(bench: NewBench) -> None:
     """K6: a checkpoint is preferred for recovery; an older savepoint and one that is newer than it change nothing."""
     it = bench()
     it.epoch(*FIRST)
@@ -120,7 +118,7 @@ def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_
     assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND, *THIRD])
 
 
-def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench: Callable[..., Bench]) -> None:
+def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench: NewBench) -> None:
     """C12: replaced rows, deleted rows, and the memory of what had been deleted."""
     it = bench(mode="upsert", key="k", before_images=5)
     it.epoch(*FIRST, {"k": "x", "_deleted": True})
@@ -141,7 +139,7 @@ def test_an_upsert_target_goes_back_by_before_images_with_what_was_deleted(bench
     assert (it.rows("k, v, _partition, _offset"), deleted_keys(it)) == (whole, whole_forgotten)
 
 
-def test_sums_of_an_add_target_go_back(bench: Callable[..., Bench]) -> None:
+def test_sums_of_an_add_target_go_back(bench: NewBench) -> None:
     it = bench(mode="add", key="k", measures="v", before_images=5)
     it.epoch(*FIRST)
     act(it, "savepoint", name="before")
@@ -156,7 +154,7 @@ def test_sums_of_an_add_target_go_back(bench: Callable[..., Bench]) -> None:
     assert it.rows() == [("a", 6), ("b", 1), ("c", 2), ("d", 1), ("e", 3)]
 
 
-def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(bench: Callable[..., Bench]) -> None:
+def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(bench: NewBench) -> None:
     it = bench(mode="add", key="k", measures="v", before_images=2)
     it.epoch(*FIRST)
     act(it, "savepoint", name="old")
@@ -174,7 +172,7 @@ def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(
     assert len(images(it)) == 1
 
 
-def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: Callable[..., Bench]) -> None:
+def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: NewBench) -> None:
     it = bench(mode="upsert", key="k")
     it.plan(*FIRST)
     with pytest.raises(ActionRefusedError, match="no epoch of orders was committed yet"):
@@ -210,9 +208,7 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: Callable[...,
         ({"lineage": False}, "t is declared with lineage=False: nobody knows which epoch wrote a row"),
     ],
 )
-def test_a_target_that_cannot_go_back_keeps_every_row(
-    bench: Callable[..., Bench], sink: dict[str, Any], said: str
-) -> None:
+def test_a_target_that_cannot_go_back_keeps_every_row(bench: NewBench, sink: dict[str, Any], said: str) -> None:
     """C12: refused with the reason, and heads stay where they are."""
     it = bench(**sink)
     it.epoch(*FIRST)
@@ -226,7 +222,7 @@ def test_a_target_that_cannot_go_back_keeps_every_row(
     assert (it.rows(), heads(it)) == (rows, stood)
 
 
-def test_offsets_of_another_kafka_are_not_gone_back_to(bench: Callable[..., Bench]) -> None:
+def test_offsets_of_another_kafka_are_not_gone_back_to(bench: NewBench) -> None:
     """C12: a number means nothing in another cluster's log."""
     it = bench()
     it.epoch(*FIRST)
@@ -237,7 +233,7 @@ def test_offsets_of_another_kafka_are_not_gone_back_to(bench: Callable[..., Benc
         act(it, "restore", name="before")
 
 
-def test_a_savepoint_of_an_epoch_that_was_undone_brings_nothing_back(bench: Callable[..., Bench]) -> None:
+def test_a_savepoint_of_an_epoch_that_was_undone_brings_nothing_back(bench: NewBench) -> None:
     """C12, I1: its rows are gone from the target, and behind its heads nobody would read them again."""
     it = bench()
     it.epoch(*FIRST)
@@ -253,7 +249,7 @@ def test_a_savepoint_of_an_epoch_that_was_undone_brings_nothing_back(bench: Call
     assert it.rows() == sorted((row["k"], row["v"]) for row in [*FIRST, *SECOND])
 
 
-def test_one_goes_back_to_the_same_savepoint_as_often_as_needed(bench: Callable[..., Bench]) -> None:
+def test_one_goes_back_to_the_same_savepoint_as_often_as_needed(bench: NewBench) -> None:
     """C12: a restore replaced no rows, so that no before-image of it is asked for."""
     it = bench(mode="upsert", key="k", before_images=5)
     it.epoch(*FIRST)
@@ -282,7 +278,7 @@ def test_one_goes_back_to_the_same_savepoint_as_often_as_needed(bench: Callable[
     ],
     ids=["retention", "made again"],
 )
-def test_what_kafka_holds_no_more_is_not_undone(bench: Callable[..., Bench], log: dict[str, Any], said: str) -> None:
+def test_what_kafka_holds_no_more_is_not_undone(bench: NewBench, log: dict[str, Any], said: str) -> None:
     """I1: the rows would be gone from the target, and from Kafka."""
     it = bench()
     it.epoch(*FIRST)
@@ -297,8 +293,8 @@ def test_what_kafka_holds_no_more_is_not_undone(bench: Callable[..., Bench], log
     assert it.rows() == rows
 
 
-def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(bench: Callable[..., Bench]) -> None:
-    """S9: where a partition begins is decided once; a restore does not decide it anew."""
+def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(bench: NewBench) -> None:
+    """S9: where a partition begins is decided once; a restore does not change it."""
     it = bench()
     it.epoch({"k": "a", "v": 1})
     act(it, "savepoint", name="before")
@@ -311,7 +307,7 @@ def test_a_partition_that_is_younger_than_the_savepoint_begins_where_it_began(be
     assert heads(it) == {0: 1, 1: 0, 2: 0}
 
 
-def test_a_table_that_is_declared_no_more_keeps_nothing_of_what_is_undone(bench: Callable[..., Bench]) -> None:
+def test_a_table_that_is_declared_no_more_keeps_nothing_of_what_is_undone(bench: NewBench) -> None:
     """INV-2: or its rows would be there twice when it is declared again."""
     it = bench()
     it.epoch(*FIRST)
@@ -326,7 +322,7 @@ def test_a_table_that_is_declared_no_more_keeps_nothing_of_what_is_undone(bench:
         act(it, "restore", subject=subject, name="before")
 
 
-def test_rows_of_somebody_else_with_the_same_epoch_are_not_taken_away(bench: Callable[..., Bench]) -> None:
+def test_rows_of_somebody_else_with_the_same_epoch_are_not_taken_away(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     act(it, "savepoint", name="before")
@@ -340,7 +336,7 @@ def test_rows_of_somebody_else_with_the_same_epoch_are_not_taken_away(bench: Cal
     assert (it.rows(), heads(it)) == (rows, stood)
 
 
-def test_a_new_pipeline_takes_no_table_of_another_one(bench: Callable[..., Bench]) -> None:
+def test_a_new_pipeline_takes_no_table_of_another_one(bench: NewBench) -> None:
     """Somebody copied a DAG file and changed the name alone."""
     it = bench()
     it.epoch(*FIRST)
@@ -354,7 +350,7 @@ def test_a_new_pipeline_takes_no_table_of_another_one(bench: Callable[..., Bench
     assert it.sql("SELECT count(*) FROM epochline.epoch WHERE pipeline = 'second'") == [(0,)]
 
 
-def test_a_dropped_pipeline_is_not_put_back(bench: Callable[..., Bench]) -> None:
+def test_a_dropped_pipeline_is_not_put_back(bench: NewBench) -> None:
     """Its targets were given free."""
     it = bench()
     it.epoch(*FIRST)
@@ -366,7 +362,7 @@ def test_a_dropped_pipeline_is_not_put_back(bench: Callable[..., Bench]) -> None
         act(it, "restore", name="before")
 
 
-def test_a_deleted_savepoint_is_gone(bench: Callable[..., Bench]) -> None:
+def test_a_deleted_savepoint_is_gone(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
     act(it, "savepoint", name="before")
@@ -383,7 +379,7 @@ def test_a_deleted_savepoint_is_gone(bench: Callable[..., Bench]) -> None:
     ]  # fmt: skip
 
 
-def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: Callable[..., Bench]) -> None:
+def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: NewBench) -> None:
     """INV-9: each record once, in the target or in the quarantine, before and after."""
     it = bench()
     it.epoch(*FIRST)
@@ -400,7 +396,7 @@ def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: Call
     assert it.plan().outcome is PlanOutcome.PLANNED
 
 
-def test_a_new_pipeline_begins_where_a_savepoint_of_another_one_stands(bench: Callable[..., Bench]) -> None:
+def test_a_new_pipeline_begins_where_a_savepoint_of_another_one_stands(bench: NewBench) -> None:
     """C13: its heads are the savepoint's, its target is empty, and the other pipeline goes on undisturbed."""
     it = bench()
     it.epoch(*FIRST)
@@ -425,7 +421,7 @@ def test_a_new_pipeline_begins_where_a_savepoint_of_another_one_stands(bench: Ca
 
 
 def test_a_savepoint_goes_through_a_file_into_another_database(
-    bench: Callable[..., Bench], new_database: Callable[[], str], tmp_path: Path
+    bench: NewBench, new_database: Callable[[], str], tmp_path: Path
 ) -> None:
     """C11: the file says which epoch it is and where each partition stood; a damaged one is refused."""
     it = bench()
@@ -462,7 +458,7 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
 
 
 @pytest.fixture
-def late(bench: Callable[..., Bench]) -> Bench:
+def late(bench: NewBench) -> Bench:
     """A pipeline that began at offset 4, with a savepoint after one epoch and one epoch more."""
     it = bench()
     it.pipeline = it.pipeline.model_copy(update={"source": KafkaSource(topics="orders", startup="latest")})

@@ -7,28 +7,23 @@ import logging
 from contextlib import closing
 
 import pytest
-from kafka import KafkaProducer
 
 from epochline import KafkaSource
 from epochline.cli import connections
-from epochline.config.kafka import broker_settings, python_settings
+from epochline.config.kafka import broker_settings
 from epochline.errors import SourceAuthenticationError
 from epochline.kafka.records import RecordReader
 from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.offsets import OffsetRange
 from tests.contract.worlds import orders, postgres_world
+from tests.integration.kafka_topics import Topic
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 
 
 @pytest.fixture
 def topic(secure_kafka: SecureKafka, topic_name: str) -> str:
     """Three records, produced over TLS."""
-    with closing(secure_kafka.admin()) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}})
-        admin.wait_for_topics([topic_name])
-    with closing(KafkaProducer(**python_settings(settings(secure_kafka)), acks="all")) as producer:
-        for future in [producer.send(topic_name, b"x", partition=0) for _ in range(3)]:
-            future.get(30)
+    Topic(settings(secure_kafka), topic_name).make().produce(0, 3)
     return topic_name
 
 

@@ -16,6 +16,7 @@ from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, orders, run
 from tests.integration.bench import Bench
+from tests.integration.kafka_topics import Topic
 
 TEXT = """it's "quoted"; DROP TABLE epochline.epoch; -- %s %(x)s {{ conn.epochline_postgres.password }} ü🧾 \\ :x"""
 NAMES = {
@@ -131,11 +132,7 @@ def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_nam
     from kafka.admin import KafkaAdminClient
 
     topic = ("Hostile.topic-_" * 17)[:249]
-    admin = KafkaAdminClient(bootstrap_servers=kafka_bootstrap)
-    admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}})
-    admin.wait_for_topics([topic])
-    admin.close()
-    _produce(kafka_bootstrap, topic)
+    Topic(kafka_bootstrap, topic).make().produce(0, 1)
     pipeline = Pipeline(
         name="long.name-of_100" + "x" * 84, source=KafkaSource(topics=topic), parse=Json(columns={"v": "text"}),
         sinks=[PostgresTable(table="long_topic", columns={"v": "text"})],
@@ -150,14 +147,6 @@ def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_nam
     ticket = begin(ledger, pipeline.name, 1, run(), lease=LEASE)
     assert ticket is not None
     assert all(len(staged.table) <= 63 for staged in ticket.tables)
-
-
-def _produce(bootstrap: str, topic: str) -> None:
-    from kafka import KafkaProducer
-
-    producer = KafkaProducer(bootstrap_servers=bootstrap)
-    producer.send(topic, value=b"{}", partition=0).get(30)
-    producer.close()
 
 
 def test_what_a_trigger_says_is_kept_as_it_was_said(postgres_dsn: str) -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from epochline.coordinator import Plan, PlanOutcome, abort, commit, seal
+from epochline.coordinator import Plan, PlanOutcome, abort, commit
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
-from epochline.protocol.staging import StagingTicket
 from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, RUN, Kind, kind_of, write_sink_of_the_page
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
@@ -49,17 +48,6 @@ class Line:
     def read(self) -> list[str | None]:
         return self.kind.read(self.world)
 
-    def staged(self) -> tuple[Plan, Run, StagingTicket]:
-        planned, run = self.world.it.planned()
-        ticket = self.world.it.begun(planned, run)
-        self.world.it.stage(planned, ticket)
-        return planned, run, ticket
-
-    def sealed(self) -> tuple[Plan, Run, StagingTicket]:
-        planned, run, ticket = self.staged()
-        seal(self.world.it.ledger, self.world.it.source, ticket, run)
-        return planned, run, ticket
-
     def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
         it = self.world.it
         assert planned.epoch is not None
@@ -71,11 +59,8 @@ class Line:
         it = self.world.it
         planned, run = it.asked_to_plan(lease=BRIEF)
         if planned.outcome is PlanOutcome.PLANNED:
-            ticket = it.begun(planned, run)
-            it.stage(planned, ticket)
-            seal(it.ledger, it.source, ticket, run)
-            assert planned.epoch is not None
-            commit(it.ledger, it.source, it.pipeline.name, planned.epoch.epoch_id)
+            it.staged_and_sealed(planned, run)
+            it.commit(planned)
         it.publish()
 
     def assert_settled(self, step: str = "") -> None:
@@ -115,11 +100,10 @@ def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> N
         assert line.read() == before
         it.stage(planned, ticket)
         assert line.read() == before
-        seal(it.ledger, it.source, ticket, run)
+        it.seal(ticket, run)
         assert line.read() == before
-        assert planned.epoch is not None
 
-        commit(it.ledger, it.source, it.pipeline.name, planned.epoch.epoch_id)
+        it.commit(planned)
 
         assert line.read() == (before if line.kind.follows else sorted(line.produced))
 
@@ -134,7 +118,7 @@ def test_what_fails_before_its_seal_is_seen_by_nobody_and_comes_with_the_next_ep
     line.produce()
     line.next_run()
     before = line.produce()
-    planned, run, _ = line.staged()
+    planned, run, _ = line.world.it.staged()
 
     assert line.aborted(planned, run) is AbortOutcome.ABORTED
 
@@ -150,11 +134,11 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> N
     line.produce()
     line.next_run()
     before = line.produce()
-    planned, run, ticket = line.staged()
+    planned, run, ticket = line.world.it.staged()
     line.kind.spoil(line.world, ticket)
 
     with pytest.raises(SealRefusedError):
-        seal(line.world.it.ledger, line.world.it.source, ticket, run)
+        line.world.it.seal(ticket, run)
 
     assert line.world.it.publish() == []
     assert line.read() == before
@@ -167,7 +151,7 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> N
 def test_what_is_sealed_is_shown_although_its_run_failed(line: Line) -> None:
     """INV-6: the next run finishes it before it reads anything."""
     before = line.produce()
-    line.sealed()
+    line.world.it.sealed()
     assert line.read() == before
 
     line.next_run()
@@ -214,7 +198,7 @@ def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
         planned, run = it.planned()
         ticket = it.begun(planned, run)
     else:
-        planned, run, ticket = line.staged() if step == "written" else line.sealed()
+        planned, run, ticket = line.world.it.staged() if step == "written" else line.world.it.sealed()
 
     assert line.aborted(planned, run) is AbortOutcome.ABORTED
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_ABORTED
@@ -233,7 +217,7 @@ def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
 def test_an_abort_that_comes_too_late_takes_nothing_back(line: Line) -> None:
     """INV-7, P15."""
     line.produce()
-    planned, run, ticket = line.sealed()
+    planned, run, ticket = line.world.it.sealed()
     line.next_run()
 
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_COMMITTED
@@ -251,10 +235,8 @@ def test_an_attempt_that_took_anothers_place_is_seen_alone(line: Line) -> None:
     """INV-4: two attempts of one epoch were written whole, one was sealed."""
     line.produce()
     it = line.world.it
-    planned, run, _ = line.staged()
-    ticket = it.begun(planned, run)
-    it.stage(planned, ticket)
-    seal(it.ledger, it.source, ticket, run)
+    planned, run, _ = line.world.it.staged()
+    it.staged_and_sealed(planned, run)
 
     line.next_run()
 

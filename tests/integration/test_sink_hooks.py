@@ -1,6 +1,6 @@
 """Several sinks in one epoch: in which order their methods are called, when each shows it, and one that is down.
 
-A sink that writes down its calls stands beside a table, a topic and files (C3, C6, E6, P4, P7).
+The pipeline has a table, a topic, files and a sink that records its calls (C3, C6, E6, P4, P7).
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import fcntl
 import json
 import re
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkU
 from epochline.protocol.epoch import AbortOutcome
 from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder
 from tests.integration.sinks_world import World, new_world, values
+from tests.waiting import wait_until
 
 RECORDING = "own:recording"
 
@@ -108,11 +107,9 @@ def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
     """C6, P4, C3: what was begun is discarded; neither commit nor complete is called, and no sink shows anything."""
     four.switch("broken.seal")
     four.world.produce("a", "b")
-    planned, run = four.world.it.planned()
-    ticket = four.world.it.begun(planned, run)
-    four.world.it.stage(planned, ticket)
+    _, run, ticket = four.world.it.staged()
     with pytest.raises(SealRefusedError, match="refuses seal"):
-        seal(four.world.it.ledger, four.world.it.source, ticket, run)
+        four.world.it.seal(ticket, run)
     it = four.world.it
     abort(it.ledger, it.pipeline.name, 1, run, reason="its seal failed")
 
@@ -157,10 +154,7 @@ def test_an_epoch_has_one_record_of_each_sink_and_source_and_state_have_none(fou
     it = four.world.it
     topic, files = it.pipeline.topics[0], four.folder / "files"
     four.world.produce("a", "b")
-    planned, run = it.planned()
-    ticket = it.begun(planned, run)
-    it.stage(planned, ticket)
-    seal(it.ledger, it.source, ticket, run)
+    it.sealed()
 
     sealed = it.sql("SELECT sink FROM epochline.manifest WHERE sink <> '_quarantine' ORDER BY 1")
     assert sealed == sorted([(it.pipeline.outboxes[0].table,), (f"files:{files}",), ("lines",), (RECORDING,)])
@@ -181,14 +175,12 @@ def test_no_sink_shows_an_epoch_before_the_slowest_is_sealed(four: Four) -> None
     it = four.world.it
     four.switch("gate")
     four.world.produce("a", "b")
-    planned, run = it.planned()
-    ticket = it.begun(planned, run)
-    it.stage(planned, ticket)
+    _, run, ticket = it.staged()
     with (four.recording / "gate").open() as gate, ThreadPoolExecutor() as threads:
         fcntl.flock(gate, fcntl.LOCK_EX)
         sealing = threads.submit(seal, it.ledger, it.source, ticket, run)
         try:
-            _until(lambda: "seal 1 1" in four.calls())
+            wait_until(lambda: "seal 1 1" in four.calls())
             with pytest.raises(EpochStateError, match="is not sealed; there is nothing to commit"):
                 commit(it.ledger, it.source, it.pipeline.name, 1)
             assert it.publish() == []
@@ -308,16 +300,14 @@ def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused
 ) -> None:
     """C3, INV-9: the end mark came between the two looks, so that no sink has said how its rows are committed."""
     four.world.produce("a")
-    planned, run = four.world.it.planned()
-    ticket = four.world.it.begun(planned, run)
-    four.world.it.stage(planned, ticket)
+    _, run, ticket = four.world.it.staged()
     with monkeypatch.context() as then:
         module = sys.modules[seal.__module__]
-        then.setattr(module, "_ask", lambda *_: module._Asked())
+        then.setattr(module, "_observe", lambda *_: module._SourceAnswer())
         with pytest.raises(SealRefusedError, match="own:recording was not sealed"):
-            seal(four.world.it.ledger, four.world.it.source, ticket, run)
+            four.world.it.seal(ticket, run)
 
-    assert seal(four.world.it.ledger, four.world.it.source, ticket, run).read == 1
+    assert four.world.it.seal(ticket, run).read == 1
 
 
 def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four) -> None:
@@ -333,9 +323,7 @@ def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four
 
     four.switch("down.begin", on=False)
     four.switch("down.recover_and_abort", on=False)
-    ticket = it.begun(planned, run)
-    it.stage(planned, ticket)
-    seal(it.ledger, it.source, ticket, run)
+    ticket = it.staged_and_sealed(planned, run)
     commit(it.ledger, it.source, it.pipeline.name, 1)
     it.publish()
 
@@ -369,10 +357,3 @@ def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(
 
 def _staging_tables(four: Four) -> int:
     return int(four.world.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'")[0][0])
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)

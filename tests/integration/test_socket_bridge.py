@@ -7,64 +7,37 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, TopicPartition
 
 from epochline_examples.socket_bridge import FROM_KAFKA_ON
+from tests.integration.kafka_topics import Topic, values
+from tests.waiting import wait_until
 
-PROGRAM = Path(__file__).parents[2] / "include" / "examples" / "socket_bridge.py"
+PROGRAM = Path(__file__).parents[2] / "include" / "epochline_examples" / "socket_bridge.py"
 PATIENCE = 60.0
 ABC = [b"a", b"b", b"c"]
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.05)
-
-
-class Topic:
+class BridgedTopic(Topic):
     """A topic with one partition, as readers of either kind see it."""
-
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self._bootstrap, self.name = bootstrap, name
-        with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-            admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
-
-    def read(self, isolation: str) -> list[bytes]:
-        partition = TopicPartition(self.name, 0)
-        with closing(
-            KafkaConsumer(bootstrap_servers=self._bootstrap, isolation_level=isolation, enable_auto_commit=False)
-        ) as consumer:
-            consumer.assign([partition])
-            until = consumer.end_offsets([partition])[partition]
-            consumer.seek(partition, 0)
-            found: list[bytes] = []
-            while consumer.position(partition) < until:
-                for records in consumer.poll(timeout_ms=200).values():
-                    found += [record.value for record in records]
-            return found
 
     def end(self, isolation: str) -> int:
         partition = TopicPartition(self.name, 0)
-        with closing(
-            KafkaConsumer(bootstrap_servers=self._bootstrap, isolation_level=isolation, enable_auto_commit=False)
-        ) as consumer:
+        with closing(KafkaConsumer(bootstrap_servers=self.servers, isolation_level=isolation)) as consumer:
             return consumer.end_offsets([partition])[partition]
 
     @property
     def committed(self) -> list[bytes]:
-        return self.read("read_committed")
+        return values(self.servers, self.name)
 
     @property
     def sent(self) -> list[bytes]:
-        return self.read("read_uncommitted")
+        return values(self.servers, self.name, "read_uncommitted")
 
 
 class Bridge:
@@ -117,12 +90,12 @@ Start = Callable[..., Bridge]
 
 
 @pytest.fixture
-def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
-    return Topic(kafka_bootstrap, topic_name)
+def topic(kafka_bootstrap: str, topic_name: str) -> BridgedTopic:
+    return BridgedTopic(kafka_bootstrap, topic_name).make()
 
 
 @pytest.fixture
-def start(kafka_bootstrap: str, topic: Topic) -> Iterator[Start]:
+def start(kafka_bootstrap: str, topic: BridgedTopic) -> Iterator[Start]:
     bridges: list[Bridge] = []
 
     def make(*options: str) -> Bridge:
@@ -134,7 +107,7 @@ def start(kafka_bootstrap: str, topic: Topic) -> Iterator[Start]:
         one.kill()
 
 
-def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: Start, topic: Topic) -> None:
+def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: Start, topic: BridgedTopic) -> None:
     """E4: before the commit read_committed 0 and read_uncommitted 3; after it a, b, c."""
     bridge = start("--semantics", "exactly-once", "--from-kafka-on")
     with bridge.client() as client:
@@ -149,7 +122,7 @@ def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: St
     assert "committed: 3 lines" in bridge.said
 
 
-def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start, topic: Topic) -> None:
+def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start, topic: BridgedTopic) -> None:
     """E4, X10: kill -9 before the commit: read_committed 0 for good, the lines are lost, the next bridge's are not."""
     bridge = start()
     with bridge.client() as client:
@@ -170,7 +143,7 @@ def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start,
     assert topic.committed == [b"d"]
 
 
-def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start, topic: Topic) -> None:
+def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start, topic: BridgedTopic) -> None:
     """E4, K17: nobody starts another; after the transaction's time-out readers go on, and have seen nothing of it."""
     bridge = start("--transaction-timeout", "10", "--interval", "9")
     with bridge.client() as client:
@@ -183,7 +156,7 @@ def test_what_a_killed_bridge_left_open_kafka_itself_aborts_in_time(start: Start
     assert topic.committed == []
 
 
-def test_a_transaction_ends_with_its_last_line(start: Start, topic: Topic) -> None:
+def test_a_transaction_ends_with_its_last_line(start: Start, topic: BridgedTopic) -> None:
     """E4: three lines to a transaction; the fourth waits in the next one until the bridge is stopped."""
     bridge = start("--lines", "3")
     with bridge.client() as client:
@@ -196,7 +169,7 @@ def test_a_transaction_ends_with_its_last_line(start: Start, topic: Topic) -> No
     assert topic.committed == [*ABC, b"d"]
 
 
-def test_a_transaction_ends_with_its_interval(start: Start, topic: Topic) -> None:
+def test_a_transaction_ends_with_its_interval(start: Start, topic: BridgedTopic) -> None:
     """E4: however few lines there are, and then the next one begins."""
     bridge = start("--interval", "0.5")
     with bridge.client() as client:
@@ -205,7 +178,7 @@ def test_a_transaction_ends_with_its_interval(start: Start, topic: Topic) -> Non
             wait_until(lambda upto=upto: topic.committed == ABC[:upto])  # type: ignore[misc]
 
 
-def test_a_line_that_comes_in_pieces_is_one_and_one_without_its_end_is_none(start: Start, topic: Topic) -> None:
+def test_a_line_that_comes_in_pieces_is_one_and_one_without_its_end_is_none(start: Start, topic: BridgedTopic) -> None:
     """X10: the rest of a client that is gone could be half a line; it is not taken, and that is said."""
     bridge = start()
     with bridge.client() as client:
@@ -219,7 +192,7 @@ def test_a_line_that_comes_in_pieces_is_one_and_one_without_its_end_is_none(star
     assert topic.committed == [b"first", b"", b"second", b"\xff third"]
 
 
-def test_a_client_that_is_cut_off_leaves_its_lines_and_disturbs_nobody(start: Start, topic: Topic) -> None:
+def test_a_client_that_is_cut_off_leaves_its_lines_and_disturbs_nobody(start: Start, topic: BridgedTopic) -> None:
     """E4: what it had sent is in the same transaction as the lines of who comes after it."""
     bridge = start()
     client = bridge.client()
@@ -238,7 +211,7 @@ def test_a_client_that_is_cut_off_leaves_its_lines_and_disturbs_nobody(start: St
     assert topic.committed == [b"a", b"b"]
 
 
-def test_lines_of_two_clients_are_all_there_each_client_s_in_its_order(start: Start, topic: Topic) -> None:
+def test_lines_of_two_clients_are_all_there_each_client_s_in_its_order(start: Start, topic: BridgedTopic) -> None:
     """E4."""
     bridge = start()
     with bridge.client() as one, bridge.client() as two:
@@ -255,7 +228,7 @@ def test_lines_of_two_clients_are_all_there_each_client_s_in_its_order(start: St
         ]
 
 
-def test_a_line_that_no_record_can_hold_ends_its_client_and_not_the_bridge(start: Start, topic: Topic) -> None:
+def test_a_line_that_no_record_can_hold_ends_its_client_and_not_the_bridge(start: Start, topic: BridgedTopic) -> None:
     bridge = start()
     with bridge.client() as client:
         client.sendall(b"x" * 1_000_001)
@@ -268,7 +241,7 @@ def test_a_line_that_no_record_can_hold_ends_its_client_and_not_the_bridge(start
     assert [len(line) for line in topic.committed] == [1_000_000, 1]
 
 
-def test_a_bridge_that_another_has_replaced_says_what_is_lost(start: Start, topic: Topic) -> None:
+def test_a_bridge_that_another_has_replaced_says_what_is_lost(start: Start, topic: BridgedTopic) -> None:
     """P9: one transactional id, one bridge; the older one's lines are aborted, and it ends."""
     older = start()
     with older.client() as client:
@@ -305,7 +278,7 @@ def test_what_nobody_can_promise_is_refused(options: tuple[str, ...], answer: st
     assert re.search(answer, " ".join(done.stderr.split()))
 
 
-def test_the_label_is_the_first_word(start: Start, topic: Topic) -> None:
+def test_the_label_is_the_first_word(start: Start, topic: BridgedTopic) -> None:
     """G6, X10: what is promised, and what is not, before anybody can connect."""
     labelled, plain = (start(*options).said for options in (("--semantics", "exactly-once", "--from-kafka-on"), ()))
 

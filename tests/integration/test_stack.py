@@ -9,29 +9,26 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import psycopg2
 import pytest
 
+from epochline.kafka.feed import feed
 from epochline.local.home import project_root
 from epochline.local.jars import cache_folder
 from epochline.local.postgres import binaries, client_environment
 from epochline.local.stack import Stack
 from epochline.local.status import State
+from tests.databases import query
+from tests.integration.kafka_topics import read_topic
+from tests.waiting import wait_until
 
-# kafka-python 3.0.12 reads its own resources in a way that Python 3.11 calls old, and drops sockets of refused
-# connections unclosed.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 BOTH = ("postgres", "kafka")
 
 
@@ -59,26 +56,6 @@ def stack(running) -> Stack:
     return running
 
 
-def _query(dsn: str, sql: str) -> list[tuple]:
-    connection = psycopg2.connect(dsn)
-    try:
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-            return cursor.fetchall() if cursor.description else []
-    finally:
-        connection.close()
-
-
-def _eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
 def _family(pids: list[int | None]) -> list[psutil.Process]:
     roots = [psutil.Process(pid) for pid in pids if pid is not None]
     return [process for root in roots for process in (root, *root.children(recursive=True))]
@@ -96,23 +73,15 @@ def _listening(processes: list[psutil.Process]) -> set[str]:
 
 
 def _feed(stack: Stack, topic: str, lines: int) -> dict[int, int]:
-    from epochline.kafka.feed import feed
-
     with tempfile.NamedTemporaryFile() as file:
         file.write(b"".join(b"line %d\n" % number for number in range(lines)))
         file.flush()
         return dict(feed(stack.kafka.bootstrap_servers, Path(file.name), topic, partitions=2).records)
 
 
-def _ends(stack: Stack, topic: str) -> dict[int, int]:
-    from kafka import KafkaConsumer, TopicPartition
-
-    consumer = KafkaConsumer(bootstrap_servers=stack.kafka.bootstrap_servers)
-    try:
-        partitions = [TopicPartition(topic, number) for number in (0, 1)]
-        return {at.partition: end for at, end in consumer.end_offsets(partitions).items()}
-    finally:
-        consumer.close()
+def _records(stack: Stack, topic: str) -> dict[int, int]:
+    """By partition, how many records the topic holds."""
+    return Counter(record.partition for record in read_topic(stack.kafka.bootstrap_servers, topic))
 
 
 @pytest.mark.parametrize(
@@ -130,15 +99,15 @@ def _ends(stack: Stack, topic: str) -> dict[int, int]:
     ],
 )
 def test_postgresql_runs_with_durable_and_closed_settings(stack, setting, value):
-    assert _query(stack.postgres.dsn(), f"SHOW {setting}") == [(value,)]
+    assert query(stack.postgres.dsn(), f"SHOW {setting}") == [(value,)]
 
 
 def test_postgresql_has_no_socket_that_skips_the_loopback_rules(stack):
-    assert _query(stack.postgres.superuser_dsn, "SHOW unix_socket_directories") == [("",)]
+    assert query(stack.postgres.superuser_dsn, "SHOW unix_socket_directories") == [("",)]
 
 
 def test_postgresql_is_version_18(stack):
-    assert _query(stack.postgres.dsn(), "SHOW server_version")[0][0].startswith("18.")
+    assert query(stack.postgres.dsn(), "SHOW server_version")[0][0].startswith("18.")
 
 
 @pytest.mark.parametrize("database", ["epochline", "airflow", "postgres"])
@@ -149,7 +118,7 @@ def test_postgresql_asks_for_a_password(stack, database):
     with pytest.raises(psycopg2.OperationalError, match="authentication failed"):
         psycopg2.connect(stack.postgres.dsn(database, with_password=False), password="guess")
 
-    assert _query(stack.postgres.dsn(database), "SELECT current_user, current_database()") == [(database, database)]
+    assert query(stack.postgres.dsn(database), "SELECT current_user, current_database()") == [(database, database)]
 
 
 def test_one_role_cannot_enter_the_other_roles_database(stack):
@@ -160,9 +129,7 @@ def test_one_role_cannot_enter_the_other_roles_database(stack):
 
 
 def test_up_brings_the_ledger(stack):
-    assert _query(stack.postgres.dsn(), "SELECT count(*) > 0 FROM pg_tables WHERE schemaname = 'epochline'") == [
-        (True,)
-    ]
+    assert query(stack.postgres.dsn(), "SELECT count(*) > 0 FROM pg_tables WHERE schemaname = 'epochline'") == [(True,)]
 
 
 def test_psql_logs_in_by_service_name(stack):
@@ -235,7 +202,7 @@ def test_up_again_at_once_changes_nothing(stack):
 
 @pytest.mark.parametrize("part", BOTH)
 def test_a_killed_part_is_shown_and_repaired_with_its_data(stack, part):
-    _query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 7 AS n")
+    query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 7 AS n")
     topic = f"kept-{part}"
     fed = _feed(stack, topic, 100)
     victim = getattr(stack, part)
@@ -243,16 +210,16 @@ def test_a_killed_part_is_shown_and_repaired_with_its_data(stack, part):
 
     os.kill(victim.pid, signal.SIGKILL)
 
-    assert _eventually(lambda: stack.status().parts[part].state is State.CRASHED)
+    wait_until(lambda: stack.status().parts[part].state is State.CRASHED)
     stack.up(BOTH, report=lambda _line: None)
     assert stack.status().parts[part].state is State.RUNNING
     assert other == (stack.kafka.pid if part == "postgres" else stack.postgres.pid)
-    assert _query(stack.postgres.dsn(), "SELECT n FROM kept") == [(7,)]
-    assert _ends(stack, topic) == fed == {0: 50, 1: 50}
+    assert query(stack.postgres.dsn(), "SELECT n FROM kept") == [(7,)]
+    assert _records(stack, topic) == fed == {0: 50, 1: 50}
 
 
 def test_data_ports_and_passwords_survive_down_and_up(stack):
-    _query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 8 AS n")
+    query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 8 AS n")
     fed = _feed(stack, "survives", 100)
     dsn, servers = stack.postgres.dsn(), stack.kafka.bootstrap_servers
     family = _family([stack.postgres.pid, stack.kafka.pid])
@@ -263,8 +230,8 @@ def test_data_ports_and_passwords_survive_down_and_up(stack):
     assert stack.status().postgres.state is stack.status().kafka.state is State.STOPPED
     stack.up(BOTH, report=lambda _line: None)
     assert (stack.postgres.dsn(), stack.kafka.bootstrap_servers) == (dsn, servers)
-    assert _query(dsn, "SELECT n FROM kept") == [(8,)]
-    assert _ends(stack, "survives") == fed
+    assert query(dsn, "SELECT n FROM kept") == [(8,)]
+    assert _records(stack, "survives") == fed
 
 
 def test_a_second_stack_lives_beside_the_first_and_its_wipe_touches_only_itself(stack, folder):
@@ -385,7 +352,7 @@ def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder):
         workers = psutil.Process(scheduler).children(recursive=True)
         os.kill(scheduler, signal.SIGKILL)
 
-        assert _eventually(lambda: stack.status().airflow.state is State.CRASHED)
+        wait_until(lambda: stack.status().airflow.state is State.CRASHED)
         assert "scheduler" in stack.status().airflow.detail
         stack.up(("airflow",), report=lambda _line: None)
         assert stack.status().airflow.state is State.RUNNING
@@ -394,6 +361,6 @@ def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder):
         assert not [worker for worker in workers if worker.is_running()]
     finally:
         stack.down()
-    assert _eventually(lambda: not [process for process in processes if process.is_running()])
+    wait_until(lambda: not [process for process in processes if process.is_running()])
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", stack.airflow.port)) != 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
-import psycopg2
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kafka.structs import OffsetAndMetadata
 
@@ -20,26 +19,20 @@ from epochline.errors import SourceError
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
+from tests.databases import query
+from tests.integration.kafka_topics import Topic, delete_records
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 _runs = itertools.count(1)
 
 
 @pytest.fixture
-def topic(kafka_bootstrap: str, topic_name: str) -> Iterator[str]:
+def topic(kafka_bootstrap: str, topic_name: str) -> str:
     """Ten records in one partition, a minute apart."""
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}})
-        admin.wait_for_topics([topic_name])
-        produce(kafka_bootstrap, topic_name, 10)
-        yield topic_name
-
-
-def produce(bootstrap: str, topic: str, records: int) -> None:
-    with closing(KafkaProducer(bootstrap_servers=bootstrap, acks="all")) as producer:
-        for number in range(records):
-            at = int((FIRST + timedelta(minutes=number)).timestamp() * 1000)
-            producer.send(topic, b"x", partition=0, timestamp_ms=at).get(30)
+    log = Topic(kafka_bootstrap, topic_name).make()
+    for number in range(10):
+        log.produce(0, 1, timestamp_ms=int((FIRST + timedelta(minutes=number)).timestamp() * 1000))
+    return topic_name
 
 
 @pytest.fixture
@@ -77,9 +70,7 @@ def planned(kafka_bootstrap: str, postgres_dsn: str, topic: str) -> Callable[[St
 
 
 def origins(dsn: str) -> list[tuple[int, str]]:
-    with closing(psycopg2.connect(dsn)) as session, session.cursor() as cursor:
-        cursor.execute("SELECT until_offset, chosen_by FROM epochline.committed_range WHERE start_offset IS NULL")
-        return cursor.fetchall()
+    return query(dsn, "SELECT until_offset, chosen_by FROM epochline.committed_range WHERE start_offset IS NULL")
 
 
 def shown(one: Plan) -> list[str]:
@@ -102,8 +93,7 @@ def test_each_mode_gives_its_origin_on_a_fresh_start_and_the_ledger_keeps_how(
         (FromOffsets(offsets={topic: {0: 3}}), 3, "startup offset"),
     ]
     for mode, start, chosen_by in modes:
-        with closing(psycopg2.connect(postgres_dsn)) as session, session, session.cursor() as cursor:
-            cursor.execute("TRUNCATE epochline.pipeline, epochline.declaration CASCADE")
+        query(postgres_dsn, "TRUNCATE epochline.pipeline, epochline.declaration CASCADE")
 
         one = planned(mode)
 
@@ -127,8 +117,7 @@ def test_a_group_whose_offset_retention_passed_is_reset_or_stops(
     planned: Callable[[Startup], Plan], kafka_bootstrap: str, topic: str, group: str, postgres_dsn: str
 ) -> None:
     """S10: as auto.offset.reset does, but never silently."""
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        admin.delete_records({KafkaPartition(topic, 0): 8})
+    delete_records(kafka_bootstrap, topic, {0: 8})
 
     with pytest.raises(SourceError, match=r"holds offset 6, outside the log, for .*whose log is \[8, 10\]"):
         planned(FromGroup(group=group))
@@ -142,6 +131,6 @@ def test_what_is_produced_while_a_pipeline_is_stopped_is_read_when_it_starts_aga
 ) -> None:
     """X32: stop, produce 5, start: 5 rows. The group plays no part either."""
     assert planned("latest").outcome is PlanOutcome.NOTHING_TO_READ
-    produce(kafka_bootstrap, topic, 5)
+    Topic(kafka_bootstrap, topic).produce(0, 5)
 
     assert shown(planned("latest")) == ["[10, 15)"]

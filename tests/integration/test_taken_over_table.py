@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.errors import TargetError
 from epochline.operations import ACTIONS, Request, Subject
-from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import InProcess, Read
+from tests.reading import range_batch
 
 COLUMNS = {"k": "text", "v": "integer"}
 
 
-class Log:
+def reading(rows: list[dict[str, Any]]) -> Read:
     """Records of one partition by their offsets."""
-
-    def __init__(self, *rows: dict[str, Any]) -> None:
-        self.rows = rows
-
-    def read(self, one: PlannedRange) -> Iterable[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pylist(
-            [
-                {
-                    "topic": one.tp.topic, "partition": one.tp.partition, "offset": offset, "timestamp": None,
-                    "timestamp_type": 0, "key": None, "value": json.dumps(self.rows[offset]).encode(), "headers": None,
-                }
-                for offset in range(one.range.start, one.range.until)
-            ],
-            schema=SOURCE_SCHEMA,
-        )  # fmt: skip
+    return lambda one: [range_batch(one, rows)]
 
 
 def pipeline(name: str) -> Pipeline:
@@ -50,7 +32,7 @@ def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_t
     """INV-9: its records' positions are of another topic; the statement that the refusal names resets the order."""
     kafka = FakeKafka()
     kafka.produce("orders", 0, 3)
-    old = InProcess(postgres_dsn, pipeline("one"), kafka, Log(*[{"k": k, "v": 1} for k in "abc"]).read)
+    old = InProcess(postgres_dsn, pipeline("one"), kafka, reading([{"k": k, "v": 1} for k in "abc"]))
     old.create()
     old.epoch()
     subject = Subject(name="one", ledger=old.ledger, declared=old.pipeline, source=kafka)
@@ -58,7 +40,7 @@ def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_t
     drop.act(subject, drop.parse({}), Request(actor="ada", reason="version 2"))  # type: ignore[attr-defined]
     del kafka.views["orders", 0]
     kafka.produce("orders", 0, 2, topic_id="another")
-    new = InProcess(postgres_dsn, pipeline("two"), kafka, Log(*[{"k": k, "v": 100} for k in "ab"]).read)
+    new = InProcess(postgres_dsn, pipeline("two"), kafka, reading([{"k": k, "v": 100} for k in "ab"]))
     new.create()
 
     with pytest.raises(TargetError, match="t holds rows that another pipeline wrote") as refused:

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 import two_step_run
 from epochline import Json, KafkaTopic
 from epochline.config.discovery import find
-from epochline.coordinator import PlanOutcome, commit, publish, seal
+from epochline.coordinator import PlanOutcome, commit, publish
 from tests.integration.kafka_topics import read_topic
 from tests.integration.sinks_world import World, in_process, new_topics, new_world, values
 
@@ -137,7 +137,7 @@ class TestSinkComparison:
                 two_step_run.restart()
                 ticket = world.it.begun(planned, run)
             world.it.stage(planned, ticket)
-            seal(world.it.ledger, world.it.source, ticket, run)
+            world.it.seal(ticket, run)
             commit(world.it.ledger, world.it.source, world.it.pipeline.name, epoch)
             if epoch == 2:
                 world.killed_at("topic.commit")
@@ -188,10 +188,7 @@ class TestSinkComparison:
         world.produce(*self.tuples(1))
         world.it.epoch()
         world.produce(*self.tuples(2))
-        planned, run = world.it.planned()
-        ticket = world.it.begun(planned, run)
-        world.it.stage(planned, ticket)
-        seal(world.it.ledger, world.it.source, ticket, run)
+        world.it.sealed()
 
         assert [one.epoch_id for one in publish(world.it.ledger, world.it.pipeline)] == [1]
 

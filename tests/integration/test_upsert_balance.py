@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from psycopg2 import sql
 
 from epochline.errors import SealRefusedError, TargetError
 from epochline.postgres.targets import upsert
-from tests.integration.bench import LINEAGE, Bench, Row
+from tests.integration.bench import LINEAGE, Bench, NewBench, Row
 
 COUNTS = ("inserted", "updated", "deleted", "superseded", "unchanged")
 OLD_ROWS = "CREATE TABLE t (k text PRIMARY KEY, v int); INSERT INTO t VALUES ('a', 1), ('b', 1), ('z', 1);"
@@ -28,7 +27,7 @@ def counts(one: Bench, epoch_id: int) -> dict[str, int]:
     return {name: count for name, count in zip(COUNTS, row, strict=True) if count}
 
 
-def test_rows_from_before_their_lineage_columns_are_older_than_every_record(bench: Callable[..., Bench]) -> None:
+def test_rows_from_before_their_lineage_columns_are_older_than_every_record(bench: NewBench) -> None:
     """INV-9: the ALTER TABLE that the plan's error recommends leaves NULL in old rows; they refuse no newer record."""
     one = bench(existing=OLD_ROWS, mode="upsert", key="k")
     with pytest.raises(TargetError, match="lacks _topic text"):
@@ -43,7 +42,7 @@ def test_rows_from_before_their_lineage_columns_are_older_than_every_record(benc
     assert counts(one, 2) == {"updated": 2}
 
 
-def test_rows_from_before_their_order_column_are_older_than_every_record(bench: Callable[..., Bench]) -> None:
+def test_rows_from_before_their_order_column_are_older_than_every_record(bench: NewBench) -> None:
     """INV-9: a declared order that is kept without lineage."""
     one = bench(
         {"k": "text", "v": "integer", "at": "integer"},
@@ -59,7 +58,7 @@ def test_rows_from_before_their_order_column_are_older_than_every_record(bench: 
 
 
 @pytest.mark.parametrize("superseded", [False, True], ids=["first generation", "a later generation"])
-def test_a_row_without_its_epoch_is_of_no_generation(bench: Callable[..., Bench], superseded: bool) -> None:
+def test_a_row_without_its_epoch_is_of_no_generation(bench: NewBench, superseded: bool) -> None:
     one = bench(existing=OLD_ROWS + LINEAGE_ADDED, mode="upsert", key="k")
     if superseded:
         one.epoch(kv("c", 1))
@@ -71,7 +70,7 @@ def test_a_row_without_its_epoch_is_of_no_generation(bench: Callable[..., Bench]
     assert one.rows("k, v")[0] == ("a", 2)
 
 
-def test_every_fate_of_a_row_is_counted(bench: Callable[..., Bench]) -> None:
+def test_every_fate_of_a_row_is_counted(bench: NewBench) -> None:
     """INV-9: seven rows of an epoch, one that lost within it, two that lost against the table."""
     one = bench(mode="upsert", key="k", order_by="v")
     one.epoch(kv("newer", 9), kv("gone", 9), kv("b", 1), kv("c", 1))
@@ -88,7 +87,7 @@ def test_every_fate_of_a_row_is_counted(bench: Callable[..., Bench]) -> None:
     assert counts(one, 3) == {"inserted": 1, "updated": 1, "deleted": 1, "superseded": 3, "unchanged": 1}
 
 
-def test_a_receipt_whose_counts_do_not_add_up_is_refused_by_the_ledger(bench: Callable[..., Bench]) -> None:
+def test_a_receipt_whose_counts_do_not_add_up_is_refused_by_the_ledger(bench: NewBench) -> None:
     one = bench(mode="upsert", key="k")
     one.epoch(kv("a", 1))
 
@@ -96,7 +95,7 @@ def test_a_receipt_whose_counts_do_not_add_up_is_refused_by_the_ledger(bench: Ca
         one.sql("UPDATE epochline.receipt SET inserted = 2")
 
 
-def test_a_trigger_that_swallows_rows_of_an_upsert_is_found_at_the_seal(bench: Callable[..., Bench]) -> None:
+def test_a_trigger_that_swallows_rows_of_an_upsert_is_found_at_the_seal(bench: NewBench) -> None:
     """INV-9: also where it came after the seal, by the commit."""
     one = bench(mode="upsert", key="k")
     one.sql("CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
@@ -115,7 +114,7 @@ def test_a_trigger_that_swallows_rows_of_an_upsert_is_found_at_the_seal(bench: C
         one.sealed(kv("b", 2), kv("a", 2))
 
 
-def test_without_the_guard_the_balance_does_not_close(bench: Callable[..., Bench], monkeypatch: Any) -> None:
+def test_without_the_guard_the_balance_does_not_close(bench: NewBench, monkeypatch: Any) -> None:
     """The guard taken away: what used to vanish with a green receipt is neither written nor known to be old."""
     one = bench(existing=OLD_ROWS + LINEAGE_ADDED, mode="upsert", key="k")
     sealed = one.sealed(kv("a", 2), kv("c", 2))

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaProducer
 
-from epochline import cli
 from epochline.kafka.sending import Outgoing, send_plainly
 from epochline.kafka.topic_comparison import Isolation, TopicReader
+from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided
-from tests.integration.kafka_topics import make_topic
+from tests.integration.kafka_topics import make_topic, transactional_producer
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -32,27 +28,13 @@ def topic(settings: dict[str, str], topic_name: str) -> str:
 
 @pytest.fixture
 def call(kafka_bootstrap: str, capsys, monkeypatch) -> Call:
-    connection = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka_bootstrap}}
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", json.dumps(connection))
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["epochline", "verify-topic", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+    connect_to(monkeypatch, kafka=kafka_bootstrap)
+    return caller(monkeypatch, capsys, "verify-topic")
 
 
 @pytest.fixture
 def transaction(kafka_bootstrap: str, topic: str) -> Iterator[KafkaProducer]:
-    producer = KafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=f"tx-{topic}", acks="all")
-    producer.init_transactions()
-    with closing(producer):
+    with transactional_producer(kafka_bootstrap, f"tx-{topic}") as producer:
         yield producer
 
 

@@ -20,9 +20,11 @@ from epochline.errors import EpochlineError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
+from tests.databases import query
 from tests.soak.faults import ON_TASKS, SERVERS, UNDER_AIRFLOW, Fault
 from tests.soak.pipelines import SCHEDULED
 from tests.soak.worker import IDLE, Seat
+from tests.waiting import wait_for
 
 _PATIENCE_SECONDS = 8.0
 
@@ -124,19 +126,14 @@ class Nemesis:
 
     def _cut_connections(self) -> int:
         """End every session of the product; how many there were."""
+        asked = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"
+        )
         try:
-            connection = psycopg2.connect(self._stack.postgres.superuser_dsn, connect_timeout=5)
+            return sum(ended for (ended,) in query(self._stack.postgres.superuser_dsn, asked, connect_timeout=5))
         except psycopg2.OperationalError:
             return 0
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"
-                )
-                return sum(ended for (ended,) in cursor.fetchall())
-        finally:
-            connection.close()
 
     def _whoever_is_at_work(self, fault: Fault) -> tuple[str, str]:
         seat = self._busy(fault)
@@ -187,7 +184,7 @@ class Nemesis:
         return seat.pipeline, phase
 
     def _by_hand(self, fault: Fault, order: tuple[str, Any]) -> tuple[str, str] | None:
-        """Give the order to a worker that runs what people ask for, beside the schedule's."""
+        """Give the order to the worker that runs manual orders; another worker runs the schedule."""
         others = [seat for seat in self._seats if not seat.by_schedule]
         seat = others[fault.victim % len(others)]
         busy = next(one for one in self._seats if one.by_schedule and one.pipeline == seat.pipeline)
@@ -253,25 +250,17 @@ class Nemesis:
         return SCHEDULED, phase
 
     def _airflow_phase(self) -> str:
+        asked = (
+            "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')"
+        )
         try:
-            connection = psycopg2.connect(self._dsn, connect_timeout=5)
+            unfinished = query(self._dsn, asked, SCHEDULED, connect_timeout=5)
         except psycopg2.OperationalError:
             return IDLE
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s"
-                    " AND state IN ('PLANNED', 'PRE_COMMITTED')",
-                    (SCHEDULED,),
-                )
-                row = cursor.fetchone()
-        except psycopg2.OperationalError:
+        if not unfinished:
             return IDLE
-        finally:
-            connection.close()
-        if row is None:
-            return IDLE
-        return "commit" if row[0] == "PRE_COMMITTED" else "stage" if row[1] else "plan"
+        [(state, attempt)] = unfinished
+        return "commit" if state == "PRE_COMMITTED" else "stage" if attempt else "plan"
 
 
 def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]], bool]) -> list[psutil.Process]:
@@ -295,8 +284,4 @@ def _killed(process: psutil.Process) -> bool:
 
 
 def _gone(is_gone: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_gone():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a server that was killed is still there after 30 s")
-        time.sleep(0.02)
+    wait_for("a server that was killed is gone", is_gone, seconds=30)

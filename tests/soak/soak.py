@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import zip_longest
@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from kafka import KafkaProducer
-from kafka.admin import KafkaAdminClient
+from kafka import KafkaProducer, TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
 
 from epochline.errors import StackError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
+from tests.databases import query
+from tests.integration.kafka_topics import admin_of, make_topic
 from tests.soak.faults import Fault, schedule
 from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of
@@ -31,6 +33,7 @@ from tests.soak.tasks import Servers
 from tests.soak.topics import Published, TopicWatch
 from tests.soak.watch import Exactness, Watch, compare, left_over, log_of
 from tests.soak.worker import Seat, work
+from tests.waiting import wait_for
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -121,20 +124,18 @@ class Soak:
         self._stack.down(wipe=False)
 
     def _prepare(self) -> None:
-        admin = KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers)
-        topics = [*self._pipelines, *map(topic_of, self._pipelines)]
-        admin.create_topics({name: {"num_partitions": PARTITIONS, "replication_factor": 1} for name in topics})
-        admin.wait_for_topics(topics)
-        admin.close()
+        for name in (*self._pipelines, *map(topic_of, self._pipelines)):
+            make_topic(self._stack.kafka.bootstrap_servers, name, PARTITIONS)
         with PostgresLedger(self._stack.postgres.dsn()).transaction() as tx:
             for name in self._pipelines:
                 tx.targets.create(declared(name))
         if self._with_airflow:
-            deadline = time.monotonic() + 120
-            while SCHEDULED not in {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags")["dags"]}:
-                if time.monotonic() > deadline:
-                    raise TimeoutError("the soak's DAG is not there after 120 s")
-                time.sleep(0.5)
+            wait_for(
+                "the soak's DAG is there",
+                lambda: SCHEDULED in {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags")["dags"]},
+                seconds=120,
+                every=0.5,
+            )
             self._call("PATCH", f"/api/v2/dags/{SCHEDULED}", {"is_paused": False})
 
     def _start_workers(self) -> list[Seat]:
@@ -211,15 +212,9 @@ class Soak:
         return None
 
     def _lag(self, name: str) -> int:
-        admin = KafkaAdminClient(bootstrap_servers=self._stack.kafka.bootstrap_servers)
-        try:
-            from kafka import TopicPartition
-            from kafka.admin import OffsetSpec
-
-            keys = [TopicPartition(name, p) for p in range(PARTITIONS)]
+        keys = [TopicPartition(name, p) for p in range(PARTITIONS)]
+        with admin_of(self._stack.kafka.bootstrap_servers) as admin:
             ends = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
-        finally:
-            admin.close()
         heads = dict(self._ask("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", name))
         unfinished = self._ask(
             "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')", name
@@ -235,7 +230,7 @@ class Soak:
             )
             result.epochs[name], result.records[name] = int(epochs), int(records)
             bootstrap = self._stack.kafka.bootstrap_servers
-            result.tables += compare(self._stack.postgres.dsn(), bootstrap, name, PARTITIONS)
+            result.tables += compare(self._stack.postgres.dsn(), bootstrap, name)
         [(result.aborted,)] = self._ask("SELECT coalesce(sum(aborts), 0)::int FROM epochline.epochs")
         [(result.fenced, result.attempts)] = self._ask(
             "SELECT count(*) FILTER (WHERE state = 'FENCED'), count(*) FROM epochline.attempts"
@@ -253,25 +248,15 @@ class Soak:
 
     def _compare(self, topics: TopicWatch, result: Result) -> None:
         for name in self._pipelines:
-            log = log_of(self._stack.kafka.bootstrap_servers, name, PARTITIONS)
+            log = log_of(self._stack.kafka.bootstrap_servers, name)
             result.topics.append(topics.compare(topic_of(name), log))
 
     def _look(self, question: Callable[[Any], list[str]]) -> list[str]:
-        connection = psycopg2.connect(self._stack.postgres.dsn())
-        try:
-            with connection, connection.cursor() as cursor:
-                return question(cursor)
-        finally:
-            connection.close()
+        with closing(psycopg2.connect(self._stack.postgres.dsn())) as session, session, session.cursor() as cursor:
+            return question(cursor)
 
     def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        connection = psycopg2.connect(self._stack.postgres.dsn())
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(text, values)
-                return cursor.fetchall()
-        finally:
-            connection.close()
+        return query(self._stack.postgres.dsn(), text, *values)
 
     @property
     def _call(self) -> Callable[..., Any]:

@@ -81,7 +81,7 @@ class Tasks:
         commit(self._ledger, self._source, self._pipeline.name, epoch_id)
 
     def publish(self) -> None:
-        """Show in the topic what is committed, whoever committed it."""
+        """Publish every committed epoch, including other runs' epochs."""
         self._enter("publish")
         publish(self._ledger, self._pipeline)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg2
-from kafka import KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
 from psycopg2 import sql
 
 from epochline.declare.names import QUARANTINE
 from epochline.protocol.offsets import chain_breaks
+from tests.databases import query
+from tests.integration.kafka_topics import read_topic
 from tests.soak.pipelines import declared, topic_of
 
 _COUNTS = """
@@ -206,45 +205,25 @@ class Exactness:
         return not (self.missing or self.duplicates or self.strangers)
 
 
-def compare(dsn: str, bootstrap: str, pipeline: str, partitions: int) -> list[Exactness]:
+def compare(dsn: str, bootstrap: str, pipeline: str) -> list[Exactness]:
     """Read the whole log, read_committed, and hold both tables against it, record for record."""
-    log = log_of(bootstrap, pipeline, partitions)
+    log = log_of(bootstrap, pipeline)
     found = []
-    connection = psycopg2.connect(dsn)
-    try:
-        for table in (pipeline, f"{pipeline}_again"):
-            with connection, connection.cursor() as cursor:
-                cursor.execute(sql.SQL("SELECT _partition, _offset, value FROM {}").format(sql.Identifier(table)))
-                rows = Counter(cursor.fetchall())
-            found.append(
-                Exactness(
-                    table=table,
-                    records=len(log),
-                    missing=sum(1 for record in log if record not in rows),
-                    duplicates=sum(times - 1 for times in rows.values()),
-                    strangers=sum(1 for row in rows if row not in log),
-                )
+    for table in (pipeline, f"{pipeline}_again"):
+        asked = sql.SQL("SELECT _partition, _offset, value FROM {}").format(sql.Identifier(table))
+        rows = Counter(query(dsn, asked))
+        found.append(
+            Exactness(
+                table=table,
+                records=len(log),
+                missing=sum(1 for record in log if record not in rows),
+                duplicates=sum(times - 1 for times in rows.values()),
+                strangers=sum(1 for row in rows if row not in log),
             )
-    finally:
-        connection.close()
+        )
     return found
 
 
-def log_of(bootstrap: str, topic: str, partitions: int) -> set[tuple[int, int, str]]:
+def log_of(bootstrap: str, topic: str) -> set[tuple[int, int, str]]:
     """Every record of a topic, read committed: partition, offset, value."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed", group_id=None)
-    keys = [KafkaPartition(topic, p) for p in range(partitions)]
-    try:
-        consumer.assign(keys)
-        consumer.seek_to_beginning(*keys)
-        ends = consumer.end_offsets(keys)
-        records = set()
-        deadline = time.monotonic() + 120
-        while any(consumer.position(key) < ends[key] for key in keys):
-            for some in consumer.poll(500).values():
-                records |= {(record.partition, record.offset, record.value.decode()) for record in some}
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{topic} could not be read to its end within 120 s")
-        return records
-    finally:
-        consumer.close()
+    return {(record.partition, record.offset, record.value.decode()) for record in read_topic(bootstrap, topic)}

@@ -33,8 +33,11 @@ def doc(**members: Any) -> bytes:
     return json.dumps(members).encode()
 
 
+Functions = Callable[..., None]
+
+
 @pytest.fixture
-def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., None]:
+def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Functions:
     """Makes a module ``user_code`` of functions that a declaration can name."""
 
     def make(**given: Callable[..., Any]) -> None:
@@ -201,7 +204,7 @@ def test_a_null_in_a_key_or_order_column_is_quarantined() -> None:
     ]
 
 
-def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Callable[..., None]) -> None:
+def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Functions) -> None:
     def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch(
             {
@@ -220,9 +223,7 @@ def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Ca
     assert done.rows["small"].column("id").to_pylist() == [1, 4]
 
 
-def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_said(
-    functions: Callable[..., None],
-) -> None:
+def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_said(functions: Functions) -> None:
     def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch({"id": pa.array([1, 2]), "_skip": pa.array([True, False])})
 
@@ -234,7 +235,7 @@ def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_sa
     assert (counts.skipped, counts.quarantined, counts.passed) == (1, 1, 0)
 
 
-def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(functions: Callable[..., None]) -> None:
+def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(functions: Functions) -> None:
     """A tombstone that is ignored leaves such a row alone, and a table that only takes rows gets it whole."""
 
     def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -280,7 +281,7 @@ def sent(*values: bytes | None) -> list[tuple[bytes | None, bytes | None]]:
     return list(zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True))
 
 
-def test_a_row_that_the_parse_calls_deleted_is_sent_without_a_value(functions: Callable[..., None]) -> None:
+def test_a_row_that_the_parse_calls_deleted_is_sent_without_a_value(functions: Functions) -> None:
     functions(parse=deleting(None, True, False, False))
 
     assert sent(b"", b"", b"", None) == [
@@ -291,14 +292,14 @@ def test_a_row_that_the_parse_calls_deleted_is_sent_without_a_value(functions: C
     ]
 
 
-def test_what_no_boolean_calls_deleted_breaks_the_contract_of_a_topic_too(functions: Callable[..., None]) -> None:
+def test_what_no_boolean_calls_deleted_breaks_the_contract_of_a_topic_too(functions: Functions) -> None:
     functions(parse=deleting("no"))
 
     with pytest.raises(BatchContractError, match="the parse returned _deleted with type string; it must be boolean"):
         sent(b"")
 
 
-def test_a_list_column_multiplies_rows(functions: Callable[..., None]) -> None:
+def test_a_list_column_multiplies_rows(functions: Functions) -> None:
     items = [
         [{"sku": "a", "n": 1}, {"sku": "b", "n": 2}],
         [],
@@ -324,7 +325,7 @@ def test_a_list_column_multiplies_rows(functions: Callable[..., None]) -> None:
     assert done.quarantine.column("offset").to_pylist() == [103]
 
 
-def test_a_list_of_scalars_becomes_the_column_itself(functions: Callable[..., None]) -> None:
+def test_a_list_of_scalars_becomes_the_column_itself(functions: Functions) -> None:
     functions(parse=lambda batch: pa.record_batch({"tag": pa.array([["x", "y"], ["z"]], pa.large_list(pa.string()))}))
     sink = PostgresTable(table="tags", columns={"tag": "text"})
 
@@ -350,7 +351,7 @@ def test_a_list_of_scalars_becomes_the_column_itself(functions: Callable[..., No
     ],
 )  # fmt: skip
 def test_a_parse_that_breaks_its_contract_fails_the_attempt(
-    functions: Callable[..., None], given: Any, error: Any, word: str
+    functions: Functions, given: Any, error: Any, word: str
 ) -> None:
     functions(parse=given)
 
@@ -358,7 +359,7 @@ def test_a_parse_that_breaks_its_contract_fails_the_attempt(
         flow(SMALL, parse="user_code:parse", record={"id": "bigint"}).process(records(b"", b""))
 
 
-def test_a_select_gives_its_sink_other_columns(functions: Callable[..., None]) -> None:
+def test_a_select_gives_its_sink_other_columns(functions: Functions) -> None:
     functions(
         twice=lambda batch: pa.record_batch({"client": batch["name"], "n": pc.multiply(batch["id"], 2)}),
         short=lambda batch: batch.slice(1),
@@ -375,7 +376,7 @@ def test_a_select_gives_its_sink_other_columns(functions: Callable[..., None]) -
         flow(short).process(records(doc(id=4), doc(id=5)))
 
 
-def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: Callable[..., None]) -> None:
+def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: Functions) -> None:
     functions(transform=lambda frame: frame)
     sink = PostgresTable(**UPSERT, order_by="status")
     pipeline = Pipeline(

@@ -39,7 +39,7 @@ def test_a_topic_that_was_sent_to_at_least_once_cannot_become_exactly_once():
 
 
 def test_two_sinks_of_other_names_have_other_transactional_ids():
-    """P13: whoever begins with an id fences who had it; dots are allowed in both names."""
+    """P13: a producer that begins with an id fences the id's former producer; dots are allowed in both names."""
     ids = {KafkaTopic(topic=of, value=Text()).transactional_id(name) for name, of in (("a.b", "c"), ("a", "b.c"))}
     assert len(ids) == 2
 

@@ -8,15 +8,7 @@ import pytest
 
 from epochline.errors import StackError
 from epochline.local import ports as ports_module
-from epochline.local.home import Home
 from epochline.local.ports import DEFAULTS, Ports, holder, is_free
-
-
-@pytest.fixture
-def home(tmp_path) -> Home:
-    home = Home(tmp_path / "home")
-    home.create()
-    return home
 
 
 @pytest.fixture

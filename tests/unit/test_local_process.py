@@ -14,15 +14,9 @@ import pytest
 from epochline.errors import StackError
 from epochline.local.home import Home
 from epochline.local.process import Daemon, identity
+from tests.waiting import wait_until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
-
-
-@pytest.fixture
-def home(tmp_path) -> Home:
-    home = Home(tmp_path / "home")
-    home.create()
-    return home
 
 
 @pytest.fixture
@@ -36,20 +30,11 @@ def _start(daemon: Daemon, *command: str) -> int:
     return daemon.start(command or ("sleep", "60"), environment=ENVIRONMENT, cwd=Path("/"))
 
 
-def _eventually(condition) -> bool:
-    deadline = time.monotonic() + 10
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_a_started_server_runs_under_the_pid_that_was_recorded(daemon):
     pid = _start(daemon)
 
     assert daemon.pid == pid
-    assert _eventually(lambda: psutil.Process(pid).name() == "sleep")
+    wait_until(lambda: psutil.Process(pid).name() == "sleep")
     assert os.getsid(pid) == pid
 
 
@@ -66,14 +51,14 @@ def test_a_stopped_server_is_gone_and_not_called_crashed(daemon):
 def test_a_killed_server_is_called_crashed_until_it_is_started_again(daemon):
     os.kill(_start(daemon), signal.SIGKILL)
 
-    assert _eventually(lambda: daemon.crashed)
+    wait_until(lambda: daemon.crashed)
     _start(daemon)
     assert not daemon.crashed
 
 
 def test_a_server_that_ignores_the_first_signal_gets_the_next(daemon):
     pid = _start(daemon, "sh", "-c", "trap '' TERM; echo set; while :; do sleep 0.1; done")
-    assert _eventually(lambda: "set" in daemon.log.read_text())
+    wait_until(lambda: "set" in daemon.log.read_text())
 
     daemon.stop()
 
@@ -96,15 +81,15 @@ def test_a_reused_pid_is_neither_ours_nor_stopped(home, daemon):
 @pytest.mark.parametrize("detach", ["", "setsid "], ids=["same session", "own session"])
 def test_what_a_killed_server_left_running_is_ended_at_the_next_start(daemon, detach):
     pid = _start(daemon, "sh", "-c", f"{detach}sleep 61 & echo $!; wait")
-    assert _eventually(lambda: daemon.log.read_text().strip().isdigit())
+    wait_until(lambda: daemon.log.read_text().strip().isdigit())
     child = int(daemon.log.read_text())
     os.kill(pid, signal.SIGKILL)
-    assert _eventually(lambda: daemon.crashed)
+    wait_until(lambda: daemon.crashed)
     assert psutil.pid_exists(child)
 
     _start(daemon)
 
-    assert _eventually(lambda: not psutil.pid_exists(child) or identity(child) is None)
+    wait_until(lambda: not psutil.pid_exists(child) or identity(child) is None)
 
 
 def test_two_homes_do_not_end_each_others_servers(tmp_path, daemon):

@@ -12,16 +12,17 @@ from tests.unit.partitions import head, tp, view
 partitions = st.integers(0, 30)
 
 
+Backlog = tuple[dict[TopicPartition, int], list[TopicPartition]]
+
+
 @st.composite
-def backlogs(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+def backlogs(draw: st.DrawFn) -> Backlog:
     waiting = draw(st.dictionaries(partitions.map(tp), st.integers(1, 10**6), min_size=1, max_size=12))
     return waiting, draw(st.permutations(sorted(waiting)))
 
 
 @given(backlog=backlogs(), limit=st.integers(1, 10**7))
-def test_shares_add_up_to_the_limit_and_none_exceeds_its_backlog(
-    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], limit: int
-) -> None:
+def test_shares_add_up_to_the_limit_and_none_exceeds_its_backlog(backlog: Backlog, limit: int) -> None:
     """B1."""
     waiting, order = backlog
 
@@ -32,18 +33,14 @@ def test_shares_add_up_to_the_limit_and_none_exceeds_its_backlog(
 
 
 @given(backlog=backlogs(), extra=st.integers(0, 100))
-def test_no_lagging_partition_is_left_out_when_the_limit_allows_one_offset_each(
-    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], extra: int
-) -> None:
+def test_no_lagging_partition_is_left_out_when_the_limit_allows_one_offset_each(backlog: Backlog, extra: int) -> None:
     waiting, order = backlog
 
     assert set(share_limit(waiting, len(waiting) + extra, order)) == set(waiting)
 
 
 @given(backlog=backlogs(), data=st.data())
-def test_with_a_smaller_limit_those_that_waited_longest_go_first(
-    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], data: st.DataObject
-) -> None:
+def test_with_a_smaller_limit_those_that_waited_longest_go_first(backlog: Backlog, data: st.DataObject) -> None:
     waiting, order = backlog
     limit = data.draw(st.integers(1, len(waiting)))
     expected = waiting if limit >= sum(waiting.values()) else order[:limit]
@@ -53,7 +50,7 @@ def test_with_a_smaller_limit_those_that_waited_longest_go_first(
 
 @given(backlog=backlogs(), limit=st.integers(1, 10**6), data=st.data())
 def test_the_same_backlog_is_shared_the_same_however_it_is_listed(
-    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], limit: int, data: st.DataObject
+    backlog: Backlog, limit: int, data: st.DataObject
 ) -> None:
     """A plan that is tried again gives the same ranges."""
     waiting, order = backlog
@@ -63,9 +60,7 @@ def test_the_same_backlog_is_shared_the_same_however_it_is_listed(
 
 
 @given(backlog=backlogs(), limit=st.integers(1, 10**6))
-def test_a_larger_backlog_never_gets_a_clearly_smaller_share(
-    backlog: tuple[dict[TopicPartition, int], list[TopicPartition]], limit: int
-) -> None:
+def test_a_larger_backlog_never_gets_a_clearly_smaller_share(backlog: Backlog, limit: int) -> None:
     waiting, order = backlog
     shares = share_limit(waiting, limit, order)
     if limit < len(waiting):

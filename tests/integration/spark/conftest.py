@@ -30,6 +30,7 @@ from epochline.sinks import sinks_by
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from epochline_examples.access_log.maker import lines
+from tests.integration import kafka_topics
 
 ROOT = Path(__file__).parents[3]
 
@@ -160,13 +161,14 @@ def _begin(
 class Runs:
     """A pipeline with its tables, and what its runs do: plan, stage with Spark, seal, commit."""
 
-    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
+    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str, *, create: bool = True) -> None:
         self.spark, self.database, self.bootstrap = spark, database, bootstrap
         self.pipeline, self.name = pipeline, pipeline.name
         self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
         self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
-        with self.ledger.transaction() as tx:
-            tx.targets.create(self.pipeline)
+        if create:
+            with self.ledger.transaction() as tx:
+                tx.targets.create(self.pipeline)
         self._runs = 0
 
     def planned(self) -> tuple[Plan, Run]:
@@ -220,15 +222,10 @@ def database(postgres_dsn: str) -> Database:
 @pytest.fixture
 def produce(kafka_bootstrap: str) -> Callable[[str, Mapping[int, Sequence[bytes | None]]], None]:
     """Append values to partitions."""
-    from kafka import KafkaProducer
 
     def append(name: str, records: Mapping[int, Sequence[bytes | None]]) -> None:
-        producer = KafkaProducer(bootstrap_servers=kafka_bootstrap, linger_ms=5)
         for partition, values in records.items():
-            for value in values:
-                producer.send(name, value=value, key=b"key", partition=partition, headers=[("h", b"1")])
-        producer.flush()
-        producer.close()
+            kafka_topics.produce(kafka_bootstrap, name, values, key=b"key", partition=partition, headers=[("h", b"1")])
 
     return append
 
@@ -238,13 +235,10 @@ def topic(
     kafka_bootstrap: str, produce: Callable[[str, Mapping[int, Sequence[bytes | None]]], None]
 ) -> Callable[[Mapping[int, Sequence[bytes | None]]], str]:
     """Make a topic of its own and fill its partitions."""
-    from kafka import KafkaAdminClient
 
     def make(records: Mapping[int, Sequence[bytes | None]]) -> str:
         name = f"spark-{uuid.uuid4().hex[:12]}"
-        admin = KafkaAdminClient(bootstrap_servers=kafka_bootstrap)
-        admin.create_topics({name: {"num_partitions": max(records, default=0) + 1, "replication_factor": 1}})
-        admin.close()
+        kafka_topics.make_topic(kafka_bootstrap, name, max(records, default=0) + 1)
         produce(name, records)
         return name
 

@@ -55,8 +55,11 @@ class Counted(Runs):
         return [(None if mark is None else (mark - T0).total_seconds(), late) for mark, late in found]
 
 
+NewCounted = Callable[..., Counted]
+
+
 @pytest.fixture
-def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[Callable[..., Counted]]:
+def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[NewCounted]:
     for table in ("hits", "late_hits", "hits_open"):
         database.query(f"DROP TABLE IF EXISTS {table}")
     database.query("DELETE FROM epochline.target")
@@ -84,7 +87,7 @@ def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[Callable[
 
 @pytest.mark.fault("F32")
 def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
-    counted: Callable[..., Counted], produce, database, recovery: Recovery
+    counted: NewCounted, produce, database, recovery: Recovery
 ) -> None:
     """E5, X21, INV-6: late by the watermark before the epoch, closed by the one after; a second attempt is the same."""
     run = counted(
@@ -120,7 +123,7 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
 
 
 @pytest.mark.fault("F32")
-def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted: Callable[..., Counted]) -> None:
+def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted: NewCounted) -> None:
     """E11: a partition without a record holds nothing back, and time passes without records too."""
     run = counted({0: hits(1), 1: []}, size=2, time=EventTime(column="at", idle_after=1))
     run.epoch()
@@ -140,7 +143,7 @@ def test_windows_of_an_idle_source_close_in_an_epoch_that_reads_nothing(counted:
     assert not preview(run.ledger, run.kafka, run.pipeline).idle
 
 
-def test_without_idleness_a_partition_without_records_holds_windows_open(counted: Callable[..., Counted]) -> None:
+def test_without_idleness_a_partition_without_records_holds_windows_open(counted: NewCounted) -> None:
     """X22: the watermark is the least of all partitions', and nobody knows what the silent one will bring."""
     run = counted({0: hits(1, 100), 1: []}, size=2, time=EventTime(column="at"))
 
@@ -150,7 +153,7 @@ def test_without_idleness_a_partition_without_records_holds_windows_open(counted
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
 
 
-def test_a_restore_puts_windows_and_watermark_back(counted: Callable[..., Counted], produce) -> None:
+def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted, produce) -> None:
     """C12, E7: what had been too late is in time again, and going on gives the same results."""
     run = counted({0: hits(1, 3)}, size=5, time=EventTime(column="at"))
     topic = run.pipeline.source.topics[0]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import psycopg2
 import pytest
-from kafka import KafkaAdminClient
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable
@@ -20,6 +18,7 @@ from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.offsets import add_up
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
+from tests.integration.kafka_topics import admin_of, transactional_producer
 
 CANARY = "canary-7f3a-secret"
 
@@ -54,7 +53,7 @@ def test_no_consumer_of_a_job_commits_an_offset(spark, database, topic, name, cr
 
     run(spark, name, 1, 1, credentials)
 
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
+    with admin_of(kafka_bootstrap) as admin:
         groups = [one["group_id"] for one in admin.list_groups()]
         kept = {group: admin.list_group_offsets(group)[group] for group in groups}
     assert not [group for group, offsets in kept.items() if records in {key.topic for key in offsets}]
@@ -135,18 +134,14 @@ def test_an_attempt_that_is_fenced_while_its_job_runs_ends_fenced(spark, databas
 def test_only_committed_records_are_read_and_markers_are_passed_over(
     spark, database, topic, name, credentials, kafka_bootstrap
 ):
-    from kafka import KafkaProducer
-
     records = topic({0: []})
-    producer = KafkaProducer(bootstrap_servers=kafka_bootstrap, transactional_id=name)
-    producer.init_transactions()
-    for round_, keep in enumerate((True, False, True)):
-        producer.begin_transaction()
-        for value in _json(round_ * 10, 10):
-            producer.send(records, value=value, partition=0)
-        producer.flush()  # otherwise an abort sends nothing at all
-        producer.commit_transaction() if keep else producer.abort_transaction()
-    producer.close()
+    with transactional_producer(kafka_bootstrap, name) as producer:
+        for round_, keep in enumerate((True, False, True)):
+            producer.begin_transaction()
+            for value in _json(round_ * 10, 10):
+                producer.send(records, value=value, partition=0)
+            producer.flush()  # otherwise an abort sends nothing at all
+            producer.commit_transaction() if keep else producer.abort_transaction()
     ticket = database.attempt(_pipeline(name, records), {(records, 0): (0, 33)})
 
     run(spark, name, 1, 1, credentials)

@@ -1,4 +1,4 @@
-"""F28 to F30 through a real Spark job: hostile and huge records, and the audit's second reading beside Spark's first."""
+"""F28 to F30 through a real Spark job: hostile and huge records, read by Spark and again by the audit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from contextlib import closing
 
 import pytest
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaProducer
 
 from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.stage.digest import digest, record_hashes
@@ -20,6 +20,7 @@ from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.offsets import OffsetRange, add_up
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
+from tests.integration.kafka_topics import make_topic
 
 COLUMNS = {"id": "bigint", "what": "text"}
 LARGEST = 5 * 1024 * 1024  # five times what a consumer fetches of a partition at once
@@ -28,10 +29,7 @@ LARGEST = 5 * 1024 * 1024  # five times what a consumer fetches of a partition a
 @pytest.fixture
 def hostile(kafka_bootstrap, name) -> tuple[str, list[bytes | None]]:
     """A topic and its records: one as large as the topic takes, and poison around it."""
-    with closing(KafkaAdminClient(bootstrap_servers=kafka_bootstrap)) as admin:
-        config = {"max.message.bytes": str(LARGEST)}
-        admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1, "configs": config}})
-        admin.wait_for_topics([name])
+    make_topic(kafka_bootstrap, name, 2, **{"max.message.bytes": str(LARGEST)})
     # Less the batch's own frame: the limit counts it.
     huge = json.dumps({"id": 2, "what": "x" * (LARGEST - 200)}).encode()
     values = [b'{"id": 1}', huge, b"\xff", b"{no", None, b"", b'{"what": "canary\\u0000"}', b'{"id": 7}']

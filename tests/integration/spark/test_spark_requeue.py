@@ -7,13 +7,9 @@ import sys
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import LEASE, begin, commit, plan, seal
-from epochline.kafka.source import KafkaOffsets
 from epochline.operations import ACTIONS, Request, Subject
-from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import EpochKind, Run
-from epochline.spark.credentials import JobCredentials
-from epochline.spark.job import run as run_job
+from epochline.protocol.epoch import Epoch, EpochKind, Run
+from tests.integration.spark.conftest import Runs
 
 PARSE = """
 import pyarrow as pa
@@ -48,7 +44,6 @@ def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes
 ):
     """INV-9: three epochs, the second of which mends one of two records only."""
     records = topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]})
-    ledger, kafka = PostgresLedger(database.dsn), KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
     columns = {"value": "text", "at": "timestamptz"}
 
     def declared(parse: str) -> Pipeline:
@@ -57,35 +52,21 @@ def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes
             sinks=[PostgresTable(table="again", columns=columns)], bad_records="quarantine",
         )  # fmt: skip
 
-    def staged_and_committed(planned, who: Run):
-        assert planned.epoch is not None
-        epoch_id = planned.epoch.epoch_id
-        ticket = begin(ledger, name, epoch_id, who, lease=LEASE)
-        assert ticket is not None
-        credentials = JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap})
-        run_job(spark, name, epoch_id, ticket.attempt, credentials)
-        seal(ledger, kafka, ticket, who)
-        return commit(ledger, kafka, name, epoch_id).epoch
+    line = Runs(spark, database, declared("rq_strict"), kafka_bootstrap)
 
-    def requeue(parse: str, who: Run):
-        action = ACTIONS["requeue"]
-        subject = Subject(name=name, ledger=ledger, declared=declared(parse), source=kafka)
+    def requeue(parse: str, run: str) -> Epoch:
+        action, who = ACTIONS["requeue"], Run(dag_id=name, run_id=run, host="here")
+        subject = Subject(name=name, ledger=line.ledger, declared=declared(parse), source=line.kafka)
         order = Request(actor="ada", reason="the parse was mended")
-        return staged_and_committed(
-            action.plan(subject, action.parameters(everything=True), order, who),  # type: ignore[attr-defined]
-            who,
-        )
+        return line.committed(action.plan(subject, action.parameters(everything=True), order, who), who)  # type: ignore[attr-defined]
 
-    first, second, third = (Run(dag_id=name, run_id=f"run-{n}", host="here") for n in (1, 2, 3))
-    with ledger.transaction() as tx:
-        tx.targets.create(declared("rq_strict"))
-    committed = staged_and_committed(plan(ledger, kafka, declared("rq_strict"), first), first)
+    committed = line.epoch()
     times = dict(database.query("SELECT value, record_timestamp FROM epochline.quarantine"))
     assert (committed.counts.passed, committed.counts.quarantined) == (2, 2)
 
-    half = requeue("rq_half", second)
+    half = requeue("rq_half", "an operator's first")
     kept = database.query("SELECT value, reason, requeued_by FROM epochline.quarantine ORDER BY requeued_by")
-    whole = requeue("rq_mended", third)
+    whole = requeue("rq_mended", "an operator's second")
 
     assert (half.kind, half.counts.read, half.counts.passed, half.counts.quarantined) == (EpochKind.REQUEUE, 2, 1, 1)
     assert [(bytes(value), reason, by) for value, reason, by in kept] == [  # type: ignore[arg-type]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
-from kafka import KafkaProducer
-
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.config.kafka import broker_settings, python_settings
+from epochline.config.kafka import broker_settings
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run
 from epochline.spark.source import read_ranges
+from tests.integration.kafka_topics import make_topic, produce
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 
 
@@ -19,12 +16,8 @@ def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
     spark, database, name, secure_kafka: SecureKafka, topic_name, event_log
 ):
     settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
-    with closing(secure_kafka.admin()) as admin:
-        admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 1}})
-        admin.wait_for_topics([topic_name])
-    with closing(KafkaProducer(**python_settings(settings), acks="all")) as producer:
-        for number in range(20):
-            producer.send(topic_name, f"row {number}".encode(), partition=0).get(30)
+    make_topic(settings, topic_name)
+    produce(settings, topic_name, [b"row %d" % number for number in range(20)], partition=0)
     pipeline = Pipeline(
         name=name,
         source=KafkaSource(topics=topic_name),

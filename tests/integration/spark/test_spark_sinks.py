@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import pyarrow.dataset as ds
 import pytest
 
 from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable
@@ -15,6 +14,7 @@ from epochline.declare.parsers import Json
 from epochline.sinks.file_manifest import committed_files
 from tests.integration.sinks_world import new_topics, seen
 from tests.integration.spark.conftest import Runs
+from tests.reading import rows_in_folder
 
 RECORD = {"who": "text", "n": "bigint"}
 
@@ -32,14 +32,6 @@ def module(monkeypatch):
 
 def lines(start, until):
     return [json.dumps({"who": f"w{n % 3}", "n": n}).encode() for n in range(start, until)]
-
-
-def read_files(path) -> list[dict]:
-    return [
-        row
-        for epoch in committed_files(str(path))
-        for row in (ds.dataset(list(epoch.files)).to_table().to_pylist() if epoch.files else [])
-    ]
 
 
 @pytest.fixture
@@ -68,7 +60,7 @@ def test_one_pass_fills_a_table_a_topic_and_files_with_the_same_rows(
 
     runs.epoch()
     assert seen(kafka_bootstrap, out) == []
-    assert read_files(tmp_path / "rows") == []
+    assert rows_in_folder(str(tmp_path / "rows")) == []
     assert runs.publish() == [(1, f"files:{tmp_path / 'rows'}"), (1, f"kafka:{out}")]
     produce(source, {1: lines(70, 80)})
     runs.epoch()
@@ -77,7 +69,7 @@ def test_one_pass_fills_a_table_a_topic_and_files_with_the_same_rows(
     assert sorted(n for (n,) in database.query("SELECT n FROM rows")) == list(range(80))
     assert sorted(json.loads(one.value)["n"] for one in seen(kafka_bootstrap, out)) == list(range(80))
     assert {one.key for one in seen(kafka_bootstrap, out)} == {"w0", "w1", "w2"}
-    found = read_files(tmp_path / "rows")
+    found = rows_in_folder(str(tmp_path / "rows"))
     assert sorted(row["n"] for row in found) == list(range(80))
     assert {(row["_partition"], row["_offset"]) for row in found} == {
         *((0, offset) for offset in range(40)), *((1, offset) for offset in range(40)),

@@ -67,8 +67,11 @@ class Counting(Runs):
         ]
 
 
+NewCounting = Callable[..., Counting]
+
+
 @pytest.fixture
-def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch) -> Callable[..., Counting]:
+def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch) -> NewCounting:
     (tmp_path / "counting.py").write_text(COUNTING)
     monkeypatch.syspath_prepend(str(tmp_path))
     for table in ("t_wordcount", "given", "word_count"):
@@ -90,7 +93,7 @@ def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatc
     return make
 
 
-def test_the_word_count_of_the_documents(counting: Callable[..., Counting], produce) -> None:
+def test_the_word_count_of_the_documents(counting: NewCounting, produce) -> None:
     """E3: counted on, and set; a crash before the commit and a second attempt count nothing twice."""
     line = counting("hello world", "hello flink", declared=find("word_count", ROOT / "dags"))
     planned, who = line.planned()
@@ -109,7 +112,7 @@ def test_the_word_count_of_the_documents(counting: Callable[..., Counting], prod
 
 
 def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(
-    counting: Callable[..., Counting], produce
+    counting: NewCounting, produce
 ) -> None:
     """C1, C8, S14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
     line = counting("hello world", "hello flink")
@@ -160,9 +163,7 @@ EDITS = [
 
 
 @pytest.mark.fault("F33")
-def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(
-    counting: Callable[..., Counting], produce
-) -> None:
+def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting: NewCounting, produce) -> None:
     """S14: before anything is planned, and again before anything is committed; put back, the pipeline goes on."""
     line = counting("hello world", "hello flink")
     line.epoch()
@@ -184,7 +185,7 @@ def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(
         line.planned()
 
 
-def test_state_that_was_put_back_as_it_was_stops_nothing(counting: Callable[..., Counting], produce) -> None:
+def test_state_that_was_put_back_as_it_was_stops_nothing(counting: NewCounting, produce) -> None:
     """S14: what counts is what the table holds, not who wrote to it."""
     line = counting("hello world", "hello flink")
     line.epoch()
@@ -201,7 +202,7 @@ def test_state_that_was_put_back_as_it_was_stops_nothing(counting: Callable[...,
     assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}
 
 
-def test_an_operator_may_accept_the_state_as_it_is(counting: Callable[..., Counting], produce) -> None:
+def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting, produce) -> None:
     """Refused while an epoch is unfinished, which was made from the state as it was."""
     line = counting("hello world", "hello flink")
     line.epoch()
@@ -225,7 +226,7 @@ def test_an_operator_may_accept_the_state_as_it_is(counting: Callable[..., Count
     assert line.counts()["hello"] == 11
 
 
-def test_a_restored_word_count_goes_on_from_the_savepoint(counting: Callable[..., Counting], produce) -> None:
+def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting, produce) -> None:
     """E7, C12, C13: state, target and head go back together; what came since is read again, and counted once."""
     line = counting(*["hello world"] * 5, declared=restorable(find("word_count", ROOT / "dags")))
     topic = line.pipeline.source.topics[0]
@@ -245,7 +246,7 @@ def test_a_restored_word_count_goes_on_from_the_savepoint(counting: Callable[...
 
 
 def test_a_new_pipeline_counts_on_from_a_savepoint_and_one_without_it_from_nothing(
-    counting: Callable[..., Counting], produce
+    counting: NewCounting, produce
 ) -> None:
     """E7: do counts go on from the savepoint, or from 0?"""
     line = counting(*["hello world"] * 5)
@@ -274,9 +275,7 @@ def test_a_new_pipeline_counts_on_from_a_savepoint_and_one_without_it_from_nothi
     assert line.counts() == {"hello": 5, "world": 5}
 
 
-def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(
-    counting: Callable[..., Counting], produce
-) -> None:
+def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting: NewCounting, produce) -> None:
     """E7: hello once, though it was there five times before the pipeline was."""
     line = counting(*["hello world"] * 5)
     latest = line.pipeline.source.model_copy(update={"startup": "latest"})
@@ -289,7 +288,7 @@ def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(
     assert line.counts("t_wordcount") == line.counts() == {"hello": 1, "world": 1}
 
 
-def test_a_copy_that_was_changed_restores_nothing(counting: Callable[..., Counting], produce) -> None:
+def test_a_copy_that_was_changed_restores_nothing(counting: NewCounting, produce) -> None:
     """S14, INV-2: what is put back is what was saved, or nothing is: neither the state nor the target."""
     line = counting("hello", declared=restorable(find("word_count", ROOT / "dags")))
     line.epoch()
@@ -307,9 +306,7 @@ def test_a_copy_that_was_changed_restores_nothing(counting: Callable[..., Counti
     assert line.counts() == line.counts("t_wordcount") == {"hello": 2}
 
 
-def test_a_state_table_that_was_made_anew_is_counted_before_it_is_trusted(
-    counting: Callable[..., Counting], produce
-) -> None:
+def test_a_state_table_that_was_made_anew_is_counted_before_it_is_trusted(counting: NewCounting, produce) -> None:
     """S14: as a backup brings it back: with triggers that saw nothing of what was loaded, or without any."""
     line = counting("hello world", "hello flink")
     line.epoch()

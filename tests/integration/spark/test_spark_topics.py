@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from epochline import Pipeline
 from epochline.config.discovery import find
 from epochline.coordinator import Published, abort, publish
-from epochline.failpoints import FailpointError, arm
-from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.sinks import sinks_by
+from epochline.failpoints import FailpointError
 from pipelines.running_counts import FAULT
+from tests.armed import armed
 from tests.integration.kafka_topics import delete_topic, make_topic
 from tests.integration.sinks_world import Seen, seen
 from tests.integration.spark.conftest import Runs
@@ -32,10 +28,6 @@ PARTITIONS = 3
 class Publishing(Runs):
     """A pipeline whose topic is on the tests' own broker."""
 
-    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str) -> None:
-        super().__init__(spark, database, pipeline, bootstrap)
-        self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
-
     def publish(self) -> list[Published]:
         return list(publish(self.ledger, self.pipeline))
 
@@ -43,31 +35,24 @@ class Publishing(Runs):
         return seen(self.bootstrap, self.pipeline.topics[0].topic, isolation)
 
 
+Shipped = Callable[..., Publishing]
+
+
 @pytest.fixture
-def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Callable[..., Publishing]]:
-    """A program of ``dags/examples`` under its own topics' names, which are made anew, with three partitions (E1b)."""
-    settings = {"bootstrap.servers": kafka_bootstrap}
+def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Shipped]:
+    """A program of ``dags/examples`` under its own topics' names; the topics are created again, with three partitions (E1b)."""
     made: list[str] = []
 
     def make(program: str, partitions: int = PARTITIONS) -> Publishing:
         declared = find(program, ROOT / "dags")
         for topic in (*declared.source.topics, *(sink.topic for sink in declared.topics)):
-            delete_topic(settings, topic)
-            made.append(make_topic(settings, topic, partitions))
+            delete_topic(kafka_bootstrap, topic)
+            made.append(make_topic(kafka_bootstrap, topic, partitions))
         return Publishing(spark, database, declared.model_copy(update={"name": name}), kafka_bootstrap)
 
     yield make
     for topic in made:
-        delete_topic(settings, topic)
-
-
-@contextmanager
-def failing_at(failpoint: str) -> Iterator[None]:
-    arm({"EPOCHLINE_FAILPOINT": f"{failpoint}:raise"})
-    try:
-        yield
-    finally:
-        arm({})
+        delete_topic(kafka_bootstrap, topic)
 
 
 def counts(records: list[Seen]) -> dict[str, list[int]]:
@@ -80,7 +65,7 @@ def counts(records: list[Seen]) -> dict[str, list[int]]:
     return found
 
 
-def test_hello_world_hello_is_counted_word_by_word(shipped: Callable[..., Publishing], produce) -> None:
+def test_hello_world_hello_is_counted_word_by_word(shipped: Shipped, produce) -> None:
     """E1, E1b."""
     line = shipped("running_counts")
     assert line.planned()[0].epoch is None  # latest: what comes from now on
@@ -93,7 +78,7 @@ def test_hello_world_hello_is_counted_word_by_word(shipped: Callable[..., Publis
 
 
 def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
-    shipped: Callable[..., Publishing], produce, monkeypatch: pytest.MonkeyPatch
+    shipped: Shipped, produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E1, C8: attempts that throw leave nothing behind, and a publisher that fails behind its send repeats nothing."""
     line = shipped("running_counts")
@@ -113,7 +98,7 @@ def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
                 thrown.append(str(error))
                 # Anything else would fail again and again.
                 assert "出bug了..." in thrown[-1]
-        with failing_at("topic.commit"), pytest.raises(FailpointError):
+        with armed("topic.commit:raise"), pytest.raises(FailpointError):
             line.publish()
         line.publish()
 
@@ -139,7 +124,7 @@ def windows(records: list[Seen]) -> list[tuple[str, str, int]]:
 
 
 def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_record(
-    shipped: Callable[..., Publishing], produce
+    shipped: Shipped, produce
 ) -> None:
     """E5, K19, X21, INV-6: five visits over two epochs and a crash make one count of five; what is too late, none."""
     line = shipped("ip_count_topic", partitions=1)  # one that never has a record would hold the watermark back

@@ -1,0 +1,44 @@
+"""Python code that a fresh interpreter runs, and what the code answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def answer_of(code: str, *arguments: object, environment: Mapping[str, str], given: Any = None) -> Any:
+    """Run code in an interpreter of its own; gives the JSON that the code prints behind ``ANSWER``.
+
+    Args:
+        code: the program.
+        arguments: of the command line.
+        environment: all of it.
+        given: JSON for standard input.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], input=json.dumps(given), env=dict(environment),
+        capture_output=True, text=True, check=False, cwd=environment.get("AIRFLOW_HOME"), timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+    return json.loads(line.removeprefix("ANSWER"))
+
+
+def without_airflow(home: Path, **environment: str) -> dict[str, str]:
+    """This process's environment with an empty AIRFLOW_HOME; nothing of the stack's Airflow or of epochline is set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
+    return {
+        **kept,
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), str(ROOT / "spark_jobs")]),
+        **environment,
+    }

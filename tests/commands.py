@@ -1,0 +1,73 @@
+"""Commands of `epochline`, called in the process of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from epochline import cli
+from tests.databases import as_connection
+
+Call = Callable[..., tuple[int, str, str]]
+"""Runs a command with its arguments; gives its exit code and what it wrote to standard output and standard error."""
+
+
+def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *first: str) -> Call:
+    """Calls commands; the arguments ``first`` come before those of each call."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["epochline", *first, *map(str, arguments)])
+        capsys.readouterr()
+        code: Any = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return int(code or 0), out, err
+
+    return call
+
+
+def kafka_connection(bootstrap: str) -> str:
+    """A connection to Kafka, as Airflow reads it from the environment."""
+    return json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": bootstrap}})
+
+
+def connect_to(monkeypatch: pytest.MonkeyPatch, *, postgres: str | None = None, kafka: str | None = None) -> None:
+    """Set the connections that commands find; ``postgres`` is a libpq URL, ``kafka`` addresses of brokers."""
+    if postgres is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(postgres))
+    if kafka is not None:
+        monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", kafka_connection(kafka))
+
+
+def in_processes(folder: Path, *, postgres: str, kafka: str, **environment: str) -> Callable[..., str]:
+    """Calls commands in processes of their own, which find no stack, the folder's declarations and these servers.
+
+    A call takes the arguments and the exit code that is expected; it gives what the command said.
+    """
+    environment = {
+        **os.environ,
+        "EPOCHLINE_HOME": str(folder / "no stack"),
+        "EPOCHLINE_DAGS": str(folder),
+        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": as_connection(postgres),
+        "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(kafka),
+        **environment,
+    }
+
+    def epochline(*arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-c", "from epochline.cli import main; main()", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=3600)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    return epochline
