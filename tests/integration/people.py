@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from epochline.cli import pipelines
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan

@@ -60,7 +60,6 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_tells_who_paused_it(call, f
 
 def test_what_retention_took_is_declared_lost_and_nothing_else(call, planned, fed, kafka_bootstrap, postgres_dsn):
     """I11, on a log that a real broker cut."""
-    from kafka import KafkaAdminClient, TopicPartition
 
     call("abort", "people", 1, "--reason", "to see what is lost", "--yes")
     refused = call("declare-loss", "people", "--reason", "is it?", "--yes")
@@ -85,7 +84,6 @@ def test_what_retention_took_is_declared_lost_and_nothing_else(call, planned, fe
 
 def test_a_topic_that_was_made_again_is_adopted(call, planned, fed, kafka_bootstrap, tmp_path):
     """I11, with a topic that a real broker deleted and made again."""
-    from kafka import KafkaAdminClient
 
     call("abort", "people", 1, "--reason", "its topic is to be deleted", "--yes")
     Topic(kafka_bootstrap, fed).make_again(2)

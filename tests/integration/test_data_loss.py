@@ -122,7 +122,7 @@ def test_a_topic_made_again_with_more_records_stops_the_pipeline(
     world: World, topic: Topic, partitions: int, said: str
 ) -> None:
     """I11."""
-    produce(kafka_bootstrap, topic, 0, 3)
+    topic.produce(0, 3)
     world.to_committed()
     topic.make_again(partitions)
     topic.produce(0, 30)
@@ -157,7 +157,7 @@ def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
     world: World, topic: Topic, postgres_dsn: str
 ) -> None:
     """I11: the ledger is told of another cluster, as a moved connection would look."""
-    produce(kafka_bootstrap, topic, 0, 3)
+    topic.produce(0, 3)
     world.to_committed()
     topic.delete()
     query(postgres_dsn, "UPDATE epochline.pipeline SET cluster_id = 'the old one'")

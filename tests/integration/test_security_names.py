@@ -129,7 +129,6 @@ def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_nam
     postgres_dsn: str, kafka_bootstrap: str
 ) -> None:
     """SEC-1, on a real broker: the longest name that there is, and the ledger spells it out."""
-    from kafka.admin import KafkaAdminClient
 
     topic = ("Hostile.topic-_" * 17)[:249]
     Topic(kafka_bootstrap, topic).make().produce(0, 1)

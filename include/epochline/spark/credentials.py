@@ -25,16 +25,6 @@ CREDENTIALS_VARIABLE = "EPOCHLINE_CREDENTIALS"
 """Environment variable with the path of the file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCredentials:
-    """Connection details of PostgreSQL, Kafka and schema registries. ``repr`` hides the values."""
-
-    dsn: str = field(repr=False)
-    kafka: Mapping[str, str] = field(repr=False)
-    registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
-
-
 def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredentials:
     """Read the credentials file that the environment names.
 
