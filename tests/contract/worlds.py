@@ -133,11 +133,11 @@ class FakeWriter:
 
     def part(self, ticket: StagingTicket, number: int, rows: Any, seen: Any) -> bool:
         with self._ledger.transaction() as tx:
-            return tx.write_part(ticket, rows, seen)
+            return tx.job.write_part(ticket, rows, seen)
 
     def end(self, ticket: StagingTicket) -> bool:
         with self._ledger.transaction() as tx:
-            tx.end_job(ticket)
+            tx.job.end(ticket)
         return True
 
 

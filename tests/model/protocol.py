@@ -464,7 +464,7 @@ class Protocol:
         who = f"{'a straggler' if job.straggler else 'the job'} of attempt {job.attempt}"
         if job.reads is None:
             attempt = before.attempts[job.attempt].attempt
-            ranges = tx.ranges(before.epochs[NAME, attempt.epoch_id])
+            ranges = tx.epochs.ranges(before.epochs[NAME, attempt.epoch_id])
             held = max((epoch_id for _, epoch_id in before.targets.get(STATE, ())), default=0)
             reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
             job = job._replace(reads=reads, held=held)
@@ -667,7 +667,7 @@ class Protocol:
     def _whole_job(self, rows: Any, kafka: FakeKafka, attempt_id: int) -> Any:
         tx = GuardedTransaction(clone(rows), Surroundings(kafka, frozenset(), self.guards))
         attempt = rows.attempts[attempt_id].attempt
-        ranges = tx.ranges(rows.epochs[NAME, attempt.epoch_id])
+        ranges = tx.epochs.ranges(rows.epochs[NAME, attempt.epoch_id])
         reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
         tps = {tp.partition: tp for _, _, tp in rows.chains}
         held = max((epoch_id for _, epoch_id in rows.targets.get(STATE, ())), default=0)
