@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka import TopicPartition as KafkaPartition
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import Plan, PlanOutcome, plan
+from epochline.coordinator import Plan, PlanOutcome, PlanRequest, plan
 from epochline.errors import BeforeOriginError, DataLossError, SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.source import KafkaOffsets
@@ -72,7 +72,13 @@ def planner(postgres_dsn: str, source: KafkaOffsets, topic: str) -> Callable[...
         )
         with ledger.transaction() as tx:
             tx.targets.create(pipeline)
-        return plan(ledger, source, pipeline, Run(dag_id="planned", run_id=str(time.time_ns()), host="here"), **options)
+        return plan(
+            ledger,
+            source,
+            pipeline,
+            Run(dag_id="planned", run_id=str(time.time_ns()), host="here"),
+            PlanRequest(**options),
+        )
 
     return run_plan
 

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.coordinator import abort, begin, commit, plan, publish, seal
-from epochline.coordinator.plan import Plan, PlanOutcome
+from epochline.coordinator.intent import Plan, PlanOutcome, PlanRequest
 from epochline.errors import (
     EpochBusyError,
     EpochFencedError,
@@ -268,7 +268,9 @@ class Protocol:
     def _use_case(self, kind: tuple[Any, ...]) -> Callable[[Session], Any]:
         what, *facts = kind
         if what == "plan":
-            return lambda s: plan(s, s, self.pipeline, _run(facts[0]), lease=LEASE, record_limit=self.world.limit)
+            return lambda s: plan(
+                s, s, self.pipeline, _run(facts[0]), PlanRequest(lease=LEASE, record_limit=self.world.limit)
+            )
         if what == "pre_commit":
             return lambda s: self._pre_commit(s, _run(facts[0]), facts[1])
         if what == "commit":

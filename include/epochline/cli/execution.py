@@ -19,7 +19,19 @@ from typing import Any
 from epochline.cli import connections, database, printing
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
-from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, abort, begin, commit, plan, publish, seal
+from epochline.coordinator import (
+    LEASE,
+    CommitResult,
+    Plan,
+    PlanOutcome,
+    PlanRequest,
+    abort,
+    begin,
+    commit,
+    plan,
+    publish,
+    seal,
+)
 from epochline.coordinator.lease import keep_lease_alive
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError
@@ -152,11 +164,13 @@ class Execution:
             self._offsets,
             self._pipeline,
             run,
-            record_limit=limit,
-            note=self._note,
-            writers=connections.writers_of(self._pipeline, self._master),
-            interval=self._interval,
-            settings=resolve_settings(self._pipeline, file=file_settings()),
+            PlanRequest(
+                record_limit=limit,
+                note=self._note,
+                writers=connections.writers_of(self._pipeline, self._master),
+                interval=self._interval,
+                settings=resolve_settings(self._pipeline, file=file_settings()),
+            ),
         )
 
     def _say_who_is_waited_for(self, run: Run) -> None:

@@ -1,10 +1,11 @@
-"""The use cases: plan, begin, renew, seal, commit, publish, tell, abort. They alone change a state."""
+"""The use cases: plan, begin, renew, seal, commit, publish, announce, abort. Only they change an epoch's state."""
 
 from epochline.coordinator.abort import abort
 from epochline.coordinator.announce import announce
 from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import CommitResult, commit
-from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, PlanPreview, origins_of, plan, preview
+from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
+from epochline.coordinator.plan import PlanPreview, origins_of, plan, preview
 from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
 from epochline.coordinator.startup import observe_startup
@@ -15,6 +16,7 @@ __all__ = [
     "Plan",
     "PlanOutcome",
     "PlanPreview",
+    "PlanRequest",
     "Published",
     "abort",
     "announce",

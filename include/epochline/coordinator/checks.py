@@ -17,7 +17,6 @@ from epochline.errors import (
 from epochline.ports import MirroredOffset, PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
 from epochline.protocol.data_loss import check_same_log, committed_offsets, held
-from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
 
@@ -140,18 +139,8 @@ def check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) 
         )
 
 
-def cannot_reopen(
-    tx: Transaction, own: Epoch, ranges: tuple[PlannedRange, ...], heads: list[Head], view: SourceView
-) -> str | None:
-    """Why the run's own epoch cannot be tried again, or None where it can: the same range, or none."""
-    if own.state is not EpochState.ABORTED:
-        return f"it is {own.state}"
-    later = tx.epochs.later_than(own.pipeline, own.epoch_id)
-    if later:
-        return f"{later[0]} ({later[0].state}) came after it"
-    row = tx.epochs.pipeline(own.pipeline)
-    if row is not None and row.generation != own.generation:
-        return f"its ranges are of generation {own.generation}, and generation {row.generation} has begun"
+def no_longer_fits(ranges: Sequence[PlannedRange], heads: Sequence[Head], view: SourceView) -> str | None:
+    """The first of an epoch's ranges that no longer starts at its head or is gone from Kafka; None if all fit."""
     next_offsets = {head.tp: head.next_offset for head in heads}
     views = {one.tp: one for one in view.partitions}
     for planned in ranges:

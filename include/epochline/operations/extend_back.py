@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pydantic import Field, field_validator
 
 from epochline.coordinator.checks import is_read
+from epochline.coordinator.intent import EpochDraft
 from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
-from epochline.operations.epoch_action import EpochAction, Targets
+from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.epoch import Epoch, EpochKind
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView, share_limit
 
@@ -117,10 +118,9 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             after={"origins": {str(head.tp): x for head, x in back}},
         )
 
-    def insert(
-        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, run: Run,
-        row: PipelineRow, targets: Targets, lease: timedelta, note: str,
-    ) -> Epoch | None:  # fmt: skip
+    def draft(
+        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
+    ) -> EpochDraft:
         declared, _ = subject.declaration()
         step = parameters.step or declared.source.records_per_epoch
         begins = self._begins(tx, subject, parameters, seen, row)
@@ -129,11 +129,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         if shown:
             # An epoch is shown before as a whole or not at all.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
-        ranges = last_ranges(back, step)
-        return tx.epochs.insert(
-            declared, row, run, ranges, targets,
-            kind=EpochKind.EXTEND_BACK, lease=lease, record_limit=step, note=note,
-        )  # fmt: skip
+        return EpochDraft(kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step)
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Past) -> str | None:
         if own.kind is not EpochKind.EXTEND_BACK:
