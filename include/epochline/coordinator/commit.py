@@ -156,7 +156,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
                 " changed. Abort the epoch, then clear its run from plan_epoch."
             )
     written, upserted = 0, {}
-    unsent = {box.table for box in pipeline.outboxes if box.topic.name in shown}
+    unsent = {one.staged_as for one in pipeline.outputs if one.name in shown and not one.shown_at_commit}
     for table in pipeline.tables:
         if table.table in unsent:
             continue

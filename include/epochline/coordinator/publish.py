@@ -89,7 +89,7 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     else:
         sink.commit(committable)
     seconds = time.monotonic() - begun
-    outboxes = {topic.name: topic.outbox(declared.name).table for topic in declared.topics}
+    outboxes = {box.topic.name: box.table for box in declared.outboxes}
     measured = _sending_seconds(cast("Measured", sink)) if receipt.sink in outboxes else seconds
     with ledger.transaction() as tx:
         noted = tx.receipts.shown(receipt, measured, outboxes.get(receipt.sink))

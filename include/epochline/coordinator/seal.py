@@ -75,7 +75,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
             problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed)
-        unsealed = {sink.name for sink in pipeline.external} | {box.table for box in pipeline.outboxes}
+        unsealed = {one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         problems += [
             f"{name} was not sealed, because the job was still at work"
             for name in sorted(unsealed - set(observed.bodies))
@@ -161,8 +161,7 @@ def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _So
         if attempt is None or attempt.number != ticket.attempt or not attempt.ended or attempt.sealed:
             return _SourceAnswer()
         ranges = tx.epochs.ranges(epoch)
-        names = {topic.name: topic.outbox(pipeline.name).table for topic in pipeline.topics}
-        names |= {sink.name: sink.name for sink in pipeline.external}
+        names = {one.name: one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
     bodies = {}

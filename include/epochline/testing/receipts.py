@@ -36,22 +36,19 @@ class FakeReceipts(Side):
         shown_before: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         manifests = self.rows.attempts[attempt.attempt_id].manifests
-        names = {sink.table: (sink.table, True) for sink in pipeline.targets}
-        names |= {box.topic.name: (box.table, False) for box in pipeline.outboxes}
-        names |= {sink.name: (sink.name, False) for sink in pipeline.external}
-        for sink, (manifest, shown) in names.items():
-            if sink in shown_before:
+        for output in pipeline.outputs:
+            if output.name in shown_before:
                 continue
-            self.rows.receipts[epoch.pipeline, epoch.epoch_id, sink] = ReceiptRow(
+            self.rows.receipts[epoch.pipeline, epoch.epoch_id, output.name] = ReceiptRow(
                 committable=Committable(
                     attempt=SinkAttempt(
                         pipeline=epoch.pipeline, generation=epoch.generation, epoch_id=epoch.epoch_id,
                         attempt=attempt.number, token=attempt.token,
                     ),
-                    rows=manifests[manifest].rows,
-                    body=manifests[manifest].body or {},
+                    rows=manifests[output.staged_as].rows,
+                    body=manifests[output.staged_as].body or {},
                 ),
-                shown_at=self._now() if shown else None,
+                shown_at=self._now() if output.shown_at_commit else None,
             )  # fmt: skip
 
     def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:
