@@ -1,4 +1,4 @@
-"""What the use cases need of the world, each a Protocol named for its role. Adapters do not inherit from them.
+"""What the use cases need from databases and Kafka. Each Protocol is named for its role; adapters do not inherit it.
 
 A `Transaction` is one transaction of the database that holds ledger, staging and targets. No method of its sides
 commits (INV-2). Every method that locks says so. Locks are taken in one order everywhere: pipeline, epoch, attempt.

@@ -25,32 +25,32 @@ class EpochRows(Protocol):
     """Epochs and the pipelines they belong to."""
 
     def lock_pipeline(self, pipeline: str) -> PipelineRow:
-        """Lock the pipeline's row, made if missing, until the transaction ends."""
+        """Lock the pipeline's row until the transaction ends. A missing row is inserted."""
 
     def pipeline(self, pipeline: str) -> PipelineRow | None:
-        """The pipeline's row, unlocked; None where the ledger does not know it."""
+        """The pipeline's row, unlocked; None if the ledger does not know the pipeline."""
 
     def skip_ids(self, pipeline: str, epoch_id: int) -> None:
-        """Give no later epoch this id or a lower one."""
+        """Never give this id or a lower one to a new epoch."""
 
     def remember_cluster(self, pipeline: str, cluster_id: str) -> None:
-        """Note the Kafka cluster that the pipeline's offsets belong to."""
+        """Record the Kafka cluster that the pipeline's offsets belong to."""
 
     def unfinished(self, pipeline: str) -> Epoch | None:
-        """The epoch that is PLANNED or PRE_COMMITTED; there is one at most."""
+        """The epoch that is PLANNED or PRE_COMMITTED; a pipeline has one at most."""
 
     def newest_of_run(self, pipeline: str, run: Run) -> Epoch | None:
         """The run's own epoch with the highest id."""
 
     def lock(self, pipeline: str, epoch_id: int) -> Epoch:
-        """Lock an epoch's row and return it as it is now.
+        """Lock an epoch's row and read it.
 
         Raises:
-            EpochNotFoundError: there is none.
+            EpochNotFoundError: the pipeline has no such epoch.
         """
 
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
-        """An epoch as it is now, unlocked; None where there is none."""
+        """An epoch, unlocked; None if there is none."""
 
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         """Epochs with a higher id that are COMMITTED, PRE_COMMITTED or PLANNED."""
@@ -81,10 +81,10 @@ class EpochRows(Protocol):
         """Every pipeline that the ledger knows, sorted."""
 
     def stale(self, after: timedelta) -> Sequence[Epoch]:
-        """PLANNED epochs of any pipeline whose lease ended longer ago than this."""
+        """PLANNED epochs of all pipelines whose lease expired longer ago than ``after``."""
 
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
-        """What the epoch reads, sorted by topic and partition."""
+        """The ranges that the epoch reads, sorted by topic and partition."""
 
     def planned_targets(self, epoch: Epoch) -> Mapping[str, Mapping[str, str]]:
         """Per sink, the target's columns as the plan saw them."""
@@ -96,10 +96,10 @@ class EpochRows(Protocol):
         """The declaration of the pipeline's newest committed epoch."""
 
     def declarations(self, pipeline: str) -> Iterator[Pipeline]:
-        """All that epochs of the pipeline were committed with, the one that was used last first, one by one."""
+        """Declarations that epochs of the pipeline were committed with, most recently used first, loaded one by one."""
 
     def renew_lease(self, epoch: Epoch, attempt: int, lease: timedelta) -> bool:
-        """Extend the lease of a PLANNED epoch, only for its live attempt; False where it is not."""
+        """Extend the lease of a PLANNED epoch for its live attempt. Returns False for any other attempt."""
 
     def mark_pre_committed(self, epoch: Epoch, counts: Counts, seen: Mapping[tuple[str, int], PartitionCounts]) -> None:
         """PLANNED → PRE_COMMITTED, with the counts of the epoch and of each range."""
@@ -111,9 +111,9 @@ class EpochRows(Protocol):
         """Whether a restore or a replay undid what the epoch committed."""
 
     def supersede(self, epoch: Epoch) -> bool:
-        """Mark the epoch that a replay read undone by it, and forget what that one had quarantined.
+        """Mark the epoch that a replay read as undone, and delete its quarantined records.
 
-        False where it is undone already, or a record that it quarantined was requeued.
+        Returns False if it is undone already, or one of its quarantined records was requeued.
         """
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:

@@ -15,24 +15,24 @@ class Aborts:
     """How often epochs of a pipeline were aborted."""
 
     in_a_row: int
-    """Since the last commit, or since the pipeline was last paused for it."""
+    """Since the last commit, or since aborts last paused the pipeline."""
     ever: int
 
 
 class History(Protocol):
-    """What epochs ran with, when the last one was committed, and how often the pipeline failed since."""
+    """Settings of epochs, the time of the last commit, and failures since."""
 
     def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note with the epoch which settings are in force and what decided each (C10)."""
+        """Keep with the epoch its settings and where each comes from (C10)."""
 
     def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
-        """The settings that the epoch was planned with; empty where nobody noted any."""
+        """The settings that the epoch was planned with; empty if none were kept."""
 
     def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
-        """How long until the last commit is ``pause`` ago, by the database's clock; nothing where it is (K9)."""
+        """Time until the last commit is ``pause`` ago, by the database's clock; zero if it is (K9)."""
 
     def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
-        """Attempts that ended within the interval, up to now, without being sealed (R2)."""
+        """Number of attempts that ended unsealed within the interval before now (R2)."""
 
     def aborts(self, pipeline: str) -> Aborts:
-        """How often epochs of the pipeline were aborted; a re-opened one that is aborted again counts twice (K11)."""
+        """How often epochs of the pipeline were aborted. A reopened epoch that is aborted again counts twice (K11)."""

@@ -72,16 +72,16 @@ class Ledger(Protocol):
     """Where transactions come from."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Open one: committed where the block ends well, rolled back where it raises.
+        """Open a transaction. It is committed at the end of the block, and rolled back if the block raises.
 
         Raises:
-            LedgerUnavailableError: the connection was lost; a commit in flight may or may not have happened (INV-5).
+            LedgerUnavailableError: the connection was lost. A commit in flight may have happened (INV-5).
         """
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        """A sink of a declaration that shows an epoch after its commit. No transaction may be open.
+        """A declared sink that shows an epoch after its commit. Call it outside transactions.
 
         Raises:
-            ConfigurationError: nobody said how such sinks are reached from here.
-            SinkError: it cannot be made here; others are not touched by that.
+            ConfigurationError: this ledger was made without such sinks.
+            SinkError: the sink cannot be made here; other sinks are unaffected.
         """

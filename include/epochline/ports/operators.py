@@ -11,7 +11,7 @@ from epochline.ports.epochs import PipelineRow
 
 PAUSE_AFTER_FAILURES = "pause after failures"
 PAUSE_BEHIND = "pause behind"
-"""The action that a pipeline takes by itself; its row notes under ``aborts`` how many there had ever been."""
+"""Actions that a pipeline takes by itself. The first one's row keeps under ``aborts`` the total of aborts so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class PipelineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionRow:
-    """What an operator did: who, when, why, and what was so before and after, as JSON."""
+    """What an operator did: who, when, why, and the values before and after, as JSON."""
 
     pipeline: str
     action: str
@@ -51,25 +51,25 @@ class ActionRow:
 
 
 class Operators(Protocol):
-    """What operators did to a pipeline. Callers hold the pipeline's row lock where they change something."""
+    """What operators did to a pipeline. Callers that change something hold the pipeline's row lock."""
 
     def standing(self, pipeline: str) -> PipelineStatus:
         """Whether the pipeline is paused or dropped."""
 
     def pause(self, pipeline: str, by: str, reason: str) -> None:
-        """From here on no epoch is planned."""
+        """Stop planning epochs."""
 
     def resume(self, pipeline: str) -> None:
         """Undo `pause`."""
 
     def drop(self, pipeline: str, by: str, reason: str) -> None:
-        """Mark the pipeline dropped, for good, and release its targets."""
+        """Mark the pipeline dropped, permanently, and release its targets."""
 
     def begin_generation(self, pipeline: str, cluster_id: str | None) -> PipelineRow:
-        """Count the generation up: what was committed before is kept and superseded; the cluster is noted anew."""
+        """Increment the generation and replace the cluster. Commits of earlier generations are kept, as superseded."""
 
     def record(self, row: ActionRow) -> ActionRow:
-        """Write an action down; it is never changed."""
+        """Write an action down. It never changes."""
 
     def actions(self, pipeline: str) -> Sequence[ActionRow]:
-        """What was done to the pipeline, the newest last."""
+        """Actions on the pipeline, oldest first."""

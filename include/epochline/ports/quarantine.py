@@ -12,7 +12,7 @@ from epochline.protocol.staging import StagedTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which quarantined records: those of a generation that were not requeued and fit everything that is given."""
+    """Quarantined records of a generation that were not requeued and match every field that is set."""
 
     generation: int
     epoch_id: int | None = None
@@ -20,31 +20,31 @@ class Selection:
     partition: int | None = None
     offset: int | None = None
     reason: str | None = None
-    """A pattern of SQL's LIKE."""
+    """An SQL LIKE pattern."""
 
 
 Claims = Mapping[tuple[str, int], int]
-"""How many quarantined records, per topic and partition."""
+"""Numbers of quarantined records per topic and partition."""
 
 
 class Quarantine(Protocol):
     """Quarantined records that a requeue epoch reads again, each once."""
 
     def selected(self, pipeline: str, selection: Selection) -> Claims:
-        """How many records fit the selection now."""
+        """How many records match the selection now."""
 
     def claim_records(self, epoch: Epoch, selection: Selection) -> int:
-        """Note that the epoch reads the selected records; how many. Written with the epoch, never changed (INV-3)."""
+        """Assign the selected records to the epoch, permanently (INV-3). Returns their number."""
 
     def claims(self, epoch: Epoch) -> Claims:
         """How many records the epoch reads."""
 
     def claims_are_free(self, epoch: Epoch) -> bool:
-        """Whether none of the epoch's records was requeued by another epoch meanwhile."""
+        """Whether no other epoch has requeued any of the epoch's records."""
 
     def requeue(self, staged: StagedTable, epoch: Epoch) -> tuple[int, int]:
-        """In the commit: mark the epoch's records requeued, but those that failed again, which get the new reason.
+        """In the commit: mark the epoch's records requeued. Records that failed again stay, with the new reason.
 
         Returns:
-            How many were requeued, and how many stay.
+            How many were requeued, and how many stayed.
         """

@@ -15,12 +15,12 @@ from epochline.protocol.sink import Committable, ShownEpoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueReceipt:
-    """What a committed epoch still has to show in one sink.
+    """A committed epoch that one sink has yet to show.
 
     Args:
         sink: the sink's name.
         committable: what its seal left.
-        tried: whether a publish began with it before, so that nobody knows how far it got.
+        tried: whether an earlier publish began with it and may have got anywhere.
     """
 
     pipeline: str
@@ -35,7 +35,7 @@ class DueReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """An epoch that the ledger lost, and a consumer group or a sink shows."""
+    """An epoch that the ledger lost but a consumer group or sink shows."""
 
     shown_by: str
     shown: ShownEpoch
@@ -43,7 +43,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedReceipt:
-    """A receipt as it is told to others: which epoch a sink shows, when, and which offsets it took."""
+    """A receipt as Airflow records it: which epoch a sink shows, since when, and the offsets it read."""
 
     epoch_id: int
     sink: str
@@ -57,52 +57,61 @@ class Receipts(Protocol):
     """Per committed epoch and sink, whether the sink shows it."""
 
     def keep_sealed(self, attempt: Attempt, bodies: Mapping[str, Mapping[str, Any]]) -> None:
-        """At the seal: keep with the attempt's manifests, by their sink, what sinks left for their commit."""
+        """At the seal: keep with the attempt's manifests, by sink, what each sink left for its commit."""
 
     def write(
         self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted],
         shown_before: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """In the commit: one receipt per sink, with its rows and what became of those of an upsert, by its table.
+        """In the commit: write one receipt per sink, with its number of rows and, for an upsert, its counts.
 
-        Tables show the epoch now, the others are due. What ``shown_before`` names gets none.
+        Tables show the epoch now; other sinks are due. Sinks in ``shown_before`` get no receipt.
         """
 
     def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:
         """The sinks that have a receipt of the epoch."""
 
     def knows(self, pipeline: str, token: str) -> bool:
-        """Whether the ledger knows that an attempt was committed, or may be: it is sealed and not fenced.
+        """Whether an attempt was committed or still may be, because it is sealed and not fenced.
 
-        Also known is what an operator accepted.
+        An attempt that an operator accepted is known too.
         """
 
     def accept(self, pipeline: str, shown_by: str, shown: ShownEpoch) -> None:
-        """From here on an epoch is known that the ledger lost when it went back in time."""
+        """Make an epoch known that the ledger lost when it went back in time."""
 
     def accepted(self, pipeline: str) -> Sequence[Accepted]:
-        """What was accepted, in that order; of an epoch that was accepted again, what was accepted last."""
+        """Accepted epochs in the order of their acceptance; the latest entry if an epoch was accepted again."""
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
-        """What is still to be shown, epochs in order."""
+        """Receipts that no sink shows yet, in the order of their epochs."""
 
     def unpublished(self, pipeline: str) -> Mapping[str, int]:
-        """By sink, how many epochs it does not show yet; sinks that show all are left out."""
+        """By sink, how many committed epochs it does not show yet. Sinks that show all are left out."""
 
     def try_to_show(self, receipt: DueReceipt) -> bool:
-        """Note that a publish begins with it; False where the sink shows it already."""
+        """Record that a publish begins with the receipt. Returns False if the sink shows it already."""
 
     def shown(self, receipt: DueReceipt, seconds: float | None, outbox: str | None) -> bool:
-        """Note that the sink shows the epoch, which took so long, and empty its outbox; whether it was not noted."""
+        """Record that the sink shows the epoch, and delete the epoch's rows from the outbox.
+
+        Args:
+            receipt: which.
+            seconds: how long the sink took, if known.
+            outbox: the table that held the rows, for a topic.
+
+        Returns:
+            False if that was recorded already.
+        """
 
     def completed(self, pipeline: str, epoch_id: int) -> Mapping[str, Committable]:
-        """By sink, what was committed of an epoch that every sink shows; nothing where one does not yet."""
+        """By sink, what was committed of an epoch; empty until every sink shows it."""
 
     def unannounced(self, pipeline: str) -> Sequence[AnnouncedReceipt]:
-        """Receipts of sinks that show their epoch, and that nobody is known to have heard of, the oldest first."""
+        """Receipts of shown epochs that Airflow has not acknowledged, oldest first."""
 
     def announce(self, pipeline: str, receipts: Sequence[AnnouncedReceipt], run: Run) -> None:
-        """Note which run's task tells them; whether it was heard is known later."""
+        """Record which run's task announces the receipts."""
 
     def acknowledge(self, pipeline: str, receipts: Sequence[AnnouncedReceipt]) -> None:
-        """Note that these were told, and heard; nothing for those that nobody told."""
+        """Record that Airflow has the receipts. Receipts that were never announced stay as they are."""

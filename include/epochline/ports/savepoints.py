@@ -13,35 +13,35 @@ from epochline.protocol.savepoint import Savepoint
 
 
 class Savepoints(Protocol):
-    """Savepoints, and what a restore undoes. Callers hold the pipeline's row lock where they change something."""
+    """Savepoints, and what a restore undoes. Callers that change something hold the pipeline's row lock."""
 
     def standing(self, pipeline: Pipeline, name: str, by: str, reason: str) -> Savepoint | None:
-        """A savepoint of where the pipeline stands now, not kept yet; None where no epoch was committed."""
+        """A savepoint of the pipeline's present position, not kept yet; None if no epoch was committed."""
 
     def keep(self, savepoint: Savepoint, pipeline: Pipeline) -> None:
-        """Write it, with a copy of every state table."""
+        """Write a savepoint with a copy of every state table."""
 
     def find(self, pipeline: str, name: str) -> Savepoint | None:
-        """The savepoint that a pipeline has under a name."""
+        """The pipeline's savepoint of this name; None if there is none."""
 
     def of(self, pipeline: str) -> Sequence[Savepoint]:
-        """All of a pipeline, the newest last."""
+        """The pipeline's savepoints, oldest first."""
 
     def delete(self, pipeline: str, name: str) -> None:
-        """Delete it, with its copies."""
+        """Delete a savepoint with its copies."""
 
     def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
-        """Write it, with its copies, to a file."""
+        """Write a savepoint with its copies to a file."""
 
     def import_savepoint(self, source: IO[bytes]) -> Savepoint:
-        """Keep what a file holds, under its pipeline's name; new pipelines begin from it.
+        """Keep the savepoint of a file, under its pipeline's name. New pipelines can begin from it.
 
         Raises:
-            SavepointFileError: the file is no savepoint or was damaged, or there is one of this name.
+            SavepointFileError: the file is damaged or no savepoint, or the name is taken.
         """
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
-        """Ids of the epochs that were committed after one and are not undone, in order."""
+        """Ids of the epochs committed after this one and not undone, in order."""
 
     def put_back_state(
         self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
@@ -49,17 +49,17 @@ class Savepoints(Protocol):
         """Put the savepoint's copies in place of what the state tables hold.
 
         Args:
-            savepoint: which.
-            pipeline: whose state tables.
-            states: for each of them, of which state of the savepoint.
-            epoch_id: of the restore: what wrote the rows, where the savepoint is another pipeline's.
+            savepoint: holds the copies.
+            pipeline: has the state tables.
+            states: by state table, the savepoint's state that goes there.
+            epoch_id: of the restore. Rows from another pipeline's savepoint count as written by it.
 
         Raises:
-            StateError: what is there afterwards is not what was saved.
+            StateError: a table does not hold what was saved.
         """
 
     def declaration(self, savepoint: Savepoint) -> str:
-        """The declaration, as JSON, under which it was made."""
+        """The declaration under which the savepoint was made, as JSON."""
 
     def rows_sealed(self, pipeline: str, epochs: Sequence[int]) -> Mapping[str, int]:
         """How many rows these epochs sealed, by table: sinks, state tables, the quarantine."""
@@ -73,9 +73,9 @@ class Savepoints(Protocol):
         undone: Sequence[int],
         origins: Mapping[TopicPartition, int],
     ) -> int:
-        """Write the restore's epoch, the savepoint's heads, and which epochs are undone; the epoch's id.
+        """Write the restore's epoch, the savepoint's heads and the undone epochs. Returns the epoch's id.
 
-        ``origins`` says where each partition began, those that were met after the savepoint included: those go back to
-        where they began, the others to the savepoint's head, with what was committed up to it carried over.
-        Records that were quarantined by an undone epoch are forgotten, those that one requeued can be requeued again.
+        ``origins`` has the origin of every partition. A partition in the savepoint goes back to its head there, with
+        the commits up to it carried over; a partition that appeared later goes back to its origin.
+        Records that an undone epoch quarantined are deleted; records that it requeued can be requeued again.
         """

@@ -14,13 +14,13 @@ from epochline.protocol.planning import SourceView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredOffset:
-    """What a consumer group holds for a partition: an offset, and the epoch that wrote it, if it was a mirror."""
+    """A consumer group's offset for a partition, and the epoch that mirrored it, if one did."""
 
     offset: int
     generation: int | None = None
     epoch_id: int | None = None
     token: str | None = None
-    """Of the attempt that the epoch was committed by; None where a version wrote it that kept none."""
+    """Of the attempt that committed the epoch; None from versions that kept no token."""
 
 
 class OffsetSource(Protocol):
@@ -35,21 +35,21 @@ class OffsetSource(Protocol):
         """
 
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        """Per partition the first offset whose timestamp is at or after the moment.
+        """Per partition the first offset with a timestamp at or after the moment.
 
-        None where there is none below the last stable offset. A moment has the resolution of Kafka's timestamps:
-        what is finer than a millisecond is rounded up, so that no earlier record is taken in.
+        None if there is none below the last stable offset. Kafka's timestamps are in milliseconds: a finer moment is
+        rounded up, so that no earlier record is included.
         """
 
     def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Per partition the offset up to which its log goes back to leaders of this epoch or an earlier one.
 
-        None where the log knows no leader of this epoch or a later one, so that it cannot be the log in which the epoch
-        was seen. A head beyond the answer means that the log was truncated below it (trap 11).
+        None if the log knows no leader of this epoch or a later one: it is not the log in which the epoch was seen.
+        A head beyond the returned offset means that the log was truncated below it.
         """
 
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
-        """What the consumer group holds, per topic and partition."""
+        """The consumer group's offsets, per topic and partition."""
 
     def mirror(
         self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
@@ -57,9 +57,9 @@ class OffsetSource(Protocol):
         """Write the heads to the consumer group, for monitors (S5, S11), with the newest epoch and its token."""
 
     def forget(self, group: str) -> None:
-        """Delete the consumer group, which nobody mirrors into any more; nothing where there is none.
+        """Delete the consumer group of a dropped pipeline. Does nothing if there is none.
 
         Raises:
             SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses, because somebody consumes with the group.
+            SourceError: Kafka refuses, because a consumer uses the group.
         """

@@ -13,10 +13,10 @@ class States(Protocol):
     """Keyed state: what its tables hold, and what epochs left in them."""
 
     def standings(self, pipeline: Pipeline) -> Mapping[str, StateStanding]:
-        """By state table; nobody else changes them until the transaction ends."""
+        """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends."""
 
     def last_committed(self, pipeline: str) -> int | None:
         """Id of the pipeline's last committed epoch; None if there is none."""
 
     def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
-        """Note for every state table that the epoch left it as it is now."""
+        """Record the present content of every state table as what the epoch left."""

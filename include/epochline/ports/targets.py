@@ -16,11 +16,11 @@ from epochline.protocol.staging import StagedTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What a look at a staging table found before its seal.
+    """What was found in a staging table before its seal.
 
     Args:
-        refused: rows that the target would not take.
-        untried: the target has rules that only applying the rows shows.
+        refused: rows that the target would refuse.
+        untried: the target has rules that only a trial checks.
     """
 
     refused: Sequence[RefusedRow] = ()
@@ -29,12 +29,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDifference:
-    """One row that a replay makes another than was committed.
+    """One row that differs between a replay and what was committed.
 
     Args:
         kind: ``inserted``, ``deleted`` or ``changed``.
         place: topic, partition, offset and number of the row.
-        before, after: values by column, as text; of a changed row those that differ alone.
+        before, after: values by column, as text; for a changed row only those that differ.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDifference:
-    """What a replay makes of a target's rows."""
+    """How a replay's rows differ from those that were committed to a target."""
 
     table: str
     same: int
@@ -57,23 +57,23 @@ class TableDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upserted:
-    """What became of the rows staged for an upsert target. Every one is counted, once (INV-9)."""
+    """What became of the rows staged for an upsert target. Each is counted once (INV-9)."""
 
     inserted: int
     updated: int
     deleted: int
     superseded: int
-    """Older than a row of their key, of the same epoch or of the table."""
+    """Older than another row of their key, in the same epoch or the table."""
     unchanged: int
-    """The table says the same already: state that did not change, a delete of a key that is not there."""
+    """The table says the same already: unchanged state, or a delete of a missing key."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of staged rows."""
         return self.inserted + self.updated + self.deleted + self.superseded + self.unchanged
 
     def with_superseded(self, more: int) -> Upserted:
-        """The same, and some more rows that are superseded."""
+        """A copy with more superseded rows."""
         return replace(self, superseded=self.superseded + more)
 
 
@@ -84,78 +84,78 @@ class Applied:
     rows: int
     """Target rows written or deleted."""
     upserted: Upserted | None = None
-    """Of an upsert, what became of its staged rows."""
+    """For an upsert, what became of its staged rows."""
 
 
 class Targets(Protocol):
     """Target tables and the staging tables that feed them."""
 
     def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
-        """Per sink, the target's columns that it fills, in order, with their types.
+        """Per sink, the names and types of the target's columns that it fills, in order.
 
         Raises:
             TargetError: a table is missing or does not fit the declaration.
         """
 
     def claim(self, pipeline: Pipeline) -> None:
-        """Note that this pipeline writes its targets.
+        """Record that this pipeline writes its targets.
 
         Raises:
-            TargetError: another pipeline does.
+            TargetError: another pipeline writes one of them.
         """
 
     def claimed(self, pipeline: str) -> Sequence[str]:
         """The tables that the pipeline writes, as ``schema.table``, sorted."""
 
     def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
-        """Per upsert sink, whether its table keeps what its rows were ordered by, so that an older record is known."""
+        """Per upsert sink, whether its table keeps its order columns, so that older records are recognised."""
 
     def restart_order(self, pipeline: Pipeline) -> None:
-        """Let rows of the pipeline's next generation come after all that is there: its offsets begin anew."""
+        """Order all existing rows before those of the next generation, whose offsets start over."""
 
     def create(self, pipeline: Pipeline) -> Sequence[str]:
-        """Make the tables that the declaration names and that do not exist; their names."""
+        """Create the declared tables that do not exist. Returns their names."""
 
     def free_connections(self) -> int:
-        """How many more sessions the server would accept now."""
+        """How many more sessions the server accepts now."""
 
     def count(self, staged: StagedTable) -> int | None:
-        """Rows in a staging table, None where there is no such table."""
+        """Number of rows in a staging table; None if the table is missing."""
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
-        """At the seal: index, analyze, and find what could not be committed.
+        """At the seal: index, analyze, and find rows that the target would refuse.
 
         Raises:
-            SealRefusedError: the commit could not go on, whatever the rows are.
+            SealRefusedError: the commit would fail for any rows.
         """
 
     def try_out(
         self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
     ) -> Sequence[RefusedRow]:
-        """At the seal: apply staging to these targets and take it back; the rows that are refused.
+        """At the seal: apply staging to these targets and roll back. Returns the refused rows.
 
         Raises:
-            SealRefusedError: the rows are refused, and no single one is to blame.
+            SealRefusedError: the rows are refused, but not because of any single row.
         """
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        """In the commit: staging into target, and what became of it.
+        """In the commit: apply a staging table to its target.
 
         Raises:
-            TargetError: a staged row of an upsert is accounted for by nothing.
+            TargetError: the counts of an upsert do not add up to its staged rows.
         """
 
     def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
-        """In the commit: staged quarantine into the ledger; the number of records."""
+        """In the commit: move the staged quarantine into the ledger. Returns the number of records."""
 
     def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
-        """Why the rows of the pipeline's newest epochs cannot be taken out of a target; None where they can."""
+        """Why the rows of the pipeline's newest epochs cannot be removed from a target; None if they can."""
 
     def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
-        """What staging holds instead of the rows that an epoch wrote into an append target with lineage."""
+        """How staging differs from the rows that an epoch wrote into an append target with lineage."""
 
     def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-        """Take the rows of these epochs out of a target and put back what they replaced; the number of rows."""
+        """Remove the rows of these epochs from a target and put back what they replaced. Returns the number of rows."""
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
-        """Statement and lock time-outs for the rest of the transaction."""
+        """Set statement and lock time-outs for the rest of the transaction."""

@@ -13,7 +13,7 @@ class Times(Protocol):
     """Event time, as epochs left it."""
 
     def event_times(self, pipeline: Pipeline) -> TimeStanding:
-        """What the last committed epoch left, and when it is."""
+        """The event times that the last committed epoch left, and the present time."""
 
     def closes(self, pipeline: Pipeline, before: datetime | None, after: datetime) -> bool:
-        """Whether a window that is open ends between two watermarks, the second included."""
+        """Whether an open window ends after the first watermark and not after the second."""
