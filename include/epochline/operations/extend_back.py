@@ -22,7 +22,7 @@ EARLIEST = "earliest"
 
 
 class ExtendBackParameters(Parameters):
-    """Back to where, and in which steps."""
+    """How far back, and in which steps."""
 
     to: str = Field(
         description="earliest, an offset (of every partition), or a time in ISO 8601 (UTC without a zone).",
@@ -42,7 +42,7 @@ class ExtendBackParameters(Parameters):
 
     @property
     def moment(self) -> datetime | None:
-        """The time, where one is given."""
+        """The time, if ``to`` is one."""
         if self.to == EARLIEST or self.to.isdigit():
             return None
         moment = datetime.fromisoformat(self.to)
@@ -51,14 +51,14 @@ class ExtendBackParameters(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What Kafka says of the past: its logs, and where the wished-for time lies in each (None: nowhere)."""
+    """Kafka's logs, and the offset of the requested time in each; None if the log ends before that time."""
 
     view: SourceView
     at: Mapping[TopicPartition, int | None]
 
 
 class ExtendBack(EpochAction[ExtendBackParameters, Past]):
-    """Commit ``[x, origin)``, each epoch ending where the origin is."""
+    """Commit ``[x, origin)`` in epochs that each end at the origin."""
 
     name = "extend-back"
     help = (
@@ -127,7 +127,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
         back = [(head, max(x, log_start)) for head, x, log_start in begins]
         shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
         if shown:
-            # An epoch is shown before as a whole or not at all.
+            # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
         return EpochDraft(kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step)
 
@@ -147,7 +147,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
     def _begins(
         self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
     ) -> list[tuple[Head, int, int]]:
-        """Per partition its head, where it is to begin, and the first offset that may be committed."""
+        """Per partition its head, the requested beginning, and the first offset that may be committed."""
         declared, _ = subject.declaration()
         views = {one.tp: one for one in seen.view.partitions}
         begins = []

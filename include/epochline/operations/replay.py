@@ -1,7 +1,7 @@
-"""Replay: read a committed epoch's exact ranges with today's code, compare, and perhaps let it take its place.
+"""Replay: read a committed epoch's exact ranges with today's code, compare, and perhaps replace the epoch.
 
-What is committed stays as it is until a promotion, which is one transaction: the old epoch's rows go, the replay's
-come, and the ledger keeps both. A replay moves no head.
+Committed rows stay until a promotion, which is one transaction: it replaces the old epoch's rows with the replay's.
+The ledger keeps both epochs. A replay moves no head.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from epochline.protocol.planning import SourceView
 
 _REPLAYED = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK, EpochKind.REPLAY})
 SAMPLES = 10
-"""Rows that differ which are shown for each table."""
+"""Number of differing rows shown for each table."""
 
 
 def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | None = None) -> Plan:
-    """Write an epoch that reads what a committed one has read.
+    """Write an epoch that reads the ranges of a committed one.
 
     Raises:
         ActionRefusedError: there is no such epoch, or it cannot be compared; the message says why.
@@ -70,7 +70,7 @@ class _ReplayIntent(Intent):
 
 
 def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
-    """What a sealed replay makes of the rows of the epoch that it replays, sink by sink."""
+    """How a sealed replay's rows differ from those of the epoch that it replays, sink by sink."""
     declared, _ = subject.declaration()
     with subject.ledger.transaction() as tx:
         attempt = tx.attempts.live(replay)
@@ -83,7 +83,7 @@ def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
 
 
 def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
-    """Let a sealed replay take the place of what it replays, and write down who wanted it (one transaction).
+    """Let a sealed replay replace what it replays, and record the operator, in one transaction.
 
     Raises:
         HeadMovedError: the replayed epoch was undone meanwhile, or a record that it quarantined was requeued.

@@ -1,4 +1,4 @@
-"""Requeue: chosen quarantined records are read again, as an epoch of their own, exactly once."""
+"""Requeue: read chosen quarantined records again, in an epoch of their own, exactly once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from epochline.protocol.epoch import Epoch, EpochKind
 
 
 class RequeueParameters(Parameters):
-    """Which records: all that fit everything that is given."""
+    """Which records: those that match every given field."""
 
     everything: bool = Field(False, description="All that are in the quarantine.")
     epoch: int | None = Field(None, ge=1, description="Those that this epoch set aside.")
@@ -87,7 +87,7 @@ def _selection(parameters: RequeueParameters, generation: int) -> Selection:
 
 
 def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool, out_of_order: bool) -> str | None:
-    """A requeued record is older than rows that are there: a sink must know that, or not care."""
+    """Why a sink cannot take requeued records, which are older than rows that are there; None if all sinks can."""
     keyed = [str(topic) for topic in pipeline.topics if topic.key]
     if keyed and not out_of_order:
         return (
