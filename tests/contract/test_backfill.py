@@ -93,7 +93,7 @@ def test_an_interval_without_a_record_reads_nothing_and_says_so(world: World) ->
 
 
 def test_an_interval_that_is_not_over_ends_at_the_last_stable_offset(world: World) -> None:
-    """Trap 13: no record is at or after its end, so o(t1) is the last stable offset."""
+    """No record is at or after its end, so o(t1) is the last stable offset."""
     world.kafka.change("orders", 0, last_stable=17)
 
     assert ranges(world.plan(interval=day(2, days=30))) == ["orders-0[0, 17)", "orders-1[0, 11)"]

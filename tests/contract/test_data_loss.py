@@ -88,7 +88,7 @@ LOSSES: dict[str, tuple[Callable[[World], None], str]] = {
 def test_a_loss_stops_the_plan_and_its_preview_and_changes_nothing(
     world: World, lose: Callable[[World], None], said: str
 ) -> None:
-    """Traps 9, 10, 11: what happened, how many offsets, what the operator may do; a retry does not help."""
+    """The error says what happened, how many offsets are gone and what to do; a retry does not help."""
     lose(world)
     heads, rows = world.heads(), world.visible()
 
@@ -105,7 +105,7 @@ def test_a_loss_stops_the_plan_and_its_preview_and_changes_nothing(
 
 
 def test_a_new_leader_with_the_whole_log_is_no_loss(world: World) -> None:
-    """Trap 11: also when the broker was only restarted, twice."""
+    """Not even after two restarts of the broker."""
     world.kafka.change_leader("orders", 0)
     world.kafka.change_leader("orders", 0)
     world.kafka.produce("orders", 0, 3)
@@ -169,7 +169,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def test_a_hanging_transaction_is_no_loss_and_its_producer_is_named(
     world: World, transactions: list[OpenTransaction], said: str
 ) -> None:
-    """Trap 13: a skip with the reason, never "no data"."""
+    """The plan is skipped with the reason, never with "no data"."""
     world.kafka.produce("orders", 0, 4)
     world.kafka.change("orders", 0, last_stable=10, open_transactions=tuple(transactions))
 
@@ -205,7 +205,7 @@ def _grown_and_planned(world: World) -> tuple[Plan, StagingTicket]:
 def test_an_epoch_whose_log_changed_after_its_plan_is_not_sealed(
     world: World, change: Callable[[World], None], said: str, resumed: bool
 ) -> None:
-    """INV-3, INV-9, traps 10 and 11: records are read by the topic's name, so what was staged may be of another log."""
+    """INV-3, INV-9: records are read by the topic's name, so staged rows may come from another log."""
     planned, ticket = _grown_and_planned(world)
     change(world)
     if resumed:

@@ -1,4 +1,4 @@
-"""The janitor over both ledgers: it ends and drops what nobody needs, and nothing else."""
+"""The janitor over both ledgers: it drops unneeded staging, ends abandoned epochs and does nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def test_a_planned_epoch_that_nobody_stages_is_ended_and_its_range_is_free(world: World) -> None:
-    """Trap 8."""
     world.plan(lease=LONG_AGO)
 
     tidied = tidy(world.ledger, run("janitor"))

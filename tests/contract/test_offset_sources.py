@@ -73,7 +73,6 @@ def test_the_offset_of_a_moment_is_that_of_the_first_record_at_or_after_it(sourc
 
 
 def test_the_log_of_todays_leader_ends_where_the_log_ends_and_that_of_no_leader_nowhere(source: Source) -> None:
-    """Trap 11."""
     for _ in range(3):
         source.produce(0, NOON)
     leaders = {

@@ -154,7 +154,7 @@ def test_an_aborted_epoch_of_a_paused_pipeline_is_not_re_opened(world: World) ->
 
 
 def test_a_declared_loss_is_a_link_of_the_chain_and_the_pipeline_goes_on_behind_it(world: World) -> None:
-    """Trap 9, INV-1, INV-9."""
+    """INV-1, INV-9."""
     world.to_committed()
     world.kafka.produce("orders", 0, 20)
     world.kafka.change("orders", 0, log_start=25)
@@ -196,7 +196,7 @@ def test_an_aborted_epoch_over_a_lost_range_is_not_tried_again(world: World) -> 
 
 
 def test_an_adopted_topic_is_read_from_its_log_start_in_a_new_generation(world: World) -> None:
-    """Trap 10: what was committed of the old topic stays, superseded."""
+    """Commits of the old topic stay, as superseded."""
     world.to_committed()
     made_again(world)
     with pytest.raises(DataLossError, match="deleted and made again"):
@@ -243,7 +243,6 @@ def test_other_topics_are_carried_over_where_they_are(world: World) -> None:
 
 
 def test_a_truncated_topic_is_adopted_and_what_is_read_twice_is_said_before(world: World) -> None:
-    """Trap 11."""
     world.to_committed()
     world.kafka.change("orders", 0, last_stable=4, high_watermark=4)
 
@@ -256,7 +255,7 @@ def test_a_truncated_topic_is_adopted_and_what_is_read_twice_is_said_before(worl
 
 @pytest.mark.parametrize("grown", [0, 20], ids=["as it was cut off", "grown since"])
 def test_a_truncated_topic_is_adopted_where_it_was_cut_off(world: World, grown: int) -> None:
-    """Trap 11: what came in place of the lost records is read, nothing twice, and whole partitions go on."""
+    """Records that came in place of the lost ones are read, none twice; untouched partitions keep their heads."""
     world.to_committed()
     world.kafka.change_leader("orders", 0, truncate_to=8)
     world.kafka.produce("orders", 0, grown)
@@ -272,7 +271,7 @@ def test_a_truncated_topic_is_adopted_where_it_was_cut_off(world: World, grown: 
 
 
 def test_a_topic_made_again_was_cut_off_nowhere(world: World) -> None:
-    """Trap 10: it is another log."""
+    """A topic that was made again is another log."""
     world.to_committed()
     made_again(world)
 
@@ -281,7 +280,7 @@ def test_a_topic_made_again_was_cut_off_nowhere(world: World) -> None:
 
 
 def test_a_topic_that_was_truncated_and_has_grown_since_is_adopted(world: World) -> None:
-    """Trap 11: only its leader epochs tell."""
+    """Only its leader epochs show the truncation."""
     world.to_committed()
     world.kafka.change_leader("orders", 0, truncate_to=8)
     world.kafka.produce("orders", 0, 20)

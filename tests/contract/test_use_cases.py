@@ -81,7 +81,7 @@ def test_a_partition_added_later_is_read_from_its_first_offset_whatever_the_star
 
 
 def test_a_plan_stops_at_the_last_stable_offset_and_says_what_holds_records_back(world: World) -> None:
-    """S13, trap 13."""
+    """S13."""
     world.kafka.change("orders", 0, last_stable=7)
 
     planned = world.plan()
@@ -104,7 +104,7 @@ def test_a_second_plan_of_the_same_run_gives_the_same_epoch_though_more_was_prod
 
 
 def test_another_run_with_a_live_lease_is_waited_for_and_then_named(world: World, monkeypatch) -> None:
-    """K14, trap 7."""
+    """K14."""
     world.plan("run-1", lease=timedelta(seconds=0.2))
     planned = world.plan("run-1")
     assert planned.epoch is not None
@@ -185,7 +185,6 @@ def test_an_aborted_epoch_is_not_tried_again_when_the_leader_changed(world: Worl
     ids=["retention", "truncation"],
 )
 def test_a_log_that_lost_records_stops_the_plan(world: World, change: dict[str, int], said: str) -> None:
-    """Traps 9 and 11."""
     world.to_committed()
     world.kafka.change("orders", 0, **change)
 
@@ -195,7 +194,6 @@ def test_a_log_that_lost_records_stops_the_plan(world: World, change: dict[str, 
 
 
 def test_a_topic_made_again_stops_the_plan(world: World) -> None:
-    """Trap 10."""
     world.to_committed()
     world.kafka.produce("orders", 0, 30, topic_id="another")
     world.kafka.produce("orders", 1, 30, topic_id="another")
@@ -216,7 +214,7 @@ def test_another_cluster_stops_the_plan(world: World) -> None:
 def test_a_mirror_that_shows_what_the_ledger_does_not_know_pauses_the_pipeline(
     world: World, written: tuple[int, str | None]
 ) -> None:
-    """INV-8, trap 25: the ledger went back in time. Its ids may have met those of the mirror since; the token decides."""
+    """INV-8: the ledger went back in time. Its ids may equal those of the mirror by now; the token decides."""
     world.to_committed()
     world.kafka.produce("orders", 0, 1)
     world.kafka.mirror("epochline.orders", _heads(world), 1, *written)
@@ -238,7 +236,7 @@ def test_a_mirror_that_shows_what_the_ledger_does_not_know_pauses_the_pipeline(
 def test_a_sealed_epoch_is_not_committed_while_the_mirror_shows_what_the_ledger_does_not_know(
     world: World, by: str
 ) -> None:
-    """INV-8, trap 25: recovery overwrote the evidence before it was looked at."""
+    """INV-8: recovery must not overwrite the evidence before it is compared."""
     world.to_sealed()
     world.kafka.mirror("epochline.orders", _heads(world), 1, 7, LOST)
     mirrored = dict(world.kafka.mirrored("epochline.orders"))
@@ -274,7 +272,7 @@ def test_an_offset_moved_by_hand_is_reported_and_never_read(world: World) -> Non
     planned = world.plan("run-2")
 
     assert [str(one) for one in planned.ranges] == ["orders-0[10, 11)"]
-    assert planned.notes == ("orders-0: somebody moved the consumer group to 0; the ledger says 10, which counts",)
+    assert planned.notes == ("orders-0: the consumer group was moved to 0; the ledger's 10 counts",)
 
 
 def test_a_preview_changes_nothing(world: World) -> None:
@@ -444,7 +442,7 @@ def test_records_that_are_missing_without_a_reason_are_not_sealed(world: World) 
 
 
 def test_offsets_without_a_record_are_expected_in_a_transactional_topic(world: World) -> None:
-    """S13, trap 12."""
+    """S13."""
     planned = world.plan()
     ticket = world.begin(1)
     assert ticket is not None

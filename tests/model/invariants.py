@@ -1,4 +1,4 @@
-"""What must hold in every state and over every step (design: protocol, INV-1 to INV-8; faults, I1, I2, I6, I7)."""
+"""What must hold in every state and over every step (INV-1 to INV-8; faults I1, I2, I6, I7)."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ teardown
 lease expires
     of the PLANNED epoch.
 operator aborts, janitor comes
-    processes of their own; the janitor waits for nobody: a lease that has ended is stale to it at once.
+    processes of their own. The janitor does not wait: an ended lease is stale at once.
 answer lost
     a transaction, of the ledger or of Kafka, was committed and its process was told otherwise; or it was not, and
     cannot know.
 straggler
     an executor that was given up writes a part again, under another number.
 staging lost
-    the sealed tables are gone (trap 21).
+    the sealed tables are gone.
 head moved
     somebody else appends to the chain (an operator declares a loss).
 
@@ -66,7 +66,7 @@ from tests.model.topic import OUT, Broker, KafkaWithTopic, check_published, chec
 NAME = "p"
 TOPIC = "t"
 LEASE = timedelta(0)
-"""Nobody waits for a live lease in the model: who would, fails retryably at once."""
+"""No process waits for a live lease in the model: it fails retryably at once."""
 
 FAULTS = (
     "retry", "clear", "teardown", "lease expires", "operator aborts", "janitor comes", "answer lost", "straggler",

@@ -94,7 +94,7 @@ class Stand:
 
     told: tuple[Told, ...] = ()
     open: tuple[Any, ...] | None = None
-    """Answers of the transaction that is open, None where none is."""
+    """Answers of the open transaction; None if none is open."""
     locks: frozenset[Any] = frozenset()
     waits_for: int | None = None
     """The attempt whose Spark job the process waits for."""
@@ -110,7 +110,7 @@ class Step:
     """What one step did."""
 
     stand: Stand | None
-    """Where the process stands now; None where it is over."""
+    """Where the process stands now; None if it has ended."""
     rows: Any
     kafka: FakeKafka
     value: Any = None
@@ -368,7 +368,7 @@ class _LiveSide:
 
 
 def take_step(use_case: Callable[[Session], Any], session: Session) -> Step | None:
-    """One step of a process in the world as it is now; None where it has to wait for a lock.
+    """Take one step of a process in the world as it is now; None if the process has to wait for a lock.
 
     Raises:
         Violation: an invariant was broken by the step itself.

@@ -101,7 +101,7 @@ class Violation(Exception):  # noqa: N818 - not an error of the model: what it l
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a transaction meets beside the tables: the log as it is now, tables that a writer holds, the guards."""
+    """What a transaction meets besides the tables: the log as it is now, tables that a writer holds, the guards."""
 
     kafka: FakeKafka
     open_tables: frozenset[int]
