@@ -58,8 +58,8 @@ def report_interval(
     early = [f"{part.tp}{part.early}" for part in parts if part.tp in read and part.early is not None]
     if early:
         notes.append(
-            f"began before the interval {interval}, because a chain has no gap: {', '.join(early)} were not committed"
-            " yet"
+            f"began before the interval {interval}, because a chain has no gap: {', '.join(early)}"
+            " were not committed yet"
         )
     epochs: set[int] = set()
     for tp, offsets in covered:

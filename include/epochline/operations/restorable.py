@@ -125,10 +125,7 @@ def _of_its_own(
                 " so that no run would read it again. Go back to a savepoint from after it."
             )
         if replay.replays is not None and replay.replays <= found.epoch_id:
-            yield (
-                f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need; they are"
-                " gone."
-            )
+            yield f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need."
     stood = tx.epochs.lock(declared.name, found.epoch_id)
     if tx.epochs.is_undone(stood):
         yield (
