@@ -75,7 +75,7 @@ WRONG_ACTIONS = {
 REFUSALS = {
     **{name: (conf, "no run may set|cannot be set for one run") for name, conf in UNLISTED.items()},
     **{
-        name: ({"action": told}, "names no action that is an epoch|cannot be told this")
+        name: ({"action": told}, "names no action that is an epoch|invalid parameters")
         for name, told in WRONG_ACTIONS.items()
     },
 }

@@ -1,4 +1,4 @@
-"""The janitor over both ledgers: it ends and drops what nobody needs, and nothing else."""
+"""The janitor over both ledgers: it drops unneeded staging, ends abandoned epochs and does nothing else."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_an_epoch_keeps_the_settings_in_force_and_what_decided_each(clock: Clock
 
 
 def test_an_epoch_that_is_tried_again_keeps_the_settings_of_that_time(clock: Clock) -> None:
-    """C10: as its declaration is recorded anew, so are its settings."""
+    """C10: its settings are recorded again, as its declaration is."""
     world = clock.world
     world.plan()
     abort(world.ledger, "orders", 1, run(), reason="test")

@@ -274,7 +274,7 @@ def test_an_offset_moved_by_hand_is_reported_and_never_read(world: World) -> Non
     planned = world.plan("run-2")
 
     assert [str(one) for one in planned.ranges] == ["orders-0[10, 11)"]
-    assert planned.notes == ("orders-0: somebody moved the consumer group to 0; the ledger says 10, which counts",)
+    assert planned.notes == ("orders-0: the consumer group was moved to 0; the ledger's 10 counts",)
 
 
 def test_a_preview_changes_nothing(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,7 +12,7 @@ import psycopg2
 from psycopg2 import sql
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import Plan, begin, commit, plan, seal
+from epochline.coordinator import Plan, PlanRequest, begin, commit, plan, seal
 from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
@@ -81,8 +82,8 @@ class World:
     kafka: FakeKafka = field(default_factory=FakeKafka)
     pipeline: Pipeline = field(default_factory=orders)
 
-    def plan(self, who: str = "run-1", **options: Any) -> Plan:
-        return plan(self.ledger, self.kafka, self.pipeline, run(who), **options)
+    def plan(self, who: str = "run-1", *, sleep: Callable[[float], None] = time.sleep, **options: Any) -> Plan:
+        return plan(self.ledger, self.kafka, self.pipeline, run(who), PlanRequest(**options), sleep=sleep)
 
     def begin(self, epoch_id: int, who: str = "run-1") -> StagingTicket | None:
         return begin(self.ledger, "orders", epoch_id, run(who), lease=LEASE)
@@ -133,11 +134,11 @@ class FakeWriter:
 
     def part(self, ticket: StagingTicket, number: int, rows: Any, seen: Any) -> bool:
         with self._ledger.transaction() as tx:
-            return tx.write_part(ticket, rows, seen)
+            return tx.job.write_part(ticket, rows, seen)
 
     def end(self, ticket: StagingTicket) -> bool:
         with self._ledger.transaction() as tx:
-            tx.end_job(ticket)
+            tx.job.end(ticket)
         return True
 
 

@@ -22,6 +22,7 @@ from epochline.coordinator import (
     CommitResult,
     Plan,
     PlanOutcome,
+    PlanRequest,
     Published,
     abort,
     begin,
@@ -162,7 +163,7 @@ class Line:
         return Run(dag_id=self.name, run_id=who, host="here")
 
     def plan(self, who: str, **options: Any) -> Plan:
-        return plan(self.ledger, self.source, self.pipeline, self.run_of(who), **options)
+        return plan(self.ledger, self.source, self.pipeline, self.run_of(who), PlanRequest(**options))
 
     def begin(self, epoch_id: int, who: str) -> StagingTicket | None:
         return begin(self.ledger, self.name, epoch_id, self.run_of(who), lease=LEASE)

@@ -100,8 +100,8 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
 
 
 USE_CASES = {
-    "plan.epochs.insert": "plan",
-    "plan.commit.4": "plan",
+    "intent.epochs.insert": "plan",
+    "intent.commit.2": "plan",
     "recover.epochs.mark_aborted": "recover a left epoch",
     "recover.commit.2": "recover a sealed epoch",
     "begin.commit": "pre-commit again",

@@ -111,7 +111,7 @@ def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(
 def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
     """INV-3: the other one is told to try again, and then goes on with the same epoch."""
     line = new_case()
-    first = stopped(steps, "plan", line, ONE, "plan.epochs.insert")
+    first = stopped(steps, "plan", line, ONE, "intent.epochs.insert")
     second = steps.start("plan", line, ONE)
     waits_for_a_lock(line)
 

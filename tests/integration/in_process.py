@@ -13,7 +13,19 @@ import pyarrow as pa
 
 from epochline import Pipeline
 from epochline.audit.source import record_batch
-from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, Published, begin, commit, plan, publish, seal
+from epochline.coordinator import (
+    LEASE,
+    CommitResult,
+    Plan,
+    PlanOutcome,
+    PlanRequest,
+    Published,
+    begin,
+    commit,
+    plan,
+    publish,
+    seal,
+)
 from epochline.kafka.records import RecordReader
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -63,7 +75,7 @@ class InProcess:
 
     def asked_to_plan(self, **options: Any) -> tuple[Plan, Run]:
         run = Run(dag_id=self.pipeline.name, run_id=f"{self.run_prefix}-{next(self._runs)}", host="here")
-        return plan(self.ledger, self.source, self.pipeline, run, **options), run
+        return plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
 
     def begun(self, planned: Plan, run: Run) -> StagingTicket:
         assert planned.epoch is not None

@@ -39,7 +39,7 @@ def test_an_action_that_cannot_be_told_this_says_what_it_takes(call, planned):
     code, _, err = call("extend-back", "people", "yesterday", "--reason", "why not", "--yes")
 
     assert code == 1
-    assert "extend-back cannot be told this: to: give earliest, an offset or a time in ISO 8601" in err
+    assert "extend-back: invalid parameters: to: give earliest, an offset or a time in ISO 8601" in err
 
 
 def test_a_paused_pipeline_is_not_run_and_the_ledger_tells_who_paused_it(call, fed, planned):

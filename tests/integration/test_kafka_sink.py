@@ -231,7 +231,9 @@ def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown
 
     planned, _ = world.it.asked_to_plan()
 
-    assert any(f"{out.name} is declared no more, and 1 committed epochs" in note for note in planned.notes)
+    assert any(
+        f"{out.name} was removed from the declaration with 1 epochs unpublished" in note for note in planned.notes
+    )
     world.it.publish()
     assert values(world.seen()) == ["a"]
 

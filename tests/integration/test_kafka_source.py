@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import Plan, PlanOutcome, plan
+from epochline.coordinator import Plan, PlanOutcome, PlanRequest, plan
 from epochline.errors import BeforeOriginError, SourceError, SourceUnavailableError
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.kafka.source import KafkaOffsets
@@ -47,7 +47,13 @@ def planner(postgres_dsn: str, source: KafkaOffsets, topic: Topic) -> Planner:
         )
         with ledger.transaction() as tx:
             tx.targets.create(pipeline)
-        return plan(ledger, source, pipeline, Run(dag_id="planned", run_id=str(time.time_ns()), host="here"), **options)
+        return plan(
+            ledger,
+            source,
+            pipeline,
+            Run(dag_id="planned", run_id=str(time.time_ns()), host="here"),
+            PlanRequest(**options),
+        )
 
     return run_plan
 

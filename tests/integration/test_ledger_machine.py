@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 )
 
 from epochline import KafkaSource, PostgresTable
-from epochline.coordinator import Plan, PlanOutcome, abort, begin, commit, plan, seal
+from epochline.coordinator import Plan, PlanOutcome, PlanRequest, abort, begin, commit, plan, seal
 from epochline.coordinator.discard import sweep
 from epochline.declare.names import QUARANTINE
 from epochline.errors import (
@@ -139,7 +139,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self._plan(who, self.ledger, limit)
 
     def _plan(self, who: str, ledger: Any, limit: int | None = None) -> Plan:
-        planned = plan(ledger, self.kafka, self.pipeline, self.run(who), record_limit=limit, lease=timedelta(0))
+        planned = plan(
+            ledger, self.kafka, self.pipeline, self.run(who), PlanRequest(record_limit=limit, lease=timedelta(0))
+        )
         self.met[f"plan {planned.outcome}"] += 1
         for what in ("committed epoch", "aborted epoch"):
             self.met[f"recovery {what}"] += any(what in note for note in planned.notes)

@@ -8,7 +8,7 @@ import pytest
 from psycopg2 import sql
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.coordinator import abort, begin, plan
+from epochline.coordinator import PlanRequest, abort, begin, plan
 from epochline.errors import DeclarationError
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -156,7 +156,7 @@ def test_what_a_trigger_says_is_kept_as_it_was_said(postgres_dsn: str) -> None:
     kafka.produce("orders", 0, 3)
     said = Run(dag_id=f"dag {TEXT}", run_id=f"run {TEXT}", host=f"host {TEXT}")
 
-    planned = plan(ledger, kafka, pipeline, said, note=TEXT)
+    planned = plan(ledger, kafka, pipeline, said, PlanRequest(note=TEXT))
     assert planned.epoch is not None
     begin(ledger, "orders", planned.epoch.epoch_id, said, lease=LEASE)
     abort(ledger, "orders", planned.epoch.epoch_id, said, reason=TEXT)

@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, plan
+from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, plan
 from epochline.declare.names import QUARANTINE
 from epochline.errors import (
     EpochlineError,
@@ -159,7 +159,7 @@ def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: T
 
     def planning(who: str) -> Callable[[], Plan]:
         ledger = PostgresLedger(world.dsn, lock_timeout=10)
-        return lambda: plan(ledger, world.kafka, world.pipeline, run(who), lease=timedelta(seconds=0.6))
+        return lambda: plan(ledger, world.kafka, world.pipeline, run(who), PlanRequest(lease=timedelta(seconds=0.6)))
 
     results = at_once(planning("run-1"), planning("run-2"))
 

@@ -17,7 +17,7 @@ from tests.model.worlds import WORLDS
 
 
 def main() -> int:
-    """Exit code 1 where an invariant is broken, or where nobody notices that a guard is missing."""
+    """Exit code 1: an invariant is broken, or a missing guard goes unnoticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--report", type=Path, help="the page to write where everything is as it should be")
     options = parser.parse_args()

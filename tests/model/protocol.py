@@ -12,7 +12,7 @@ teardown
 lease expires
     of the PLANNED epoch.
 operator aborts, janitor comes
-    processes of their own; the janitor waits for nobody: a lease that has ended is stale to it at once.
+    processes of their own. The janitor does not wait: an ended lease is stale at once.
 answer lost
     a transaction, of the ledger or of Kafka, was committed and its process was told otherwise; or it was not, and
     cannot know.
@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.coordinator import abort, begin, commit, plan, publish, seal
-from epochline.coordinator.plan import Plan, PlanOutcome
+from epochline.coordinator.intent import Plan, PlanOutcome, PlanRequest
 from epochline.errors import (
     EpochBusyError,
     EpochFencedError,
@@ -66,7 +66,7 @@ from tests.model.topic import OUT, Broker, KafkaWithTopic, check_published, chec
 NAME = "p"
 TOPIC = "t"
 LEASE = timedelta(0)
-"""Nobody waits for a live lease in the model: who would, fails retryably at once."""
+"""No process waits for a live lease in the model: it fails retryably at once."""
 
 FAULTS = (
     "retry", "clear", "teardown", "lease expires", "operator aborts", "janitor comes", "answer lost", "straggler",
@@ -268,7 +268,9 @@ class Protocol:
     def _use_case(self, kind: tuple[Any, ...]) -> Callable[[Session], Any]:
         what, *facts = kind
         if what == "plan":
-            return lambda s: plan(s, s, self.pipeline, _run(facts[0]), lease=LEASE, record_limit=self.world.limit)
+            return lambda s: plan(
+                s, s, self.pipeline, _run(facts[0]), PlanRequest(lease=LEASE, record_limit=self.world.limit)
+            )
         if what == "pre_commit":
             return lambda s: self._pre_commit(s, _run(facts[0]), facts[1])
         if what == "commit":
@@ -464,7 +466,7 @@ class Protocol:
         who = f"{'a straggler' if job.straggler else 'the job'} of attempt {job.attempt}"
         if job.reads is None:
             attempt = before.attempts[job.attempt].attempt
-            ranges = tx.ranges(before.epochs[NAME, attempt.epoch_id])
+            ranges = tx.epochs.ranges(before.epochs[NAME, attempt.epoch_id])
             held = max((epoch_id for _, epoch_id in before.targets.get(STATE, ())), default=0)
             reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
             job = job._replace(reads=reads, held=held)
@@ -667,7 +669,7 @@ class Protocol:
     def _whole_job(self, rows: Any, kafka: FakeKafka, attempt_id: int) -> Any:
         tx = GuardedTransaction(clone(rows), Surroundings(kafka, frozenset(), self.guards))
         attempt = rows.attempts[attempt_id].attempt
-        ranges = tx.ranges(rows.epochs[NAME, attempt.epoch_id])
+        ranges = tx.epochs.ranges(rows.epochs[NAME, attempt.epoch_id])
         reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
         tps = {tp.partition: tp for _, _, tp in rows.chains}
         held = max((epoch_id for _, epoch_id in rows.targets.get(STATE, ())), default=0)

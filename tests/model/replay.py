@@ -29,44 +29,46 @@ from tests.model.topic import topic_sink
 
 READS = frozenset(
     [
-        "pipeline",
-        "unfinished",
-        "newest_of_run",
-        "later_than",
-        "ranges",
-        "planned_targets",
-        "declaration",
-        "last_declaration",
-        "heads",
-        "live",
-        "ticket",
-        "manifests",
-        "part_sums",
-        "seen",
-        "left_over",
-        "inspect",
-        "free_connections",
-        "count",
-        "prepare",
-        "try_out",
-        "limit_time",
-        "lock",
-        "lock_attempt",
-        "stale",
-        "pipelines",
-        "unexplained",
-        "parts",
-        "due",
-        "completed",
-        "unpublished",
+        "epochs.pipeline",
+        "epochs.unfinished",
+        "epochs.newest_of_run",
+        "epochs.later_than",
+        "epochs.ranges",
+        "epochs.planned_targets",
+        "epochs.declaration",
+        "epochs.last_declaration",
+        "chain.heads",
+        "attempts.live",
+        "attempts.ticket",
+        "attempts.manifests",
+        "attempts.part_sums",
+        "attempts.seen",
+        "attempts.left_over",
+        "targets.inspect",
+        "targets.free_connections",
+        "targets.count",
+        "targets.prepare",
+        "targets.try_out",
+        "targets.limit_time",
+        "epochs.lock",
+        "attempts.lock_attempt",
+        "epochs.stale",
+        "epochs.pipelines",
+        "attempts.unexplained",
+        "attempts.parts",
+        "receipts.due",
+        "receipts.completed",
+        "receipts.unpublished",
     ]
 )
 """Methods of a transaction that write nothing; any other is taken for one that does."""
 
 SIDES = frozenset(name for name, value in vars(Transaction).items() if isinstance(value, property))
-"""The sides of a transaction, which are one here."""
+"""The sides of a transaction."""
 
-UNLOCKED = frozenset({"unfinished", "newest_of_run", "later_than", "heads", "left_over"})
+UNLOCKED = frozenset(
+    {"epochs.unfinished", "epochs.newest_of_run", "epochs.later_than", "chain.heads", "attempts.left_over"}
+)
 """Reads of rows that the pipeline's row lock does not cover: a commit needs none of it."""
 
 
@@ -92,7 +94,7 @@ class Stand:
 
     told: tuple[Told, ...] = ()
     open: tuple[Any, ...] | None = None
-    """Answers of the transaction that is open, None where none is."""
+    """Answers of the open transaction; None if none is open."""
     locks: frozenset[Any] = frozenset()
     waits_for: int | None = None
     """The attempt whose Spark job the process waits for."""
@@ -108,7 +110,7 @@ class Step:
     """What one step did."""
 
     stand: Stand | None
-    """Where the process stands now; None where it is over."""
+    """Where the process stands now; None if it has ended."""
     rows: Any
     kafka: FakeKafka
     value: Any = None
@@ -286,42 +288,48 @@ class _LiveTransaction:
         self._session, self._told, self._fresh = session, told, moved_in_it
         self._covered = True
 
-    def __getattr__(self, name: str) -> Any:
-        if name in SIDES:
-            return self
+    def __getattr__(self, side: str) -> _LiveSide:
+        if side not in SIDES:
+            raise AttributeError(side)
+        return _LiveSide(self, side)
 
-        def call(*args: Any, **options: Any) -> Any:
-            at = len(self.answers)
-            if at < len(self._told):
-                if name not in READS and self._writes(name, args):
-                    getattr(self.inner, name)(*args, **options)
-                self._lock(name, args, self._told[at])
-                return self._give(self._told[at])
-            # The first live call of a transaction that stood open is the step itself.
-            first_again = self._told and at == len(self._told)
-            if name in UNLOCKED and ("pipeline",) in self.locks and not first_again and not self._covered:
-                self._session.point()
-            self._covered = False
-            if name == "lock_pipeline":
-                self._wait_for(("pipeline",))
-                self._covered = True
-            elif name == "lock":
-                self._wait_for(("epoch", args[1]))
-            if name not in READS:
-                self._writes(name, args)
-            try:
-                answer = getattr(self.inner, name)(*args, **options)
-            except EpochlineError as error:
-                answer = error
-            self._lock(name, args, answer)
-            return self._give(answer)
+    def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Call ``SIDE.METHOD``, which is a step of its own if no lock covers what it reads."""
+        at = len(self.answers)
+        if at < len(self._told):
+            if name not in READS and self._writes(name, args):
+                self._method(name)(*args, **options)
+            self._lock(name, args, self._told[at])
+            return self._give(self._told[at])
+        # The first live call of a transaction that stood open is the step itself.
+        first_again = self._told and at == len(self._told)
+        if name in UNLOCKED and ("pipeline",) in self.locks and not first_again and not self._covered:
+            self._session.point()
+        self._covered = False
+        if name == "epochs.lock_pipeline":
+            self._wait_for(("pipeline",))
+            self._covered = True
+        elif name == "epochs.lock":
+            self._wait_for(("epoch", args[1]))
+        if name not in READS:
+            self._writes(name, args)
+        try:
+            answer = self._method(name)(*args, **options)
+        except EpochlineError as error:
+            answer = error
+        self._lock(name, args, answer)
+        return self._give(answer)
 
-        return call
+    def _method(self, name: str) -> Callable[..., Any]:
+        side, method = name.split(".")
+        return getattr(getattr(self.inner, side), method)
 
     def _writes(self, name: str, args: tuple[Any, ...]) -> bool:
         """From the first write on the transaction has tables of its own."""
-        if name in ("lock_pipeline", "end_sessions") and not (name == "lock_pipeline" and self._missing(args[0])):
-            return name == "end_sessions"
+        if name == "attempts.end_sessions":
+            return True
+        if name == "epochs.lock_pipeline" and not self._missing(args[0]):
+            return False
         if not self.wrote:
             self.wrote, self.inner.rows = True, clone(self.inner.rows)
         return True
@@ -334,9 +342,9 @@ class _LiveTransaction:
             raise Blocked
 
     def _lock(self, name: str, args: tuple[Any, ...], answer: Any) -> None:
-        if name == "lock_pipeline":
+        if name == "epochs.lock_pipeline":
             self.locks.add(("pipeline",))
-        elif name == "lock" and not isinstance(answer, EpochlineError):
+        elif name == "epochs.lock" and not isinstance(answer, EpochlineError):
             self.locks.add(("epoch", args[1]))
 
     def _give(self, answer: Any) -> Any:
@@ -346,8 +354,21 @@ class _LiveTransaction:
         return answer
 
 
+class _LiveSide:
+    """One side of a transaction that happens now."""
+
+    def __init__(self, transaction: _LiveTransaction, side: str) -> None:
+        self._transaction, self._side = transaction, side
+
+    def __getattr__(self, method: str) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            return self._transaction.call(f"{self._side}.{method}", args, options)
+
+        return call
+
+
 def take_step(use_case: Callable[[Session], Any], session: Session) -> Step | None:
-    """One step of a process in the world as it is now; None where it has to wait for a lock.
+    """Take one step of a process in the world as it is now; None if the process has to wait for a lock.
 
     Raises:
         Violation: an invariant was broken by the step itself.

@@ -24,6 +24,12 @@ from epochline.protocol.planning import SourceView
 from epochline.protocol.sink import Committable, WrittenPart
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.testing import FakeKafka, FakeTransaction
+from epochline.testing.attempts import FakeAttempts
+from epochline.testing.chain import FakeChain
+from epochline.testing.epochs import FakeEpochs
+from epochline.testing.receipts import FakeReceipts
+from epochline.testing.side import Side
+from epochline.testing.targets import FakeTargets
 from tests.model.guards import Guards
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,7 +101,7 @@ class Violation(Exception):  # noqa: N818 - not an error of the model: what it l
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a transaction meets beside the tables: the log as it is now, tables that a writer holds, the guards."""
+    """What a transaction meets besides the tables: the log as it is now, tables that a writer holds, the guards."""
 
     kafka: FakeKafka
     open_tables: frozenset[int]
@@ -110,80 +116,19 @@ class GuardedTransaction(FakeTransaction):
 
     def __init__(self, rows: Any, around: Surroundings) -> None:
         super().__init__(rows, lambda: NOW)
-        self._around = around
+        self.around = around
         self.ended_sessions: list[int] = []
-
-    # The chain (INV-1, S9).
-
-    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
-        if self._around.guards.origin_is_written:
-            super().write_origin(pipeline, generation, origin)
-
-    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        links = self.rows.chains.get((epoch.pipeline, epoch.generation, planned.tp), [])
-        start, until = planned.range.start, planned.range.until
-        if self._around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
-            return False
-        if self._around.guards.chain_constrained:
-            starts, ends = {link[0] for link in links}, {link[1] for link in links}
-            if start in starts or until in ends or start not in ends:
-                raise LedgerError("PostgreSQL refused (23505): the chain's constraints")
-        self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), []).append(
-            (start, until, epoch.epoch_id)
-        )
-        return True
-
-    def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
-        planned = super().ranges(epoch)
-        if self._around.guards.intent_is_read:
-            return planned
-        ends = {view.tp: view.last_stable for view in self._around.kafka.views.values()}
-        return tuple(replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned)
-
-    # Attempts (INV-4).
-
-    def begin(
-        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
-    ) -> StagingTicket:
-        ticket = super().begin(epoch, run, pipeline, targets)
-        row = self.rows.attempts[ticket.attempt_id]
-        row.attempt = replace(row.attempt, token=f"token-{self._around.era}{ticket.attempt_id}")
-        return self.ticket(row.attempt, pipeline, targets)
-
-    def end_sessions(self, attempt: Attempt) -> int:
-        self.ended_sessions.append(attempt.attempt_id)
-        return 0
-
-    def drop_staging(self, attempt: Attempt) -> None:
-        if attempt.attempt_id in self._around.open_tables:
-            raise LockTimeoutError(f"{attempt}: a writer holds its staging")
-        super().drop_staging(attempt)
-
-    # Targets: a row is (partition, offset), and (partition, offset, epoch) once it is visible.
-
-    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        rows = self.rows.staging[staged.table]
-        self.rows.targets[sink.table] = sorted(
-            [*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)]
-        )
-        return Applied(rows=len(rows))
-
-    def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
-        rows = self.rows.targets[table]
-        self.rows.targets[table] = [row for row in rows if row[2] not in epochs]
-        return len(rows) - len(self.rows.targets[table])
-
-    # Receipts.
-
-    def due(self, pipeline: str) -> Sequence[DueReceipt]:
-        due = super().due(pipeline)
-        return due if self._around.guards.due_in_order else due[::-1]
+        self.epochs = GuardedEpochs(self)
+        self.chain = GuardedChain(self)
+        self.attempts = GuardedAttempts(self)
+        self.targets = GuardedTargets(self)
+        self.receipts = GuardedReceipts(self)
 
     # What a writer does, guarded as the statements of `epochline.postgres.ledger.parts` are.
 
     def accepts(self, attempt_id: int) -> bool:
         """Whether a statement on the attempt's row would find it live."""
-        attempt, guards = self.rows.attempts[attempt_id].attempt, self._around.guards
+        attempt, guards = self.rows.attempts[attempt_id].attempt, self.around.guards
         return not (attempt.fenced and guards.part_asks_fence) and not (attempt.sealed and guards.part_asks_seal)
 
     def has_staging(self, attempt_id: int) -> bool:
@@ -239,6 +184,94 @@ class GuardedTransaction(FakeTransaction):
         return True
 
 
+class Guarded(Side):
+    """A side of a `GuardedTransaction`."""
+
+    _tx: GuardedTransaction
+
+    @property
+    def _around(self) -> Surroundings:
+        return self._tx.around
+
+
+class GuardedChain(Guarded, FakeChain):
+    """The chain (INV-1, S9)."""
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        if self._around.guards.origin_is_written:
+            super().write_origin(pipeline, generation, origin)
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        links = self.rows.chains.get((epoch.pipeline, epoch.generation, planned.tp), [])
+        start, until = planned.range.start, planned.range.until
+        if self._around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
+            return False
+        if self._around.guards.chain_constrained:
+            starts, ends = {link[0] for link in links}, {link[1] for link in links}
+            if start in starts or until in ends or start not in ends:
+                raise LedgerError("PostgreSQL refused (23505): the chain's constraints")
+        self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), []).append(
+            (start, until, epoch.epoch_id)
+        )
+        return True
+
+
+class GuardedEpochs(Guarded, FakeEpochs):
+    """Epochs (INV-3)."""
+
+    def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
+        planned = super().ranges(epoch)
+        if self._around.guards.intent_is_read:
+            return planned
+        ends = {view.tp: view.last_stable for view in self._around.kafka.views.values()}
+        return tuple(replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned)
+
+
+class GuardedAttempts(Guarded, FakeAttempts):
+    """Attempts (INV-4)."""
+
+    def begin(
+        self, epoch: Epoch, run: Run, pipeline: Pipeline, targets: Mapping[str, Mapping[str, str]]
+    ) -> StagingTicket:
+        ticket = super().begin(epoch, run, pipeline, targets)
+        row = self.rows.attempts[ticket.attempt_id]
+        row.attempt = replace(row.attempt, token=f"token-{self._around.era}{ticket.attempt_id}")
+        return self.ticket(row.attempt, pipeline, targets)
+
+    def end_sessions(self, attempt: Attempt) -> int:
+        self._tx.ended_sessions.append(attempt.attempt_id)
+        return 0
+
+    def drop_staging(self, attempt: Attempt) -> None:
+        if attempt.attempt_id in self._around.open_tables:
+            raise LockTimeoutError(f"{attempt}: a writer holds its staging")
+        super().drop_staging(attempt)
+
+
+class GuardedTargets(Guarded, FakeTargets):
+    """Targets: a row is (partition, offset), and (partition, offset, epoch) once it is visible."""
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
+        rows = self.rows.staging[staged.table]
+        self.rows.targets[sink.table] = sorted(
+            [*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)]
+        )
+        return Applied(rows=len(rows))
+
+    def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
+        rows = self.rows.targets[table]
+        self.rows.targets[table] = [row for row in rows if row[2] not in epochs]
+        return len(rows) - len(self.rows.targets[table])
+
+
+class GuardedReceipts(Guarded, FakeReceipts):
+    """Receipts, in the order of their epochs."""
+
+    def due(self, pipeline: str) -> Sequence[DueReceipt]:
+        due = super().due(pipeline)
+        return due if self._around.guards.due_in_order else due[::-1]
+
+
 def heads_of(rows: Any, pipeline: str) -> list[Head]:
     """Every head of the pipeline."""
-    return list(FakeTransaction(rows, lambda: NOW).heads(pipeline, 1))
+    return list(FakeTransaction(rows, lambda: NOW).chain.heads(pipeline, 1))

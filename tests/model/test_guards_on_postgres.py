@@ -246,7 +246,7 @@ def test_the_chain_s_constraints_refuse_what_the_commit_lets_through(postgres_ds
 
 
 def test_a_mutant_that_finds_nothing_to_take_away_says_so() -> None:
-    """Whoever rewords a guard is told that its mutant has to follow."""
+    """Rewording a guard fails the test until its mutant follows."""
     gone = Mutant(name="n", where="advance_head", old="what nobody wrote", new="", world="", breaks="")
 
     with pytest.raises(LookupError, match="says 0 times"), gone.in_force():

@@ -37,10 +37,10 @@ Sent = tuple[str, bytes | None, bytes | None]
 
 @dataclass
 class Broker:
-    """One transactional id as Kafka keeps it. What was aborted is not kept: nobody who reads committed sees it."""
+    """One transactional id as Kafka keeps it. Aborted records are not kept: read_committed never shows them."""
 
     newest: int = 0
-    """The producer epoch that was given last; whoever has an older one is fenced."""
+    """The newest producer epoch; producers with an older one are fenced."""
     strangers: int = 0
     """Producers that began without ``init_transactions``, each as if under an id of its own."""
     opened: dict[int, tuple[Sent, ...]] = field(default_factory=dict)
@@ -49,13 +49,13 @@ class Broker:
     """Transactions as read_committed sees them, in their order."""
 
     def init(self) -> int:
-        """Fence whoever had the id, and abort his transaction."""
+        """Fence the producer that had the id, and abort its transaction."""
         self.opened.pop(self.newest, None)
         self.newest += 1
         return self.newest
 
     def join(self) -> int:
-        """A producer that fences nobody."""
+        """Add a producer that fences no other."""
         self.strangers += 1
         return -self.strangers
 

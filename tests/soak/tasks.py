@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 
-from epochline.coordinator import PlanOutcome, abort, begin, commit, plan, publish, seal
+from epochline.coordinator import PlanOutcome, PlanRequest, abort, begin, commit, plan, publish, seal
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
 from epochline.postgres.ledger.parts import end_job
@@ -57,8 +57,7 @@ class Tasks:
             self._source,
             self._pipeline,
             self._run,
-            lease=LEASE,
-            **({"interval": interval} if interval else {}),
+            PlanRequest(lease=LEASE, interval=interval),
         )
         if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
             return None

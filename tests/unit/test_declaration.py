@@ -23,6 +23,7 @@ from epochline import (
     FromTimestamp,
     Json,
     KafkaSource,
+    KafkaTopic,
     Pipeline,
     PostgresTable,
     Regex,
@@ -450,6 +451,20 @@ def test_a_stored_declaration_is_read_where_its_functions_do_not_exist() -> None
     assert again.parse == "not.installed.here:parse"
     with pytest.raises(DeclarationError, match="cannot be imported here"):
         load_function("not.installed.here:parse")
+
+
+def test_each_sink_says_as_what_it_is_staged_and_when_it_is_shown() -> None:
+    text = {"value": "text"}
+    topic = KafkaTopic(topic="out", value=Text())
+    table, files = PostgresTable(table="rows", columns=text), Files(path="/data/rows", columns=text)
+
+    outputs = Pipeline(name="p", source=KafkaSource(topics="t"), parse=Text(), sinks=[files, topic, table]).outputs
+
+    assert [(one.name, one.staged_as, one.shown_at_commit) for one in outputs] == [
+        ("rows", "rows", True),
+        ("kafka:out", topic.outbox("p").table, False),
+        ("files:/data/rows", "files:/data/rows", False),
+    ]
 
 
 def test_an_order_takes_its_type_from_the_record_or_the_declared_columns() -> None:

@@ -66,7 +66,7 @@ class PlanEpochOperator(BaseOperator):
 
     def execute(self, context: Context) -> str:
         """Plan the run's epoch."""
-        from epochline.coordinator import PlanOutcome, plan
+        from epochline.coordinator import PlanOutcome, PlanRequest, plan
 
         settings = settings_of_run(self.pipeline, self.dag, context)
         for note in settings.notes:
@@ -77,11 +77,13 @@ class PlanEpochOperator(BaseOperator):
                 offsets_of(self.pipeline),
                 self.pipeline,
                 run_of(context),
-                record_limit=int(self.record_limit) if self.record_limit else None,
-                note=self.note or None,
-                writers=writers_of(self.pipeline),
-                interval=interval_of(context),
-                settings=settings,
+                PlanRequest(
+                    record_limit=int(self.record_limit) if self.record_limit else None,
+                    note=self.note or None,
+                    writers=writers_of(self.pipeline),
+                    interval=interval_of(context),
+                    settings=settings,
+                ),
             )
         for note in planned.notes:
             self.log.info(note)

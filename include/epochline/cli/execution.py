@@ -20,7 +20,7 @@ from epochline.cli import connections, database, printing
 from epochline.config.connections import spark_writers
 from epochline.config.resolve import resolve_settings
 from epochline.config.settings_file import file_settings
-from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, plan, publish, stage
+from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, commit, plan, publish, stage
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochError, EpochlineError
 from epochline.protocol.epoch import AbortOutcome, Epoch, EpochKind, Interval, Run
@@ -135,11 +135,13 @@ class Execution:
                 self._offsets,
                 self._pipeline,
                 run,
-                record_limit=limit,
-                note=self._note,
-                writers=writers,
-                interval=self._interval,
-                settings=resolve_settings(self._pipeline, file=file_settings()),
+                PlanRequest(
+                    record_limit=limit,
+                    note=self._note,
+                    writers=writers,
+                    interval=self._interval,
+                    settings=resolve_settings(self._pipeline, file=file_settings()),
+                ),
             )
         for text in planned.notes:
             printing.progress(text)

@@ -4,7 +4,8 @@ from epochline.coordinator.abort import abort
 from epochline.coordinator.announce import announce
 from epochline.coordinator.begin import begin, renew
 from epochline.coordinator.commit import CommitResult, commit
-from epochline.coordinator.plan import LEASE, Plan, PlanOutcome, PlanPreview, origins_of, plan, preview
+from epochline.coordinator.intent import LEASE, Plan, PlanOutcome, PlanRequest
+from epochline.coordinator.plan import PlanPreview, origins_of, plan, preview
 from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
 from epochline.coordinator.stage import stage
@@ -16,6 +17,7 @@ __all__ = [
     "Plan",
     "PlanOutcome",
     "PlanPreview",
+    "PlanRequest",
     "Published",
     "abort",
     "announce",

@@ -19,17 +19,17 @@ def abort(
 ) -> AbortOutcome:
     """Discard what an epoch staged and mark it ABORTED. Aborting twice is aborting once.
 
-    A committed epoch is left as it is. A pre-committed one is left for recovery, because what is sealed is not lost
-    (INV-6), unless an operator says otherwise, now or by the setting ``on_cancel="delete"`` (K13). Where more epochs in
-    a row were aborted than the settings tolerate, the pipeline is paused (K11).
+    A committed epoch stays as it is. A pre-committed epoch is left for recovery, because sealed rows are kept (INV-6),
+    unless an operator aborts it or the setting is ``on_cancel="delete"`` (K13). If more epochs in a row were aborted
+    than the settings tolerate, the pipeline is paused (K11).
 
     Args:
         ledger: where the epoch is.
         pipeline: its pipeline.
         epoch_id: its id.
-        run: who asks. Only the epoch's own run may, or an operator.
+        run: the caller's run. Only the epoch's own run may abort it, unless an operator does.
         reason: kept in the ledger.
-        by_operator: a person decided: also another run's epoch, also a pre-committed one.
+        by_operator: allows another run's epoch and a pre-committed one.
 
     Raises:
         EpochStateError: the epoch belongs to another run.
@@ -57,10 +57,10 @@ def abort(
 
 
 def abort_in(tx: Transaction, epoch: Epoch, reason: str) -> Attempt | None:
-    """Fence the live attempt of an epoch locked in ``tx`` and mark the epoch ABORTED, unless it is.
+    """Fence the live attempt of an epoch locked in ``tx``, and mark the epoch ABORTED if it is not.
 
     Returns:
-        The attempt whose staging is to be discarded after the transaction, if there is one.
+        The attempt whose staging the caller discards after the transaction, if there is one.
     """
     attempt = tx.attempts.live(epoch)
     if epoch.state is not EpochState.ABORTED:

@@ -1,7 +1,7 @@
-"""Tell: which epochs others are told that a sink shows, each until it is known that they heard of it.
+"""Announce published epochs until Airflow has recorded them.
 
-A task that is lost after the ledger's commit tells nobody. So an epoch is told again by whoever comes next, until what
-was told is found where it was told to: it may come twice, never not at all. A consumer's cursor makes it once.
+A task that dies after the ledger's commit announces nothing. So later tasks announce an epoch again until Airflow has
+its event: the event may come twice but is never missing. A consumer's cursor removes the duplicates.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from epochline.protocol.epoch import Run
 log = logging.getLogger(__name__)
 
 Acknowledged = Callable[[Sequence[AnnouncedReceipt]], Sequence[AnnouncedReceipt]]
-"""Which of these receipts have arrived where they are told to."""
+"""Returns those of the receipts that Airflow has recorded."""
 
 
 def announce(ledger: Ledger, pipeline: str, run: Run, *, acknowledged: Acknowledged) -> Sequence[AnnouncedReceipt]:
-    """What this run's task has to tell: shown epochs by sink, the oldest first, whoever committed them.
+    """Return the receipts that this run's task must announce, oldest first, including other runs' epochs.
 
-    Called again it gives the same, until what was told has arrived.
+    A repeat returns the same receipts until Airflow has recorded them.
 
     Args:
         ledger: where the receipts are.
-        pipeline: whose.
-        run: whose task tells them.
-        acknowledged: asked which ones have arrived; no transaction is open meanwhile.
+        pipeline: its name.
+        run: of the task that announces them.
+        acknowledged: finds out which receipts Airflow has; called while no transaction is open.
 
     Raises:
-        LedgerUnavailableError: nothing is noted, or all is; a repeat helps.
+        LedgerUnavailableError: either nothing was recorded or everything; a repeat helps.
     """
     with ledger.transaction() as tx:
         unannounced = tx.receipts.unannounced(pipeline)
@@ -41,7 +41,7 @@ def announce(ledger: Ledger, pipeline: str, run: Run, *, acknowledged: Acknowled
         tx.receipts.announce(pipeline, unannounced, run)
     if unannounced:
         log.info(
-            "epochs.told pipeline=%s receipts=%d first=%d last=%d heard=%d",
+            "epochs.announced pipeline=%s receipts=%d first=%d last=%d acknowledged=%d",
             pipeline, len(unannounced), unannounced[0].epoch_id, unannounced[-1].epoch_id, len(known),
         )  # fmt: skip
     return unannounced

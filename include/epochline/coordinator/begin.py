@@ -1,4 +1,4 @@
-"""Begin: a new attempt with its own token and staging; renew: keep the epoch's lease while it works."""
+"""Begin an attempt with its own token and staging, and renew the epoch's lease while the attempt works."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ log = logging.getLogger(__name__)
 
 
 def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: timedelta) -> StagingTicket | None:
-    """Start the epoch's next attempt; the one before, if it still lives, is fenced (trap 1).
+    """Start the epoch's next attempt. A live earlier attempt is fenced first (INV-4).
 
     Returns:
-        What a writer must know, or None where the epoch is sealed or committed already: then there is nothing to stage.
+        The ticket for the attempt's writers, or None if the epoch is sealed or committed and nothing is to be staged.
 
     Raises:
         EpochStateError: the epoch is aborted, or belongs to another run.
         RestartsExhaustedError: its restart strategy allows no further attempt.
-        SinkUnavailableError: a sink beside the database is down.
+        SinkUnavailableError: an external sink is down.
     """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(pipeline, epoch_id)
@@ -55,10 +55,10 @@ def begin(ledger: Ledger, pipeline: str, epoch_id: int, run: Run, *, lease: time
 
 
 def renew(ledger: Ledger, ticket: StagingTicket, run: Run, *, lease: timedelta) -> None:
-    """Extend the lease, for the live attempt alone.
+    """Extend the lease, only for the live attempt.
 
     Raises:
-        EpochFencedError: the attempt was fenced, or the epoch is no longer this run's to stage.
+        EpochFencedError: the attempt was fenced, or another run stages the epoch now.
     """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)

@@ -1,4 +1,4 @@
-"""What must hold before a plan is written, each with what to do where it does not."""
+"""Checks before a plan is written. Each error says what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from epochline.errors import (
 from epochline.ports import MirroredOffset, PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
 from epochline.protocol.data_loss import check_same_log, committed_offsets, held
-from epochline.protocol.epoch import Epoch, EpochState
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
 
@@ -26,7 +25,7 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
     """Refuse a plan for a pipeline that an operator paused or dropped.
 
     Raises:
-        PipelinePausedError, PipelineDroppedError: with who did it, when and why.
+        PipelinePausedError, PipelineDroppedError: with the actor, time and reason.
     """
     standing = tx.operators.standing(pipeline)
     if standing.dropped is not None:
@@ -36,16 +35,16 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
         )
     if standing.paused is not None:
         raise PipelinePausedError(
-            f"{pipeline}: is paused {standing.paused}. Nothing was planned. `epochline resume {pipeline}` lets it go"
-            " on."
+            f"{pipeline}: is paused {standing.paused}. Nothing was planned."
+            f" `epochline resume {pipeline}` lets it go on."
         )
 
 
 def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
-    """Refuse a declaration under which the rows that are there would mean something else.
+    """Refuse a declaration that gives existing rows another meaning.
 
     Raises:
-        DeclarationError: a sink's mode or key is not what its rows were last written by, however long ago.
+        DeclarationError: a sink's mode or key differs from when its rows were last written, however long ago.
     """
     before = tx.epochs.last_declaration(pipeline.name)
     if before is None:
@@ -62,17 +61,17 @@ def check_changes(tx: Transaction, pipeline: Pipeline) -> None:
 
 
 def check_states(tx: Transaction, pipeline: Pipeline) -> None:
-    """Refuse to go on with state that is not what the last epoch left (S14, INV-2).
+    """Refuse state that is not what the last epoch left (S14, INV-2).
 
     Raises:
-        StateError: with what happened to it, and what an operator may do.
+        StateError: says what happened to the state and what an operator may do.
     """
     if pipeline.states:
         check_state(pipeline.name, tx.states.standings(pipeline), tx.states.last_committed(pipeline.name))
 
 
 def is_read(pipeline: Pipeline, head: Head, view: SourceView) -> bool:
-    """Whether the declaration still reads the head's topic. By a pattern, a topic that is gone was still read."""
+    """Whether the declaration still reads the head's topic. A pattern reads a topic even after its deletion."""
     if pipeline.source.topics:
         return head.tp.topic in pipeline.source.topics
     return True
@@ -85,10 +84,10 @@ def check_same_cluster(
     cluster_id: str | None,
     partitions: Sequence[PartitionView] = (),
 ) -> None:
-    """Offsets belong to the cluster that the first plan noted.
+    """Refuse a cluster other than the one that the first plan recorded.
 
     Raises:
-        DataLossError: the connection leads to another one.
+        DataLossError: the connection leads to another cluster.
     """
     if None in (row.cluster_id, cluster_id) or row.cluster_id == cluster_id:
         return
@@ -104,10 +103,10 @@ def check_same_cluster(
 def check_cluster(
     tx: Transaction, pipeline: Pipeline, row: PipelineRow, heads: Sequence[Head], view: SourceView
 ) -> None:
-    """Note the cluster in the first plan, and hold every later one against it.
+    """Record the cluster in the first plan, and compare it in every later one.
 
     Raises:
-        DataLossError: the connection leads to another one.
+        DataLossError: the connection leads to another cluster.
     """
     check_same_cluster(pipeline, row, heads, view.cluster_id, view.partitions)
     if row.cluster_id is None and view.cluster_id is not None:
@@ -115,7 +114,7 @@ def check_cluster(
 
 
 def check_topics(pipeline: Pipeline, heads: Sequence[Head], view: SourceView) -> None:
-    """A topic made again must stop the plan before an origin is written for its new incarnation (trap 10)."""
+    """Stop a plan if a topic was deleted and made again, before an origin is written for the new topic."""
     named = {one.tp.topic for one in view.partitions}
     again = [head for head in heads if head.tp.topic in named and is_read(pipeline, head, view)]
     ids = {one.tp.topic: one.tp.topic_id for one in view.partitions}
@@ -125,14 +124,14 @@ def check_topics(pipeline: Pipeline, heads: Sequence[Head], view: SourceView) ->
 
 
 def check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) -> None:
-    """Hold the number of writers against what PostgreSQL can take.
+    """Compare the number of writers with PostgreSQL's free connections.
 
     Raises:
         ConfigurationError: too few connections are free.
     """
     if writers is None:
         return
-    needed, free = writers + 2, tx.targets.free_connections()  # begin to seal, and one for whoever looks
+    needed, free = writers + 2, tx.targets.free_connections()  # one for begin to seal, one for people
     if free < needed:
         raise ConfigurationError(
             f"{pipeline.name}: this epoch would need {needed} connections to PostgreSQL ({writers} writers), {free} are"
@@ -140,18 +139,8 @@ def check_connections(tx: Transaction, pipeline: Pipeline, writers: int | None) 
         )
 
 
-def cannot_reopen(
-    tx: Transaction, own: Epoch, ranges: tuple[PlannedRange, ...], heads: list[Head], view: SourceView
-) -> str | None:
-    """Why the run's own epoch cannot be tried again, or None where it can: the same range, or none."""
-    if own.state is not EpochState.ABORTED:
-        return f"it is {own.state}"
-    later = tx.epochs.later_than(own.pipeline, own.epoch_id)
-    if later:
-        return f"{later[0]} ({later[0].state}) came after it"
-    row = tx.epochs.pipeline(own.pipeline)
-    if row is not None and row.generation != own.generation:
-        return f"its ranges are of generation {own.generation}, and generation {row.generation} has begun"
+def no_longer_fits(ranges: Sequence[PlannedRange], heads: Sequence[Head], view: SourceView) -> str | None:
+    """The first of an epoch's ranges that no longer starts at its head or is gone from Kafka; None if all fit."""
     next_offsets = {head.tp: head.next_offset for head in heads}
     views = {one.tp: one for one in view.partitions}
     for planned in ranges:
@@ -166,7 +155,7 @@ def cannot_reopen(
 
 
 def open_transactions(view: SourceView) -> list[str]:
-    """Where an open transaction holds records back, and whose it is: reported as such, not as "no data" (trap 13)."""
+    """Notes on open transactions that hold records back, so that the plan does not just say "no data"."""
     return [
         f"{one.tp}: an open transaction holds back offsets [{one.last_stable}, {one.high_watermark}); {_whose(one)}"
         for one in view.partitions
@@ -192,14 +181,14 @@ def _whose(partition: PartitionView) -> str:
 
 
 def moved_by_others(heads: Sequence[Head], mirrored: Mapping[tuple[str, int], MirroredOffset]) -> list[str]:
-    """Where somebody else than epochline moved the consumer group: reported, because the ledger alone counts."""
+    """Notes on a consumer group that was not moved by epochline. Only the ledger counts (INV-8)."""
     notes = []
     known = {(head.tp.topic, head.tp.partition): head for head in heads}
-    for (topic, partition), told in sorted(mirrored.items()):
+    for (topic, partition), group in sorted(mirrored.items()):
         head = known.get((topic, partition))
-        if told.epoch_id is None and head is not None and told.offset != head.next_offset:
+        if group.epoch_id is None and head is not None and group.offset != head.next_offset:
             notes.append(
-                f"{topic}-{partition}: somebody moved the consumer group to {told.offset}; the ledger says"
-                f" {head.next_offset}, which counts"
+                f"{topic}-{partition}: the consumer group was moved to {group.offset}; the ledger's"
+                f" {head.next_offset} counts"
             )
     return notes

@@ -1,4 +1,4 @@
-"""Commit: staging into target, and the heads move, in one transaction (INV-2). Repeatable (INV-5)."""
+"""Commit: apply staging to the targets and move the heads, in one transaction (INV-2). Repeatable (INV-5)."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """What a commit shows, each time it is asked."""
+    """The result of a commit; a repeat gives the same epoch."""
 
     epoch: Epoch
     outcome: CommitOutcome
     shown_before: frozenset[str] = frozenset()
-    """Sinks that get nothing of the epoch: they showed its offsets before the ledger went back in time."""
+    """Sinks that get nothing of the epoch, because they showed its offsets before the ledger went back in time."""
 
     def __str__(self) -> str:
         counts = self.epoch.counts
@@ -60,29 +60,29 @@ class CommitResult:
 def commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> CommitResult:
     """Make a sealed epoch visible, exactly once, then mirror the heads. Calling again after any crash changes nothing.
 
-    When the answer of the commit is lost, the ledger is asked under the epoch's row lock.
+    If the answer of the commit is lost, the ledger is asked again, under the epoch's row lock.
 
     Raises:
         EpochStateError: the epoch is PLANNED or ABORTED: there is nothing sealed to commit.
-        EpochAwaitsApprovalError: somebody has to approve it first.
+        EpochAwaitsApprovalError: the epoch waits for an approval.
         HeadMovedError: a range does not start at its head; nothing was changed.
-        StagingLostError: the sealed rows are gone; the epoch was aborted, its range is read again (trap 21).
+        StagingLostError: the sealed rows are gone. The epoch was aborted; a later run reads its range again.
         LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
         SourceUnavailableError: Kafka does not say which epoch it was mirrored by; a repeat helps.
-        SinkError: a sink does not say what it shows.
+        SinkError: a sink cannot say what it shows.
     """
     try:
-        receipt = _commit_orabort_lost(ledger, source, pipeline, epoch_id)
+        receipt = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
     except LedgerUnavailableError:
         log.warning("commit.answer_lost pipeline=%s epoch=%d", pipeline, epoch_id)
-        receipt = _commit_orabort_lost(ledger, source, pipeline, epoch_id)
+        receipt = _commit_or_abort_lost(ledger, source, pipeline, epoch_id)
     mirror(ledger, source, pipeline, known=True)
     if receipt.shown_before:
         sweep(ledger, pipeline)
     return receipt
 
 
-def _commit_orabort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> CommitResult:
+def _commit_or_abort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> CommitResult:
     evidence = collect_for_commit(ledger, source, pipeline, epoch_id)
     try:
         with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
@@ -103,15 +103,14 @@ def _commit_orabort_lost(ledger: Ledger, source: OffsetSource, pipeline: str, ep
 def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult:
     """The commit itself, on an epoch locked in ``tx``: every check, every row and every head, or nothing.
 
-    Whoever commits, on whichever path, has asked for the evidence before (trap 25).
+    The caller has collected the evidence before (INV-8).
     """
     if epoch.state is EpochState.COMMITTED:
         return CommitResult(epoch=epoch, outcome=CommitOutcome.ALREADY_COMMITTED)
     if epoch.state is EpochState.ABORTED:
         raise EpochStateError(
             f"{epoch}: was aborted ({epoch.error or 'no reason given'}) and its staging is discarded; there is"
-            " nothing to"
-            " commit. Clear the run from plan_epoch, so that its range is staged again."
+            " nothing to commit. Clear the run from plan_epoch, so that its range is staged again."
         )
     if epoch.state is EpochState.PLANNED:
         raise EpochStateError(f"{epoch}: is not sealed; there is nothing to commit. Clear the run from pre_commit.")
@@ -138,7 +137,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
                 f"{epoch}: {sealed.get(staged.sink)} rows were sealed for {staged.sink}, but its staging table"
                 f" {'is gone' if rows is None else f'holds {rows}'}."
             )
-    # Claimed by whom, and which columns: a target that changed since the plan must not be written to.
+    # A target whose owner or columns changed since the plan must not be written to.
     tx.targets.claim(pipeline)
     _refuse_changed_targets(tx, epoch)
     check_states(tx, pipeline)
@@ -152,11 +151,10 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
         if not moved:
             raise HeadMovedError(
                 f"{epoch}: {planned} does not {'end at the origin' if back else 'start at the head'} of its partition;"
-                " another epoch moved it. Nothing was"
-                " changed. Abort the epoch, then clear its run from plan_epoch."
+                " another epoch moved it. Nothing was changed. Abort the epoch, then clear its run from plan_epoch."
             )
     written, upserted = 0, {}
-    unsent = {box.table for box in pipeline.outboxes if box.topic.name in shown}
+    unsent = {one.staged_as for one in pipeline.outputs if one.name in shown and not one.shown_at_commit}
     for table in pipeline.tables:
         if table.table in unsent:
             continue
@@ -175,7 +173,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
         raise StagingLostError(f"{epoch}: {epoch.counts.quarantined} records were quarantined, {kept} were kept.")
     tx.states.leave(pipeline, epoch.epoch_id)
     tx.receipts.write(epoch, attempt, pipeline, upserted, shown)
-    if not shown:  # what it left for sinks beside the database goes with its staging, by a sweep
+    if not shown:  # else a sweep discards the external sinks' files together with the staging
         tx.attempts.drop_staging(attempt)
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)
@@ -183,7 +181,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
 
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:
-    """A replay moves no head: its ranges were committed by the epoch whose rows go now."""
+    """Remove the rows of the replayed epoch. The heads stay: that epoch committed the same ranges."""
     undo(tx, pipeline, [epoch.replays or 0])
     if not tx.epochs.supersede(epoch):
         raise HeadMovedError(
@@ -224,7 +222,7 @@ def _listed(columns: Mapping[str, str]) -> str:
 
 
 def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> None:
-    """Staging is gone: the one automatic way from PRE_COMMITTED to ABORTED."""
+    """Abort an epoch whose staging is gone: the only automatic way from PRE_COMMITTED to ABORTED."""
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(pipeline, epoch_id)
         if epoch.state is not EpochState.PRE_COMMITTED:
@@ -238,18 +236,18 @@ def abort_lost(ledger: Ledger, pipeline: str, epoch_id: int, reason: str) -> Non
 
 
 def mirror(ledger: Ledger, source: OffsetSource, pipeline: str, *, known: bool = False) -> None:
-    """Write the *current* heads to the consumer group (trap 24). Losing it loses nothing: it is for monitors.
+    """Write the *current* heads to the consumer group. The group is for monitors; losing it loses nothing (INV-8).
 
-    What the ledger does not know is not written over: it is the evidence that the ledger went back in time (trap 25).
+    An epoch that the ledger does not know is never overwritten: it is evidence that the ledger went back in time.
 
-    The heads are read again after writing, and written again where they moved, so that the slower of two mirrors
-    never leaves an older epoch behind; no transaction is held while Kafka is asked.
+    After writing, the heads are read again, and written again if they moved, so that the slower of two mirrors never
+    leaves an older epoch behind. No transaction is open while Kafka is asked.
 
     Args:
-        ledger: whose heads.
-        source: where the group is.
-        pipeline: whose group.
-        known: whether the caller has held what the group shows against the ledger.
+        ledger: has the heads.
+        source: has the group.
+        pipeline: its name.
+        known: whether the caller has compared the group with the ledger.
     """
     group, written = consumer_group(pipeline), None
     try:
@@ -266,5 +264,5 @@ def mirror(ledger: Ledger, source: OffsetSource, pipeline: str, *, known: bool =
             source.mirror(group, heads, row.generation, newest, token)
             written = heads
     except (LedgerError, SourceError) as error:
-        # The epoch is committed: a task that failed now would say otherwise. The next commit mirrors again.
+        # The epoch is committed, so the task must not fail. The next commit mirrors again.
         log.warning("mirror.failed pipeline=%s group=%s reason=%s", pipeline, group, error)

@@ -1,4 +1,4 @@
-"""Fence an attempt for good: end its sessions, wait until none of its transactions is open, drop its staging."""
+"""Discard an attempt: end its sessions, wait until its transactions are closed, drop its staging."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ log = logging.getLogger(__name__)
 
 
 def discard(ledger: Ledger, attempt: Attempt) -> bool:
-    """Drop the staging of an attempt that is already fenced, or whose epoch is over. Repeatable.
+    """Drop the staging of an attempt that is fenced, or whose epoch is committed or aborted. Repeatable.
 
-    A writer that does not let go within the lock time-out keeps its tables until the next sweep; nothing that it
-    writes can become visible.
-
-    A sink beside the database that is down keeps it, too: nothing waits for that sink.
+    If a writer holds its tables beyond the lock time-out, or an external sink is down, the staging stays until the
+    next sweep. Nothing in it can become visible.
 
     Returns:
-        Whether the staging is gone.
+        Whether the staging was dropped.
     """
     with ledger.transaction() as tx:
         ended = tx.attempts.end_sessions(attempt)
-    if not _aborted_beside(ledger, attempt):
+    if not _abort_external(ledger, attempt):
         return False
     try:
         with ledger.transaction() as tx:
@@ -43,14 +41,14 @@ def discard(ledger: Ledger, attempt: Attempt) -> bool:
     return True
 
 
-def _aborted_beside(ledger: Ledger, attempt: Attempt) -> bool:
-    """Discard what a fenced attempt wrote beside the database, if anything; False where a sink is down."""
+def _abort_external(ledger: Ledger, attempt: Attempt) -> bool:
+    """Discard what an attempt left in external sinks. Returns False if a sink is down."""
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(attempt.pipeline, attempt.epoch_id)
         pipeline = tx.epochs.declaration(epoch)
         if not pipeline.external:
             return True
-        # What a committed attempt wrote is due, or shown already, where there is a receipt of it.
+        # A sink with a receipt shows a committed attempt's rows, or is due to.
         received = tx.receipts.received(attempt.pipeline, attempt.epoch_id)
         kept = frozenset() if tx.attempts.lock_attempt(attempt).fenced else received
     try:
@@ -69,7 +67,7 @@ def _aborted_beside(ledger: Ledger, attempt: Attempt) -> bool:
 
 
 def of_attempt(attempt: Attempt) -> SinkAttempt:
-    """The attempt, as sinks know it."""
+    """The attempt's identity for sinks."""
     return SinkAttempt(
         pipeline=attempt.pipeline,
         generation=attempt.generation,
@@ -80,9 +78,9 @@ def of_attempt(attempt: Attempt) -> SinkAttempt:
 
 
 def sweep(ledger: Ledger, pipeline: str) -> int:
-    """Discard every staging of the pipeline that nobody needs any more; how many are gone.
+    """Discard all staging of the pipeline that is no longer needed. Returns the number of attempts.
 
-    A crash between fencing and dropping, or a teardown that never ran (trap 8), leaves some.
+    A crash between fencing and dropping leaves some, as does a teardown that never ran.
     """
     with ledger.transaction() as tx:
         attempts = tx.attempts.left_over(pipeline)

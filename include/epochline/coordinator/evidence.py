@@ -1,8 +1,8 @@
-"""Evidence: what Kafka and the sinks say was committed, held against the ledger before anything is (trap 25).
+"""Evidence: compare what Kafka and the sinks show with the ledger before anything is committed (INV-8).
 
-A ledger that went back in time, as from a backup, would commit records again that are shown already. Whoever shows an
-epoch keeps the token of its attempt, which no other attempt ever has, so the ledger is asked for the token: numbers are
-used again by a ledger that went back.
+A ledger that went back in time, as from a backup, would commit records again that are shown already. The consumer group
+and the sinks keep the token of each attempt that they show. Tokens are unique, so the ledger is asked for the token.
+Its epoch numbers prove nothing: a ledger that went back uses them again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Evidence = Sequence[Accepted]
 
 
 def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -> Evidence:
-    """Ask the mirror, the declared sinks, and those of an epoch that another declaration left unfinished.
+    """Ask the consumer group, the declared sinks, and the sinks of an unfinished epoch of another declaration.
 
     Raises:
-        SourceUnavailableError: Kafka does not answer; nothing may be committed before it does.
-        SinkError: a sink cannot tell.
+        SourceUnavailableError: Kafka does not answer. Nothing may be committed until it does.
+        SinkError: a sink cannot say what it shows.
     """
     with ledger.transaction() as tx:
         unfinished = tx.epochs.unfinished(pipeline.name)
@@ -42,10 +42,10 @@ def collect_evidence(ledger: Ledger, source: OffsetSource, pipeline: Pipeline) -
 
 
 def collect_for_commit(ledger: Ledger, source: OffsetSource, pipeline: str, epoch_id: int) -> Evidence:
-    """Ask the mirror and the sinks of an epoch.
+    """Ask the consumer group and the sinks of an epoch.
 
     Raises:
-        EpochNotFoundError: there is no such epoch.
+        EpochNotFoundError: the pipeline has no such epoch.
         SourceUnavailableError, SinkError: as `collect_evidence`.
     """
     with ledger.transaction() as tx:
@@ -62,7 +62,7 @@ def _collect(ledger: Ledger, source: OffsetSource, declared: Sequence[Pipeline])
         try:
             shown = sink.newest_shown(pipeline.name)
         except SinkUnavailableError as error:
-            # It holds back nobody but itself, and asks again before it shows anything.
+            # A sink that is down delays only itself: it checks the ledger before it shows anything.
             log.warning("evidence.missing pipeline=%s sink=%s reason=%s", pipeline.name, name, error)
             continue
         if shown is not None:
@@ -91,7 +91,7 @@ def mirrored_evidence(source: OffsetSource, pipeline: str) -> Evidence:
 
 
 def newest_mirrored(mirrored: Mapping[tuple[str, int], MirroredOffset]) -> ShownEpoch | None:
-    """The newest epoch that a consumer group was mirrored by; None where it was by none."""
+    """The newest epoch that mirrored its heads to a consumer group; None if none did."""
     written = [
         ShownEpoch(generation=one.generation, epoch_id=one.epoch_id, token=one.token)
         for one in mirrored.values()
@@ -101,7 +101,7 @@ def newest_mirrored(mirrored: Mapping[tuple[str, int], MirroredOffset]) -> Shown
 
 
 def unknown_to(tx: Transaction, pipeline: str, evidence: Evidence) -> Evidence:
-    """What is shown of the pipeline that the ledger does not know."""
+    """The shown epochs that the ledger does not know."""
     row = tx.epochs.pipeline(pipeline)
     last = 0 if row is None else row.last_epoch_id
     unknown = []
@@ -114,10 +114,10 @@ def unknown_to(tx: Transaction, pipeline: str, evidence: Evidence) -> Evidence:
 
 
 def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
-    """Refuse to go on with a ledger that does not know what is shown.
+    """Refuse a ledger that does not know what is shown.
 
     Raises:
-        LedgerBehindError: it went back in time.
+        LedgerBehindError: the ledger went back in time.
     """
     unknown = unknown_to(tx, pipeline, evidence)
     if unknown:
@@ -136,11 +136,11 @@ def check_known(tx: Transaction, pipeline: str, evidence: Evidence) -> None:
 
 
 def refuse_behind(ledger: Ledger, pipeline: str, evidence: Evidence) -> None:
-    """Run nothing on a ledger that does not know what is shown; pause the pipeline, once.
+    """Refuse a ledger that does not know what is shown, and pause the pipeline once.
 
     Raises:
-        LedgerBehindError: it went back in time.
-        PipelinePausedError, PipelineDroppedError: it did, and somebody has stopped the pipeline already.
+        LedgerBehindError: the ledger went back in time.
+        PipelinePausedError, PipelineDroppedError: the ledger went back, and the pipeline is stopped already.
     """
     with pausing_where_behind(ledger, pipeline), ledger.transaction() as tx:
         if unknown_to(tx, pipeline, evidence):
@@ -150,7 +150,7 @@ def refuse_behind(ledger: Ledger, pipeline: str, evidence: Evidence) -> None:
 
 @contextmanager
 def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
-    """Pause the pipeline where the block finds that the ledger went back in time."""
+    """Pause the pipeline if the block finds that the ledger went back in time."""
     try:
         yield
     except LedgerBehindError as error:
@@ -161,5 +161,5 @@ def pausing_where_behind(ledger: Ledger, pipeline: str) -> Iterator[None]:
 
 
 def shown_by_group(pipeline: str, one: Accepted) -> bool:
-    """Whether it is the consumer group that shows it, and no sink."""
+    """Whether the consumer group shows the epoch, and not a sink."""
     return one.shown_by == consumer_group(pipeline)

@@ -7,7 +7,7 @@ from epochline.ports import Transaction
 
 
 def closes_windows(tx: Transaction, pipeline: Pipeline) -> bool:
-    """Whether windows end because time passed without a record; only where the declaration says when that counts."""
+    """Whether windows end because time passed without records. Needs ``idle_after`` in the declaration."""
     windows = pipeline.windows
     if windows is None or windows.time.idle_after is None:
         return False

@@ -1,4 +1,4 @@
-"""What a backfill run is told of its interval: what it reads, what is committed already, what it cannot reach."""
+"""What becomes of a backfill run's interval: what is read, is committed already, or is out of reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class IntervalReport:
 
 
 def observe_interval(source: OffsetSource, view: SourceView, interval: Interval) -> IntervalOffsets:
-    """Ask Kafka where the interval lies; never while a transaction is open."""
+    """Ask Kafka for the interval's offsets. No transaction may be open."""
     partitions = [one.tp for one in view.partitions]
     starts = source.offsets_at(partitions, interval.start)
     return IntervalOffsets(interval=interval, starts=starts, untils=source.offsets_at(partitions, interval.until))
@@ -40,7 +40,7 @@ def report_interval(
     """Say what becomes of the interval, given the ranges that the run would read.
 
     Raises:
-        BeforeOriginError: all that the interval holds lies before the origin. A retry does not help.
+        BeforeOriginError: the whole interval lies before the origin. A retry does not help.
     """
     name = pipeline.name
     outside = [f"{part.tp}{part.before_origin}" for part in parts if part.before_origin is not None]
@@ -58,8 +58,8 @@ def report_interval(
     early = [f"{part.tp}{part.early}" for part in parts if part.tp in read and part.early is not None]
     if early:
         notes.append(
-            f"began before the interval {interval}, because a chain has no gap: {', '.join(early)} were not committed"
-            " yet"
+            f"began before the interval {interval}, because a chain has no gap: {', '.join(early)}"
+            " were not committed yet"
         )
     epochs: set[int] = set()
     for tp, offsets in covered:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from epochline.coordinator.begin import renew
-from epochline.coordinator.plan import LEASE
+from epochline.coordinator.intent import LEASE
 from epochline.errors import EpochFencedError, EpochlineError
 from epochline.ports import Ledger
 from epochline.protocol.epoch import Run

@@ -1,4 +1,4 @@
-"""What a plan asks Kafka, in one place and never while a transaction is open."""
+"""What a plan asks Kafka. No transaction may be open."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from epochline.protocol.planning import SourceView
 class SourceObservation:
     """Kafka's answers.
 
-    ``startup`` is what `observe_startup` found, ``leader_epoch_ends`` where the log of a former leader ends, for heads
-    that were read under one; ``backfill`` is where the interval lies, if there is one; ``cut_off`` is what sinks show
-    and the log no longer holds.
+    ``startup`` is the result of `observe_startup`. ``leader_epoch_ends`` says where the log of a former leader ends,
+    for heads that were read under one. ``backfill`` has the interval's offsets, if there is an interval. ``cut_off``
+    is what sinks show but the log no longer holds.
     """
 
     view: SourceView
@@ -42,12 +42,12 @@ def observe_source(
     interval: Interval | None = None,
     shown: Sequence[tuple[str, Sequence[Head]]] = (),
 ) -> SourceObservation:
-    """Ask Kafka all that a plan needs to know, given what the ledger knows.
+    """Ask Kafka everything that a plan needs, given what the ledger says.
 
     Args:
-        source: of the pipeline.
-        pipeline: its declaration.
-        row: its row of the ledger.
+        source: the pipeline's Kafka.
+        pipeline: the declaration.
+        row: the pipeline's row in the ledger.
         heads: every partition's head.
         interval: of a backfill run.
         shown: sinks with the places beyond the heads up to which they show every record.
@@ -76,9 +76,9 @@ def observe_source(
 
 
 def cut_off(source: OffsetSource, shown: Sequence[tuple[str, Sequence[Head]]], view: SourceView) -> Sequence[CutOff]:
-    """What sinks show of the logs and the logs no longer hold, because they were truncated since (trap 11).
+    """What sinks show but truncated logs no longer hold.
 
-    Of a topic that was made again nothing is asked: its offsets are other ones.
+    Topics that were made again are left out, because their offsets mean other records.
     """
     high_watermarks = {one.tp: one.high_watermark for one in view.partitions}
     found = []
@@ -88,7 +88,7 @@ def cut_off(source: OffsetSource, shown: Sequence[tuple[str, Sequence[Head]]], v
         for place in known:
             end = ends.get(place.tp, high_watermarks[place.tp])
             if end is None or end < place.next_offset:
-                # A log that knows no leader of that time holds nothing of what was shown.
+                # A log that knows no leader of that time holds none of the shown records.
                 found.append(CutOff(shown_by=shown_by, tp=place.tp, shown=place.next_offset, end=end or 0))
     return found
 
@@ -96,9 +96,9 @@ def cut_off(source: OffsetSource, shown: Sequence[tuple[str, Sequence[Head]]], v
 def former_leaders_ends(
     source: OffsetSource, places: Sequence[Head | PlannedRange], view: SourceView
 ) -> Mapping[TopicPartition, int | None]:
-    """Where the log of a former leader ends, for places that were read or planned under one (trap 11).
+    """Where the log of a former leader ends, for places that were read or planned under one.
 
-    A log that was truncated and has grown past a place again shows it in its leader epochs alone.
+    If a truncated log has grown past a place again, only its leader epochs show the truncation.
     """
     now = {one.tp: one.leader_epoch for one in view.partitions if one.leader_epoch is not None}
     former = {

@@ -1,4 +1,4 @@
-"""When a plan or an attempt has to wait, or may not be made: minimum pauses, failures in a row, failure rates."""
+"""Delay or refuse plans and attempts: minimum pauses, failures in a row, failure rates."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def wait_for_pause(
 
 
 def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -> None:
-    """Pause the pipeline where more epochs in a row were aborted than its tolerance (K11).
+    """Pause the pipeline if more epochs in a row were aborted than it tolerates (K11).
 
-    Asked after an abort and again before a plan: a process that died between the two has not made a failure unseen.
-    Who resumes the pipeline begins to count anew, and so does a commit.
+    Called after an abort and again before a plan, so that a crash between the two hides no failure. A resume or a
+    commit resets the count.
 
     Args:
         ledger: where aborts are counted and the pause is kept.
-        pipeline: whose epochs.
-        tolerable: how many may be aborted in a row; None for any number.
+        pipeline: its name.
+        tolerable: how many epochs may be aborted in a row; None for any number.
     """
     if tolerable is None:
         return
@@ -52,7 +52,7 @@ def pause_after_failures(ledger: Ledger, pipeline: str, tolerable: int | None) -
 
 
 def pause(tx: Transaction, pipeline: str, action: str, reason: str, **noted: int) -> None:
-    """Pause a pipeline whose row is locked, in epochline's own name; nothing where it is paused or dropped already."""
+    """Pause a pipeline whose row is locked, as epochline itself. A paused or dropped pipeline stays as it is."""
     standing = tx.operators.standing(pipeline)
     if standing.paused is not None or standing.dropped is not None:
         return
@@ -71,9 +71,9 @@ def pause(tx: Transaction, pipeline: str, action: str, reason: str, **noted: int
 
 
 def check_failure_rate(tx: Transaction, epoch: Epoch) -> None:
-    """Refuse another attempt where the pipeline failed too often of late (R2).
+    """Refuse another attempt if the pipeline failed too often recently (R2).
 
-    Asked before the attempt is made: an attempt that died without a word counts as failed now.
+    Called before the attempt is made: an earlier attempt that died silently counts as failed now.
 
     Raises:
         RestartsExhaustedError: the epoch's strategy is a failure rate, and it is exceeded.

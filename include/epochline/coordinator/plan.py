@@ -1,90 +1,61 @@
-"""Plan: recover, ask Kafka, write origins and the next range to the ledger (INV-3)."""
+"""Plan: recover, observe Kafka, write origins and the next ranges to the ledger (INV-3)."""
 
 from __future__ import annotations
 
-import enum
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 
-from epochline.config.resolve import ResolvedSettings, resolve_settings
+from epochline.config.resolve import resolve_settings
 from epochline.coordinator.checks import (
-    cannot_reopen,
     check_admitted,
-    check_changes,
     check_cluster,
-    check_connections,
     check_states,
     is_read,
     moved_by_others,
+    no_longer_fits,
     open_transactions,
 )
-from epochline.coordinator.commit import mirror
-from epochline.coordinator.evidence import collect_evidence, refuse_behind
 from epochline.coordinator.idle import closes_windows
+from epochline.coordinator.intent import (
+    EpochDraft,
+    Intent,
+    Plan,
+    PlanOutcome,
+    PlanRequest,
+    resume,
+    settle,
+    write_epoch,
+)
 from epochline.coordinator.interval import report_interval
 from epochline.coordinator.observe import SourceObservation, observe_source
 from epochline.coordinator.pacing import pause_after_failures, wait_for_pause
 from epochline.coordinator.publish import full_sinks, left_due, look_at_sinks
-from epochline.coordinator.recover import recover
 from epochline.coordinator.takeover import crossed, shown_ahead, shown_until
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.backfill import parts_of
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
-from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Interval, Run
+from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
 from epochline.protocol.origins import missing_origins
 from epochline.protocol.planning import SourceView, next_boundary, next_ranges
 
-log = logging.getLogger(__name__)
-
-LEASE = timedelta(seconds=60)
-"""How long a PLANNED epoch is its run's own without a sign of life (database clock)."""
-
 _TRIES = 5
-
-
-class PlanOutcome(enum.StrEnum):
-    """What a plan found and did."""
-
-    PLANNED = "planned"
-    REOPENED = "reopened"
-    RESUMED = "resumed"
-    PRE_COMMITTED = "pre_committed"
-    ALREADY_COMMITTED = "already_committed"
-    NOTHING_TO_READ = "nothing_to_read"
-    COVERED = "covered"
-    """Of a backfill run: its interval is committed already; no epoch was written, the notes name those that did."""
-    SINKS_FULL = "sinks_full"
-    """A sink has too many epochs still to show: what comes next waits in Kafka. The notes name it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The epoch that the run goes on with, if any, and what happened on the way to it."""
-
-    outcome: PlanOutcome
-    epoch: Epoch | None = None
-    ranges: tuple[PlannedRange, ...] = ()
-    notes: tuple[str, ...] = ()
-    covered_by: tuple[int, ...] = ()
-    """Of a backfill run: ids of the epochs that committed offsets of its interval before."""
+_DEFAULTS = PlanRequest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What was known when Kafka was asked; step 3 goes on only if it is still so."""
+    """What the ledger said before Kafka was observed. The epoch is written only if the ledger still says so."""
 
     row: PipelineRow
     heads: tuple[Head, ...]
     left: tuple[str, ...] = ()
-    """What is still due in sinks that are declared no more."""
+    """What is still due in sinks that the declaration no longer has."""
     shown: Sequence[tuple[str, Sequence[Head]]] = ()
-    """Sinks with the places beyond the heads up to which they show every record."""
+    """Sinks, each with the places beyond the heads up to which it shows every record."""
 
 
 def plan(
@@ -92,29 +63,18 @@ def plan(
     source: OffsetSource,
     pipeline: Pipeline,
     run: Run,
+    request: PlanRequest = _DEFAULTS,
     *,
-    record_limit: int | None = None,
-    note: str | None = None,
-    writers: int | None = None,
-    lease: timedelta = LEASE,
-    interval: Interval | None = None,
-    settings: ResolvedSettings | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Plan:
     """Give the run its epoch: its own unfinished or aborted one again, or the next range.
 
     Args:
         ledger: where the epoch is written.
-        source: where partitions and offsets are asked for; never while a transaction is open.
+        source: where partitions and offsets are observed, never while a transaction is open.
         pipeline: the declaration.
-        run: who asks.
-        record_limit: most offsets in this epoch; the declaration's by default, none for a backfill run.
-        note: kept with the epoch.
-        writers: how many sessions will write at once, checked against what PostgreSQL can take; None if unknown.
-        lease: how long the epoch is this run's own without a sign of life.
-        interval: of a backfill run: the range ends where the interval ends, at most. An own epoch that is unfinished
-            or aborted keeps its ranges, whatever the interval (INV-3).
-        settings: what is in force; the declaration's own by default.
+        run: the epoch's owner.
+        request: limits, lease, interval and settings.
         sleep: how the minimum pause is waited for.
 
     Raises:
@@ -128,22 +88,12 @@ def plan(
         SinkError: a sink would refuse what is to come.
         PipelinePausedError, PipelineDroppedError: an operator said so, or too many epochs in a row were aborted.
     """
-    settings = settings or resolve_settings(pipeline)
-    evidence = collect_evidence(ledger, source, pipeline)
-    refuse_behind(ledger, pipeline.name, evidence)
-    recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
-    if recovered.notes:
-        mirror(ledger, source, pipeline.name, known=True)
-    own = recovered.own
-    going_on = {
-        EpochState.PLANNED: PlanOutcome.RESUMED,
-        EpochState.PRE_COMMITTED: PlanOutcome.PRE_COMMITTED,
-        EpochState.COMMITTED: PlanOutcome.ALREADY_COMMITTED,
-    }
-    if own is not None and own.state in going_on:
-        with ledger.transaction() as tx:
-            ranges = tuple(tx.epochs.ranges(own))
-        return Plan(outcome=going_on[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
+    settings = request.settings or resolve_settings(pipeline)
+    request = replace(request, settings=settings)
+    recovered = settle(ledger, source, pipeline, run, request.lease)
+    resumed = resume(ledger, recovered)
+    if resumed is not None:
+        return resumed
     full = full_sinks(ledger, pipeline)
     if full:
         return Plan(outcome=PlanOutcome.SINKS_FULL, notes=(*recovered.notes, *full))
@@ -153,14 +103,12 @@ def plan(
     for _ in range(_TRIES):
         mirrored = source.mirrored(pipeline.consumer_group)
         seen = _look_at_ledger(ledger, pipeline)
-        observed = observe_source(source, pipeline, seen.row, seen.heads, interval, seen.shown)
+        observed = observe_source(source, pipeline, seen.row, seen.heads, request.interval, seen.shown)
         notes = [*recovered.notes, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
-            return _write_plan(
-                ledger, pipeline, run, seen, observed, own, notes,
-                record_limit=record_limit, note=note, writers=writers, lease=lease,
-                settings=settings,
-            )  # fmt: skip
+            seen = _with_origins(ledger, pipeline, seen, observed)
+            intent = _NextRanges(pipeline, seen, observed, request.record_limit)
+            return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
         except PlanChangedError as error:
             last = error
     raise last
@@ -176,82 +124,81 @@ def _look_at_ledger(ledger: Ledger, pipeline: Pipeline) -> _Seen:
         return _Seen(row=row, heads=heads, left=left, shown=shown)
 
 
-def _write_plan(
-    ledger: Ledger,
-    pipeline: Pipeline,
-    run: Run,
-    seen: _Seen,
-    observed: SourceObservation,
-    own: Epoch | None,
-    notes: list[str],
-    *,
-    record_limit: int | None,
-    note: str | None,
-    writers: int | None,
-    lease: timedelta,
-    settings: ResolvedSettings,
-) -> Plan:
-    view, backfill = observed.view, observed.backfill
-    limit = record_limit or (None if backfill else pipeline.source.records_per_epoch)
-    # Origins are committed whatever becomes of the plan: a startup mode is resolved once.
+def _with_origins(ledger: Ledger, pipeline: Pipeline, seen: _Seen, observed: SourceObservation) -> _Seen:
+    """Write the missing origins, even if no epoch follows: a startup mode is resolved once."""
     with ledger.transaction() as tx:
-        row = _still_as_seen(tx, pipeline, seen)
-        check_cluster(tx, pipeline, row, seen.heads, view)
-        for origin in origins_of(pipeline, seen.heads, view, observed.startup):
+        row = tx.epochs.lock_pipeline(pipeline.name)
+        check_admitted(tx, pipeline.name)
+        _still_as_seen(tx, pipeline, row, seen)
+        check_cluster(tx, pipeline, row, seen.heads, observed.view)
+        for origin in origins_of(pipeline, seen.heads, observed.view, observed.startup):
             tx.chain.write_origin(pipeline.name, row.generation, origin)
-        heads = tuple(tx.chain.heads(pipeline.name, row.generation))
-    with ledger.transaction() as tx:
-        row = _still_as_seen(tx, pipeline, _Seen(row=seen.row, heads=heads))
-        watched = [head for head in heads if is_read(pipeline, head, view)]
-        check_same_log(pipeline.name, watched, view.partitions)
-        check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
-        check_shown_is_there(pipeline.name, watched, observed.cut_off)
-        targets = tx.targets.inspect(pipeline)
-        tx.targets.claim(pipeline)
-        check_changes(tx, pipeline)
-        check_states(tx, pipeline)
-        check_connections(tx, pipeline, writers)
-        if own is not None:
-            own = tx.epochs.lock(own.pipeline, own.epoch_id)
-            ranges = tuple(tx.epochs.ranges(own))
-            obstacle = cannot_reopen(tx, own, ranges, watched, view) or crossed(own, tx, ranges)
-            if obstacle is None:
-                epoch = tx.epochs.reopen(own, pipeline, targets, lease)
-                tx.history.keep_settings(epoch, settings.recorded())
-                log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
-                return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
-            notes = [*notes, f"{own} is not tried again: {obstacle}"]
+        return replace(seen, heads=tuple(tx.chain.heads(pipeline.name, row.generation)))
+
+
+@dataclass(frozen=True, slots=True)
+class _NextRanges(Intent):
+    """The next offsets of every partition, or those of a backfill run's interval."""
+
+    pipeline: Pipeline
+    seen: _Seen
+    observed: SourceObservation
+    record_limit: int | None
+
+    @property
+    def watched(self) -> list[Head]:
+        """Heads of the partitions that the declaration reads."""
+        return [head for head in self.seen.heads if is_read(self.pipeline, head, self.observed.view)]
+
+    def check(self, tx: Transaction, row: PipelineRow) -> None:
+        """Refuse a ledger or a log that changed."""
+        _still_as_seen(tx, self.pipeline, row, self.seen)
+        _check_log(self.pipeline, self.watched, self.observed)
+
+    def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
+        """Say which range no longer starts at its head, or which sink shows a part of the epoch."""
+        ranges = tuple(tx.epochs.ranges(own))
+        return no_longer_fits(ranges, self.watched, self.observed.view) or crossed(own, tx, ranges)
+
+    def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft | Plan:
+        """Share the record limit among the partitions."""
+        view, backfill, watched = self.observed.view, self.observed.backfill, self.watched
+        limit = self.record_limit or (None if backfill else self.pipeline.source.records_per_epoch)
+        notes: list[str] = []
         parts = parts_of(watched, view.partitions, backfill) if backfill else ()
         bounds = {part.tp: part.until for part in parts} if backfill else None
-        shown = next_boundary(watched, shown_until(tx, pipeline.name))
+        shown = next_boundary(watched, shown_until(tx, self.pipeline.name))
         if shown is not None:
             bounds = dict(shown) if bounds is None else {tp: min(end, shown.get(tp, 0)) for tp, end in bounds.items()}
-            notes = [*notes, "reads again what the ledger lost when it went back in time, up to where a sink shows it"]
+            notes.append("reads again what the ledger lost when it went back in time, up to where a sink shows it")
         ranges = tuple(next_ranges(watched, view.partitions, limit=limit, bounds=bounds))
         held_back = open_transactions(view)
-        notes = [*notes, *held_back]
+        notes += held_back
         covered_by: tuple[int, ...] = ()
         if backfill is not None:
-            judged = report_interval(tx, pipeline, row, backfill.interval, parts, ranges)
-            notes, covered_by = [*notes, *judged.notes], judged.covered_by
+            report = report_interval(tx, self.pipeline, row, backfill.interval, parts, ranges)
+            notes, covered_by = [*notes, *report.notes], report.covered_by
         kind = EpochKind.REGULAR if backfill is None else EpochKind.BACKFILL
-        if not ranges and backfill is None and not held_back and closes_windows(tx, pipeline):
+        if not ranges and backfill is None and not held_back and closes_windows(tx, self.pipeline):
             kind = EpochKind.IDLE
-            notes = [*notes, "nothing to read; windows close, because the source is idle"]
+            notes.append("nothing to read; windows close, because the source is idle")
         elif not ranges:
             outcome = PlanOutcome.COVERED if any(part.committed for part in parts) else PlanOutcome.NOTHING_TO_READ
             return Plan(outcome=outcome, notes=tuple(notes), covered_by=covered_by)
-        epoch = tx.epochs.insert(
-            pipeline, row, run, ranges, targets,
-            kind=kind, lease=lease, record_limit=limit, note=note,
+        return EpochDraft(
+            kind=kind,
+            ranges=ranges,
+            record_limit=limit,
             interval=None if backfill is None else backfill.interval,
-        )  # fmt: skip
-        tx.history.keep_settings(epoch, settings.recorded())
-    log.info(
-        "epoch.planned pipeline=%s epoch=%d partitions=%d offsets=%d run=%s",
-        pipeline.name, epoch.epoch_id, len(ranges), sum(len(r.range) for r in ranges), run.run_id,
-    )  # fmt: skip
-    return Plan(outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=ranges, notes=tuple(notes), covered_by=covered_by)
+            notes=tuple(notes),
+            covered_by=covered_by,
+        )
+
+
+def _check_log(pipeline: Pipeline, watched: Sequence[Head], observed: SourceObservation) -> None:
+    check_same_log(pipeline.name, watched, observed.view.partitions)
+    check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
+    check_shown_is_there(pipeline.name, watched, observed.cut_off)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +239,7 @@ def preview(
     origins = tuple(origins_of(pipeline, heads, view, observed.startup))
     begun = [Head(tp=o.tp, origin=o.offset, next_offset=o.offset, leader_epoch=o.leader_epoch) for o in origins]
     watched = [head for head in (*heads, *begun) if is_read(pipeline, head, view)]
-    check_same_log(pipeline.name, watched, view.partitions)
-    check_not_truncated(pipeline.name, watched, observed.leader_epoch_ends)
-    check_shown_is_there(pipeline.name, watched, observed.cut_off)
+    _check_log(pipeline, watched, observed)
     ends = {one.tp: one.last_stable for one in view.partitions}
     ranges = tuple(next_ranges(watched, view.partitions, limit=record_limit or pipeline.source.records_per_epoch))
     held_back = tuple(open_transactions(view))
@@ -322,15 +267,13 @@ def origins_of(
     )
 
 
-def _still_as_seen(tx: Transaction, pipeline: Pipeline, seen: _Seen) -> PipelineRow:
-    row = tx.epochs.lock_pipeline(pipeline.name)
-    check_admitted(tx, pipeline.name)
+def _still_as_seen(tx: Transaction, pipeline: Pipeline, row: PipelineRow, seen: _Seen) -> None:
+    """Refuse a ledger that changed while Kafka was observed. The pipeline's row is locked."""
     # The unfinished epoch first: a commit does not wait for the pipeline's lock, and one between the two reads would
-    # leave no unfinished epoch beside heads from before it. Without one, nobody can move a head while the lock is held.
+    # leave no unfinished epoch next to heads from before it. Without one, nobody moves a head while the lock is held.
     unfinished = tx.epochs.unfinished(pipeline.name)
     heads = tuple(tx.chain.heads(pipeline.name, row.generation))
     if heads != seen.heads or unfinished is not None or row.generation != seen.row.generation:
         raise PlanChangedError(
             f"{pipeline.name}: another run planned or committed while this one asked Kafka; trying again helps."
         )
-    return row

@@ -1,7 +1,7 @@
-"""Publish: what is committed and not yet shown in a topic, in files or in another sink, by roll-forward (E6, C3).
+"""Publish: show committed epochs in topics, files and other sinks, by roll-forward (E6, C3).
 
-Whoever comes next goes on, whoever committed: each sink gets its epochs in their order, and one that is down holds
-back nobody but itself.
+Any later run continues publishing, including other runs' epochs. Each sink gets its epochs in order. A sink that is
+down delays only itself.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Published:
 def publish(
     ledger: Ledger, pipeline: Pipeline, *, report: Callable[[Published], None] = lambda _: None
 ) -> Sequence[Published]:
-    """Show every committed epoch in every sink that does not show it yet. Again after any crash, it repeats nothing.
+    """Show every committed epoch in every sink that does not show it yet. A repeat after any crash shows nothing twice.
 
     Args:
         ledger: where the receipts are.
-        pipeline: as it is declared now. Which rows go where, each epoch's own declaration says; how long a
-            transaction may take, this one does.
-        report: told of each epoch and sink that is done.
+        pipeline: today's declaration, for the transaction time-outs. Each epoch's own declaration says which rows go
+            where.
+        report: called after each epoch and sink.
 
     Raises:
-        SinkUnavailableError: a sink is down, or another process publishes there; the others were served.
+        SinkUnavailableError: a sink is down, or another process publishes there. The other sinks are served.
         SinkAheadError: a sink shows an epoch that the ledger does not know.
-        SinkError: a sink refuses.
+        SinkError: a sink refuses an epoch.
     """
     with ledger.transaction() as tx:
         due = tx.receipts.due(pipeline.name)
@@ -66,7 +66,7 @@ def publish(
                 one = _show(ledger, receipt, pipeline)
                 done.append(one)
                 report(one)
-        except Exception as error:  # also what nobody foresaw is that sink's alone
+        except Exception as error:  # an unforeseen error, too, must not stop other sinks
             log.warning(
                 "publish.failed pipeline=%s sink=%s reason=%s: %s",
                 pipeline.name, receipt.sink, type(error).__name__, error,
@@ -89,7 +89,7 @@ def _show(ledger: Ledger, receipt: DueReceipt, now: Pipeline) -> Published:
     else:
         sink.commit(committable)
     seconds = time.monotonic() - begun
-    outboxes = {topic.name: topic.outbox(declared.name).table for topic in declared.topics}
+    outboxes = {box.topic.name: box.table for box in declared.outboxes}
     measured = _sending_seconds(cast("Measured", sink)) if receipt.sink in outboxes else seconds
     with ledger.transaction() as tx:
         noted = tx.receipts.shown(receipt, measured, outboxes.get(receipt.sink))
@@ -112,7 +112,7 @@ def _sending_seconds(sink: Measured) -> float | None:
 
 
 def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
-    """An epoch's declaration with the time-outs of today: one that was too short must not keep its epoch for ever."""
+    """An epoch's declaration with today's time-outs, so that a time-out that was too short can be corrected."""
     limits = {topic.name: topic.transaction_timeout for topic in now.topics}
     sinks = tuple(
         one.model_copy(update={"transaction_timeout": limits.get(one.name, one.transaction_timeout)})
@@ -124,20 +124,20 @@ def _with_time_outs(then: Pipeline, now: Pipeline) -> Pipeline:
 
 
 def _raise_first(failures: Sequence[Exception]) -> None:
-    """The failure that a person has to see first: one that no repeat mends, before one that passes."""
+    """Raise the first failure that a retry does not fix, else the first one."""
     lasting = [error for error in failures if not getattr(error, "retryable", False)]
     for error in (*lasting, *failures):
         raise error
 
 
 def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) -> list[str]:
-    """Ask every topic whether it would take an epoch; what a run should say of those that are down or promise less.
+    """Ask every topic whether it would take an epoch. Returns notes on topics that are down or waive a guarantee.
 
-    A transaction lives within one try of publish: one that the broker ends while the strategy waits for the next try
-    (X3) is sent again by that, so a time-out below what the strategy may take loses nothing, and is only said.
+    A transaction lives within one try of publish. If the broker ends it while the strategy waits (X3), the next try
+    sends the epoch again. So a time-out shorter than the strategy's waits loses nothing and is only noted.
 
     Raises:
-        SinkError: one would refuse; nothing is planned.
+        SinkError: a topic would refuse the epoch; nothing is planned.
     """
     notes = []
     waits = restart.delay if restart.retries >= WITHOUT_END else restart.retries * restart.delay
@@ -162,18 +162,18 @@ def look_at_sinks(ledger: Ledger, pipeline: Pipeline, restart: RestartStrategy) 
 
 
 def left_due(pipeline: Pipeline, waiting: Mapping[str, int]) -> tuple[str, ...]:
-    """What a run says of sinks that are declared no more, where no other sink makes its DAG publish."""
+    """Notes on removed sinks with unpublished epochs, if no other sink makes the DAG publish."""
     if pipeline.post_commit_sinks:
         return ()
     return tuple(
-        f"{sink} is declared no more, and {epochs} committed epochs are not shown there yet:"
-        f" `epochline publish {pipeline.name}` shows them"
+        f"{sink} was removed from the declaration with {epochs} epochs unpublished:"
+        f" `epochline publish {pipeline.name}` publishes them"
         for sink, epochs in sorted(waiting.items())
     )
 
 
 def full_sinks(ledger: Ledger, pipeline: Pipeline) -> list[str]:
-    """The sinks that have as many epochs still to show as their declaration lets wait, with the numbers."""
+    """Notes on sinks that have reached ``max_unpublished_epochs``."""
     if not pipeline.post_commit_sinks:
         return []
     with ledger.transaction() as tx:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What recovery found: the run's own newest epoch, if any, and what it settled of other runs."""
+    """The run's own newest epoch, if any, and notes on what was settled for other runs."""
 
     own: Epoch | None
     notes: tuple[str, ...]
@@ -36,14 +36,14 @@ def recover(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Recovered:
-    """Finish or end another run's unfinished epoch (INV-6), and say which epoch is the run's own.
+    """Finish or end another run's unfinished epoch (INV-6), and find the run's own epoch.
 
-    PRE_COMMITTED is committed. PLANNED with an expired lease is fenced and aborted, as a replay is in either state;
-    with a live lease it is waited for, two leases at most.
+    A PRE_COMMITTED epoch is committed. A PLANNED epoch with an expired lease is fenced and aborted, as is a replay in
+    either state. A live lease is waited for, at most for two leases.
 
     Raises:
         EpochBusyError: another run holds the epoch with a live lease; the message names it.
-        EpochAwaitsApprovalError: the unfinished epoch waits for somebody's decision.
+        EpochAwaitsApprovalError: the unfinished epoch waits for an approval.
         LedgerBehindError: the ledger does not know what ``evidence`` shows; the pipeline is paused.
     """
     notes: list[str] = []
@@ -54,7 +54,7 @@ def recover(
             tx.epochs.lock_pipeline(pipeline)
             own = tx.epochs.newest_of_run(pipeline, run)
             other = tx.epochs.unfinished(pipeline)
-        # A run that has an epoch of its own goes on with it, whoever is at work: a cleared run shows its receipt.
+        # A run with an epoch of its own resumes it, even while another run works: a cleared run repeats its commit.
         settled = own is not None and own.state is not EpochState.ABORTED
         if other is None or settled:
             return Recovered(own=own, notes=tuple(notes))
@@ -65,22 +65,21 @@ def recover(
         elif clock() >= deadline:
             raise EpochBusyError(
                 f"{other}: is being staged by {other.run} on {other.run.host}, attempt {other.attempt}, and its lease"
-                " is"
-                " alive. Nothing was planned. Wait for that run, or mark it failed; this run tries again by itself."
+                " is alive. Nothing was planned. Wait for that run, or mark it failed; this run tries again by itself."
             )
         else:
             sleep(min(5.0, lease.total_seconds() / 4))
 
 
 def _settle(ledger: Ledger, seen: Epoch, run: Run, evidence: Evidence) -> str | None:
-    """Settle another run's unfinished epoch after a fresh look under its row lock; None where it must be waited for."""
+    """Settle another run's unfinished epoch, read again under its row lock. None if its lease is alive."""
     try:
         with ledger.transaction() as tx:
             epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
             if epoch.state in (EpochState.COMMITTED, EpochState.ABORTED):
                 return f"{epoch} was {epoch.state.lower()} meanwhile"
             receipt = None
-            # A replay is committed by nobody but who wants it promoted.
+            # Only a promotion commits a replay.
             if epoch.state is EpochState.PRE_COMMITTED and epoch.kind is not EpochKind.REPLAY:
                 if epoch.approval == "awaited":
                     raise EpochAwaitsApprovalError(

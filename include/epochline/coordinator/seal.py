@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:
     """Declare an attempt's staging complete (pre-commit). Sealing a sealed attempt changes nothing.
 
-    Writers that are in flight are waited for; those that come later wait for this transaction and insert nothing.
+    The seal waits for writers in flight. Later writers wait for this transaction and then insert nothing.
 
     Args:
         ledger: where the epoch is.
-        source: asked, after the read, whether the log is still the one that was planned.
+        source: asked after the read whether the log is still the planned one.
         ticket: the attempt.
-        run: who asks.
+        run: the caller's run.
 
     Raises:
         DataLossError: a topic was made again, or a log truncated, since the epoch was planned.
@@ -48,7 +48,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         SealRefusedError: something is missing or does not balance, or a target refuses rows; the attempt failed.
         RecordsRefusedError: a target refuses records, which the next attempt sets aside.
         OutboxTooLargeError: the epoch has more for a topic than one Kafka transaction may take.
-        SinkError: a sink beside the database cannot be sealed.
+        SinkError: an external sink cannot be sealed.
     """
     observed = _observe(ledger, source, ticket)
     with ledger.transaction() as tx:
@@ -75,7 +75,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
             problems += unclaimed(tx.quarantine.claims(epoch), seen)
         else:
             problems += unbalanced(tx.epochs.ranges(epoch), seen, invisible_allowed=observed.invisible_allowed)
-        unsealed = {sink.name for sink in pipeline.external} | {box.table for box in pipeline.outboxes}
+        unsealed = {one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         problems += [
             f"{name} was not sealed, because the job was still at work"
             for name in sorted(unsealed - set(observed.bodies))
@@ -104,7 +104,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
 def _refused(
     tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: Epoch, attempt: Attempt
 ) -> Sequence[RefusedRow]:
-    """The rows that a target does not take; tables whose rules only a trial shows are tried together."""
+    """The rows that targets refuse. Tables with rules that only a trial checks are tried together."""
     refused: list[RefusedRow] = []
     untried = []
     for table in pipeline.tables:
@@ -138,10 +138,10 @@ def _refusal(pipeline: Pipeline, attempt: Attempt, refused: Sequence[RefusedRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SourceAnswer:
-    """What others than the ledger say of an attempt that is about to be sealed.
+    """What Kafka and the sinks say of an attempt that is about to be sealed.
 
-    ``bodies`` is what the sinks that follow the commit need for theirs, by manifest; ``invisible_allowed`` the topics
-    in which offsets without a visible record are expected.
+    ``bodies`` is what post-commit sinks need for their commit, by manifest. ``invisible_allowed`` names topics in
+    which offsets without a visible record are expected.
     """
 
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -149,10 +149,10 @@ class _SourceAnswer:
 
 
 def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _SourceAnswer:
-    """Ask Kafka and the sinks that follow the commit; no transaction is open while they work.
+    """Ask Kafka and the post-commit sinks, while no transaction is open.
 
-    Only where the attempt's job has ended: its parts change no more, which the seal checks with the manifests, and what
-    Kafka says now holds for all that was read.
+    Only after the attempt's job has ended: its parts no longer change, which the seal checks with the manifests, and
+    Kafka's answer holds for everything that was read.
     """
     with ledger.transaction() as tx:
         epoch = tx.epochs.lock(ticket.pipeline, ticket.epoch_id)
@@ -161,8 +161,7 @@ def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _So
         if attempt is None or attempt.number != ticket.attempt or not attempt.ended or attempt.sealed:
             return _SourceAnswer()
         ranges = tx.epochs.ranges(epoch)
-        names = {topic.name: topic.outbox(pipeline.name).table for topic in pipeline.topics}
-        names |= {sink.name: sink.name for sink in pipeline.external}
+        names = {one.name: one.staged_as for one in pipeline.outputs if not one.shown_at_commit}
         parts = {name: tx.attempts.parts(attempt, manifest) for name, manifest in names.items()}
     allowed = _check_log(source, pipeline, epoch, ranges) if ranges else frozenset()
     bodies = {}
@@ -175,7 +174,7 @@ def _observe(ledger: Ledger, source: OffsetSource, ticket: StagingTicket) -> _So
 def _check_log(
     source: OffsetSource, pipeline: Pipeline, epoch: Epoch, ranges: Sequence[PlannedRange]
 ) -> frozenset[str]:
-    """Hold the planned ranges against Kafka as it is after the read; topics where offsets may give no record."""
+    """Compare the planned ranges with Kafka after the read. Returns topics where offsets may have no record."""
     try:
         view = source.look(pipeline.source)
     except TopicMissingError:
@@ -185,7 +184,7 @@ def _check_log(
 
 
 def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts: Sequence[PartSum]) -> list[str]:
-    """Where the manifests are not one per sink, or not what the parts say."""
+    """Problems if manifests are missing or differ from the parts."""
     problems = []
     by_sink = {manifest.sink: manifest for manifest in manifests}
     expected = [*(sink.table for sink in pipeline.written), QUARANTINE]
@@ -207,7 +206,7 @@ def _manifest_problems(pipeline: Pipeline, manifests: Sequence[Manifest], parts:
 
 
 def _row_problems(tx: Transaction, ticket: StagingTicket, manifests: Sequence[Manifest]) -> list[str]:
-    """Where a staging table holds other rows than its manifest says."""
+    """Problems if a staging table's rows differ from its manifest."""
     stated = {manifest.sink: manifest.rows for manifest in manifests}
     problems = []
     for staged in ticket.tables:

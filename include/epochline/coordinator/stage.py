@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from epochline.coordinator.begin import begin
+from epochline.coordinator.intent import LEASE
 from epochline.coordinator.lease import keep_lease_alive
-from epochline.coordinator.plan import LEASE
 from epochline.coordinator.seal import seal
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import Counts, Run

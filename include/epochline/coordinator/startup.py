@@ -1,4 +1,4 @@
-"""What Kafka has to say before a startup mode can be resolved; asked only where an origin is missing."""
+"""Ask Kafka what a startup mode needs, if an origin is missing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from epochline.protocol.planning import SourceView
 def observe_startup(
     source: OffsetSource, pipeline: Pipeline, heads: Sequence[Head], view: SourceView
 ) -> Mapping[TopicPartition, int | None]:
-    """The offsets of a group, or of a moment, in the partitions that begin by the startup mode.
+    """Offsets of the group or moment, in the partitions that begin by the startup mode.
 
-    Empty where no origin is missing, and where the mode needs no answer. Never call it while a transaction is open.
+    Empty if no origin is missing or the mode needs no offsets. No transaction may be open.
     """
     by_pattern = pipeline.source.pattern is not None
     new = [one.tp for one in begun_by_startup(heads, view.partitions, by_pattern=by_pattern)]

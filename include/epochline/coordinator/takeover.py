@@ -1,7 +1,7 @@
-"""Take-over: what sinks showed before the ledger went back in time is read into the tables alone.
+"""Take-over: records that sinks showed before the ledger went back in time are read into the tables only.
 
-An operator accepts a ledger from a backup with the offsets that its sinks show already (`epochline.operations`). Until
-the heads are there again, each epoch ends where a sink's own end was, and commits nothing to that sink.
+An operator accepts a ledger from a backup, with the offsets that its sinks show already (`epochline.operations`). Until
+the heads have reached those offsets, each epoch ends at a sink's end and commits nothing to that sink.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from epochline.protocol.epoch import Epoch, EpochKind
 from epochline.protocol.offsets import Head, PlannedRange, Reached, TopicPartition, origins_of, reached_of, stored_heads
 
 _READING = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK})
-"""The kinds whose ranges may lie where something is shown already; what is read from elsewhere was shown by nobody."""
+"""The kinds of epoch whose ranges a sink may show already."""
 
 
 def shown_until(tx: Transaction, pipeline: str) -> Sequence[Reached]:
@@ -62,7 +62,7 @@ def shown_before(tx: Transaction, epoch: Epoch, ranges: Sequence[PlannedRange]) 
 
 
 def crossed(epoch: Epoch, tx: Transaction, ranges: Sequence[PlannedRange]) -> str | None:
-    """Which sink showed a part of an epoch's offsets before the ledger went back in time; None where none did."""
+    """Which sink showed a part of an epoch's offsets before the ledger went back in time; None if none did."""
     if epoch.kind not in _READING:
         return None
     return _crossed(epoch, tx.receipts.accepted(epoch.pipeline), ranges)
@@ -83,7 +83,7 @@ def _parts_shown(epoch: Epoch, one: Accepted, ranges: Sequence[PlannedRange]) ->
     found: list[bool | None] = []
     for planned in ranges:
         until = reached.get(planned.tp, 0)
-        # Forwards, what lies before the origin of the lost ledger is nothing that a run would read.
+        # A forward epoch reads nothing before the lost ledger's origin.
         begins = origins.get(planned.tp, 0) if epoch.kind is EpochKind.EXTEND_BACK else 0
         if planned.range.start >= until or planned.range.until <= begins:
             found.append(False)

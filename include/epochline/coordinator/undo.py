@@ -1,4 +1,4 @@
-"""Taking the rows of committed epochs out of the targets, for a restore and for a replay that takes their place."""
+"""Remove the rows of committed epochs from the targets, for a restore or a promoted replay."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from epochline.ports import Transaction
 
 
 def undo(tx: Transaction, pipeline: Pipeline, epochs: Sequence[int]) -> None:
-    """Take the rows of these epochs out of every target, and put back what they replaced.
+    """Remove the rows of these epochs from every target, and put back what they replaced.
 
     Raises:
-        TargetError: an append target has more rows with these epochs' numbers than the epochs wrote: others' rows.
+        TargetError: an append target has more rows with these epochs' numbers than the epochs wrote.
     """
     written = tx.savepoints.rows_sealed(pipeline.name, epochs)
     for sink in pipeline.targets:

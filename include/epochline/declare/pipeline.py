@@ -18,6 +18,7 @@ from epochline.declare.aggregation import Windowed
 from epochline.declare.base import DeclarationModel, check_columns, check_reference, reading_back
 from epochline.declare.external import CustomSink, ExternalSink, Files
 from epochline.declare.names import OUTBOX, consumer_group, split_table
+from epochline.declare.output import Output
 from epochline.declare.parsers import ReadyMadeParser
 from epochline.declare.profiles import profile as find_profile
 from epochline.declare.settings import Settings
@@ -261,6 +262,17 @@ class Pipeline(DeclarationModel):
     def post_commit_sinks(self) -> tuple[KafkaTopic | ExternalSink, ...]:
         """The topics and external sinks, which show an epoch after its commit."""
         return (*self.topics, *self.external)
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """Every sink with the names that staging, manifests and receipts know it by."""
+        at_commit = [(sink.table, sink.table, True) for sink in self.targets]
+        sent = [(box.topic.name, box.table, False) for box in self.outboxes]
+        external = [(sink.name, sink.name, False) for sink in self.external]
+        return tuple(
+            Output(name=name, staged_as=staged_as, shown_at_commit=shown)
+            for name, staged_as, shown in (*at_commit, *sent, *external)
+        )
 
     @property
     def tables(self) -> tuple[PostgresTable, ...]:

@@ -1,4 +1,4 @@
-"""What operators may do, in one table: the command line, the DAGs and the web page call these and nothing else."""
+"""Every operator action in one table, shared by the command line, the DAGs and the web page."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ ACTIONS: dict[str, Action[Any, Any]] = {
         Resume(),
     )
 }
-"""Every action by its name, as commands and DAGs spell it."""
+"""Every action by its name in commands and DAGs."""
 
 __all__ = [
     "ACTIONS",

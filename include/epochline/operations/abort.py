@@ -1,4 +1,4 @@
-"""Abort: end an epoch by hand, also a pre-committed one, which nothing else ends but its commit."""
+"""Abort an epoch by hand, even a pre-committed one, which otherwise ends only with its commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochline.ports import Transaction
 from epochline.protocol.epoch import EpochState
 
 _EFFECT = {
-    EpochState.PLANNED: "its attempt is fenced: what still writes for it is refused; its staging is discarded",
+    EpochState.PLANNED: "its attempt is fenced, so that its late writes are refused, and its staging is discarded",
     EpochState.PRE_COMMITTED: "its sealed rows, which the next run would commit, are discarded and staged again",
     EpochState.ABORTED: "it is aborted already; what is left of its staging is discarded",
 }

@@ -1,4 +1,4 @@
-"""Accept ledger: go on with one that went back in time, as from a backup, where the newer one is lost (trap 25)."""
+"""Accept a ledger that went back in time, as from a backup, when the newer one is lost (INV-8)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What Kafka and the sinks say: the epochs that they show, and the logs as they are."""
+    """The epochs that Kafka and the sinks show, and the logs as they are."""
 
     evidence: Evidence
     mirrored: Reached
@@ -41,7 +41,7 @@ class Found:
 
 
 class AcceptLedger(DirectAction[Parameters, Found]):
-    """Let the restored ledger count: tables are read up again, topics and folders keep what they show."""
+    """Continue with the restored ledger: tables read the lost epochs again, topics and folders keep them."""
 
     name = "accept-ledger"
     help = (
@@ -152,18 +152,18 @@ class AcceptLedger(DirectAction[Parameters, Found]):
         return show
 
 
-def _is_ours(told: MirroredOffset | None) -> bool:
-    return told is not None and told.epoch_id is not None
+def _is_ours(mirrored: MirroredOffset | None) -> bool:
+    return mirrored is not None and mirrored.epoch_id is not None
 
 
 def _obstacle(tx: Transaction, pipeline: str, unknown: Evidence) -> str | None:
-    """Why nobody can tell what a sink shows beyond the ledger; None where everybody can."""
+    """Why it is unknown which offsets a sink shows beyond the ledger; None if it is known."""
     for one in unknown:
         if shown_by_group(pipeline, one):
             continue
         if one.shown.reached is None:
             return (
-                f"{one.shown_by} shows epoch {one.shown.epoch_id}, and does not say up to which offsets, because an"
+                f"{one.shown_by} shows epoch {one.shown.epoch_id} without its offsets, because an"
                 " older version wrote it. Bring the newer ledger back, or begin under another pipeline name with a sink"
                 " of its own."
             )
@@ -174,14 +174,14 @@ def _obstacle(tx: Transaction, pipeline: str, unknown: Evidence) -> str | None:
             if any(it.range.until > reached.get(it.tp, 0) for it in ranges):
                 return (
                     f"{due} is committed and not shown yet, and {one.shown_by} shows epoch {one.shown.epoch_id}, which"
-                    " does not hold all of it: this ledger has gone on since it went back, and nobody can tell what is"
+                    " does not hold all of it: this ledger has gone on since it went back, so it is unknown what is"
                     " shown of that epoch. Bring the newer ledger back."
                 )
     return None
 
 
 def _between(heads: Sequence[Head], reached: Reached) -> dict[TopicPartition, OffsetRange]:
-    """What lies between the ledger's heads and what is shown."""
+    """Offsets between the ledger's heads and the end of what is shown."""
     return {
         head.tp: OffsetRange(start=head.next_offset, until=reached[head.tp])
         for head in heads
@@ -190,20 +190,20 @@ def _between(heads: Sequence[Head], reached: Reached) -> dict[TopicPartition, Of
 
 
 def _cannot_be_had(declared: Pipeline, heads: Sequence[Head], view: SourceView) -> list[str]:
-    """What going on cannot bring back."""
+    """What is lost even if the ledger is accepted."""
     logs = {one.tp: one.log_start for one in view.partitions}
     gone = {one.tp: logs[one.tp] - one.next_offset for one in heads if logs.get(one.tp, 0) > one.next_offset}
     lines = []
     if gone:
         lines.append(
             f"Kafka no longer holds {sum(gone.values())} offsets that the tables lack, of"
-            f" {', '.join(str(tp) for tp in sorted(gone)[:_SHOWN])}: they cannot be had, and `epochline declare-loss"
-            f" {declared.name}` writes that down"
+            f" {', '.join(str(tp) for tp in sorted(gone)[:_SHOWN])}: they are lost, and `epochline declare-loss"
+            f" {declared.name}` records that"
         )
     if (declared.states or declared.windows) and declared.post_commit_sinks:
         lines.append(
-            "state is made anew from what is read again, by epochs that are cut otherwise: what its sinks show of it"
-            " already stays as it was shown"
+            "state is rebuilt from the offsets that are read again, in epochs with other ranges: what its sinks show of"
+            " it already stays as it is"
         )
     lines += [
         f"{one.name} is at_least_once and has no markers: what it holds of the lost epochs is sent again"

@@ -1,4 +1,4 @@
-"""Accept state: go on with state tables as they are, although somebody else than an epoch changed them."""
+"""Accept state tables that something other than an epoch has changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochline.ports import Transaction
 
 
 class AcceptState(DirectAction[Parameters, None]):
-    """Take what the state tables hold now for what the last committed epoch left."""
+    """Treat the present content of the state tables as what the last committed epoch left."""
 
     name = "accept-state"
     help = (
@@ -39,7 +39,7 @@ class AcceptState(DirectAction[Parameters, None]):
         standings = tx.states.standings(declared)
         unknown = [table for table, one in standings.items() if one.now is None]
         if unknown:
-            return refused(f"{', '.join(unknown)} was not made by `epochline migrate`: nobody follows what is in it.")
+            return refused(f"{', '.join(unknown)} was not made by `epochline migrate`, so its content is not tracked.")
         if all(one.now == one.left and one.left_by == last for one in standings.values()):
             return refused(f"the state of {subject.name} is what epoch {last} left; there is nothing to accept.")
         return ActionPreview(

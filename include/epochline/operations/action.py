@@ -1,4 +1,4 @@
-"""What an operator may do: a preview of the effect, then the same effect with a row of the ledger that tells of it."""
+"""Base of operator actions: a preview of the effect, then the effect itself with a row in the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from epochline.ports import ActionRow, Ledger, OffsetSource, Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The pipeline that is acted on. Without a declaration only what the ledger alone decides can be done."""
+    """The pipeline that is acted on. Without a declaration, only actions that need no Kafka work."""
 
     name: str
     ledger: Ledger
@@ -39,7 +39,7 @@ class Subject:
 
 
 class Parameters(BaseModel):
-    """What an action is told beside pipeline and reason. A field marked ``argument`` stands without its name."""
+    """Parameters besides pipeline and reason. The command line takes fields marked ``argument`` by position."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,21 +53,21 @@ class ActionPreview:
     after: Mapping[str, Any]
     epoch_id: int | None = None
     epochs: int = 0
-    """How many epochs of its own it would be; 0 for an action that is none."""
+    """How many epochs the action would write; 0 for a direct action."""
     refusal: str | None = None
-    """Why it would be refused, with what may be done instead."""
+    """Why the action would be refused, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Who wants it, and why. Both are kept in the ledger."""
+    """An action's actor and reason. The ledger keeps both."""
 
     actor: str
     reason: str
 
     def __post_init__(self) -> None:
         if not self.actor.strip():
-            raise ActionRefusedError("an action needs somebody who did it; nothing was changed.")
+            raise ActionRefusedError("an action needs an actor. Nothing was changed.")
         if not self.reason.strip():
             raise ActionRefusedError("say why: the reason is kept in the ledger. Nothing was changed.")
 
@@ -77,57 +77,57 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What was done: the row of the ledger, and what to tell."""
+    """What was done: the ledger's row, and lines for people."""
 
     row: ActionRow
     lines: Sequence[str]
 
 
 Afterwards = Callable[[], Sequence[str]]
-"""What is left to do once the change is committed. Repeatable; losing it loses nothing. Gives what to tell."""
+"""Work after the change is committed: repeatable, and a crash before it loses nothing. Returns lines for people."""
 
 P = TypeVar("P", bound=Parameters)
 Seen = TypeVar("Seen")
 
 
 class Action(ABC, Generic[P, Seen]):
-    """One thing that an operator may do to a pipeline. ``Seen`` is what it asks Kafka beforehand, or None."""
+    """An operator action. ``Seen`` is what the action reads from Kafka beforehand, or None."""
 
     name: ClassVar[str]
     help: ClassVar[str]
     parameters: type[P]
 
-    def parse(self, told: Any) -> P:
-        """What the action is told, by name.
+    def parse(self, given: Any) -> P:
+        """Validate the action's parameters.
 
         Raises:
-            ActionRefusedError: it cannot be told this; what was written is not shown, it may come from anybody.
+            ActionRefusedError: a parameter is wrong. The message does not repeat its value.
         """
         try:
-            return self.parameters.model_validate(told)
+            return self.parameters.model_validate(given)
         except ValidationError as error:
-            # Not chained either: the cause shows its input.
-            said = f"{self.name} cannot be told this: {problems(error)}"
+            # Not chained: the cause shows its input.
+            said = f"{self.name}: invalid parameters: {problems(error)}"
         raise ActionRefusedError(f"{said}. Nothing was changed.")
 
     def look(self, subject: Subject, parameters: P) -> Seen:
-        """Ask what no transaction may wait for. By default nothing."""
+        """Read what the action needs from Kafka; no transaction is open. By default nothing."""
         return None  # type: ignore[return-value]
 
     @abstractmethod
     def describe(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen) -> ActionPreview:
-        """Say what would happen, from what ``tx`` shows; changes and locks nothing."""
+        """Preview the action in ``tx``. Changes and locks nothing."""
 
     def admit(self, tx: Transaction, subject: Subject, parameters: P) -> None:
-        """Refuse what the ledger does not know.
+        """Refuse a pipeline that the ledger does not know.
 
         Raises:
-            EpochNotFoundError: it knows no such pipeline.
+            EpochNotFoundError: the ledger knows no such pipeline.
         """
         known(tx, subject.name)
 
     def preview(self, subject: Subject, parameters: P) -> ActionPreview:
-        """What `act` would do now.
+        """Preview what `act` would do now.
 
         Raises:
             EpochNotFoundError: the ledger knows no such pipeline or epoch.
@@ -144,10 +144,10 @@ class DirectAction(Action[P, Seen]):
 
     @abstractmethod
     def change(self, tx: Transaction, subject: Subject, parameters: P, seen: Seen, request: Request) -> Afterwards:
-        """Do it, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
+        """Do the action, in the transaction that also writes the ledger's row. The pipeline's row is locked."""
 
     def act(self, subject: Subject, parameters: P, request: Request) -> Done:
-        """Do it. What is foreseen under the pipeline's row lock is what is done and written down.
+        """Do the action. Preview, change and ledger row share one transaction under the pipeline's row lock.
 
         Raises:
             ActionRefusedError: nothing was changed.
@@ -166,7 +166,7 @@ class DirectAction(Action[P, Seen]):
 
 
 def record(tx: Transaction, subject: Subject, action: str, done: ActionPreview, request: Request) -> ActionRow:
-    """Write down what was foreseen and done in the same transaction."""
+    """Write the ledger's row for an action done in the same transaction."""
     return tx.operators.record(
         ActionRow(
             pipeline=subject.name,
@@ -181,20 +181,20 @@ def record(tx: Transaction, subject: Subject, action: str, done: ActionPreview, 
 
 
 def known(tx: Transaction, pipeline: str) -> None:
-    """Refuse a name that the ledger has never seen.
+    """Refuse an unknown pipeline name.
 
     Raises:
-        EpochNotFoundError: it has not.
+        EpochNotFoundError: the ledger knows no such pipeline.
     """
     if tx.epochs.pipeline(pipeline) is None:
         raise EpochNotFoundError(f"the ledger knows no pipeline {pipeline!r}. Nothing was changed.")
 
 
 def nothing_else(*lines: str) -> Afterwards:
-    """Nothing is left to do; only this is told."""
+    """No work after the change; only these lines."""
     return lambda: lines
 
 
 def refused(reason: str, *, lines: Sequence[str] = ()) -> ActionPreview:
-    """A preview of something that would be refused."""
+    """The preview of an action that would be refused."""
     return ActionPreview(lines=lines, before={}, after={}, refusal=reason)

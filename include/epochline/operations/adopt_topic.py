@@ -1,4 +1,4 @@
-"""Adopt a topic that is another log now (traps 10 and 11): a new generation begins, and nothing old is rewritten."""
+"""Adopt a topic that was made again or truncated: a new generation begins, and earlier commits stay."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class AdoptTopicParameters(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """What Kafka has now, and where logs were truncated below their head: None where no leader epoch tells."""
+    """The logs that Kafka has now, and where they were truncated below their heads; None if no leader epoch tells."""
 
     cluster_id: str | None
     partitions: Sequence[PartitionView]
     truncated: Mapping[TopicPartition, int | None]
     cut_off: Sequence[CutOff]
-    """What sinks show since before the ledger went back in time, and the logs no longer hold."""
+    """What sinks show from before the ledger went back in time but the logs no longer hold."""
 
 
 class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
@@ -62,7 +62,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         view = source.look(declared.source)
         ends = former_leaders_ends(source, heads, view)
         offsets = {head.tp: head.next_offset for head in heads}
-        # One that has not grown since ends before its head.
+        # A truncated log that has not grown since ends before its head.
         cut = {one.tp: one.high_watermark for one in view.partitions if one.high_watermark < offsets.get(one.tp, 0)}
         truncated = cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]}
         return Logs(
@@ -157,7 +157,7 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             untold = [tp for tp, end in seen.truncated.items() if end is None and tp.topic == parameters.topic]
             if other or untold:
                 return (
-                    f"{(other[0].tp if other else untold[0])} was not truncated, it is another log now; nobody can tell"
+                    f"{(other[0].tp if other else untold[0])} was not truncated, it is another log now; it is unknown"
                     " what it still holds of the old one. Say --at earliest or --at latest."
                 )
         return None
@@ -174,7 +174,7 @@ def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs,
 
 
 def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]) -> list[Head]:
-    """Where the new log is begun; of one that was truncated, what lies before the cut stays committed."""
+    """Heads in the new log. In a truncated log, offsets before the cut stay committed."""
     origins = {head.tp: head.origin for head in heads} if parameters.at == "truncation" else {}
     adopted = []
     for one in sorted(seen.partitions, key=lambda one: one.tp):
@@ -186,12 +186,12 @@ def _adopted(parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
 
 
 def _carried(parameters: AdoptTopicParameters, heads: Sequence[Head]) -> list[Head]:
-    """What was committed of the other topics stays committed: they go on where they are, and are not read again."""
+    """Heads of the other topics, which stay where they are."""
     return [head for head in heads if not parameters.cluster and head.tp.topic != parameters.topic]
 
 
 def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
-    """A truncated log keeps its id: what it still holds may have been committed before."""
+    """Notes on offsets that are read a second time: a truncated log may still hold committed records."""
     begins = {one.tp: one.next_offset for one in adopted}
     return [
         f"{head.tp}: offsets from {begins[head.tp]} on were committed before, up to {head.next_offset}; what the log"

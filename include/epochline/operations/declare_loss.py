@@ -1,4 +1,4 @@
-"""Declare a loss: retention passed the head (trap 9), and the pipeline shall go on behind the gap, on the record."""
+"""Declare offsets lost that retention deleted before they were read, so that the pipeline continues after the gap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epochline.protocol.planning import SourceView
 
 
 class DeclareLoss(DirectAction[Parameters, SourceView]):
-    """Write what is gone as a link of the chain that no epoch read."""
+    """Write the lost offsets as a link of the chain without an epoch."""
 
     name = "declare-loss"
     help = (
@@ -73,7 +73,7 @@ class DeclareLoss(DirectAction[Parameters, SourceView]):
 
 
 def lost_ranges(heads: Sequence[Head], view: SourceView) -> list[PlannedRange]:
-    """Per partition what lies between its head and the log start, where that is anything."""
+    """Offsets between head and log start, for each partition that has any."""
     views = {one.tp: one for one in view.partitions}
     return [
         PlannedRange(

@@ -1,4 +1,4 @@
-"""Drop: no epoch of a pipeline ever again; its history and its targets stay."""
+"""Drop a pipeline: it never plans another epoch, and its history and targets stay."""
 
 from __future__ import annotations
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pydantic import Field, field_validator
 
 from epochline.coordinator.checks import is_read
+from epochline.coordinator.intent import EpochDraft
 from epochline.coordinator.takeover import shown_back_to
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
-from epochline.operations.epoch_action import EpochAction, Targets
+from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Transaction
-from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.epoch import Epoch, EpochKind
 from epochline.protocol.offsets import Head, OffsetRange, PlannedRange, TopicPartition
 from epochline.protocol.planning import SourceView, share_limit
 
@@ -21,7 +22,7 @@ EARLIEST = "earliest"
 
 
 class ExtendBackParameters(Parameters):
-    """Back to where, and in which steps."""
+    """How far back, and in which steps."""
 
     to: str = Field(
         description="earliest, an offset (of every partition), or a time in ISO 8601 (UTC without a zone).",
@@ -41,7 +42,7 @@ class ExtendBackParameters(Parameters):
 
     @property
     def moment(self) -> datetime | None:
-        """The time, where one is given."""
+        """The time, if ``to`` is one."""
         if self.to == EARLIEST or self.to.isdigit():
             return None
         moment = datetime.fromisoformat(self.to)
@@ -50,14 +51,14 @@ class ExtendBackParameters(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What Kafka says of the past: its logs, and where the wished-for time lies in each (None: nowhere)."""
+    """Kafka's logs, and the offset of the requested time in each; None if the log ends before that time."""
 
     view: SourceView
     at: Mapping[TopicPartition, int | None]
 
 
 class ExtendBack(EpochAction[ExtendBackParameters, Past]):
-    """Commit ``[x, origin)``, each epoch ending where the origin is."""
+    """Commit ``[x, origin)`` in epochs that each end at the origin."""
 
     name = "extend-back"
     help = (
@@ -117,23 +118,18 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
             after={"origins": {str(head.tp): x for head, x in back}},
         )
 
-    def insert(
-        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, run: Run,
-        row: PipelineRow, targets: Targets, lease: timedelta, note: str,
-    ) -> Epoch | None:  # fmt: skip
+    def draft(
+        self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
+    ) -> EpochDraft:
         declared, _ = subject.declaration()
         step = parameters.step or declared.source.records_per_epoch
         begins = self._begins(tx, subject, parameters, seen, row)
         back = [(head, max(x, log_start)) for head, x, log_start in begins]
         shown = shown_back_to(tx.receipts.accepted(subject.name), [head for head, _ in back])
         if shown:
-            # An epoch is shown before as a whole or not at all.
+            # A sink shows all of an epoch or nothing of it: mixing both kinds of partition would split it.
             back = [(head, max(x, shown[head.tp])) for head, x in back if head.tp in shown]
-        ranges = last_ranges(back, step)
-        return tx.epochs.insert(
-            declared, row, run, ranges, targets,
-            kind=EpochKind.EXTEND_BACK, lease=lease, record_limit=step, note=note,
-        )  # fmt: skip
+        return EpochDraft(kind=EpochKind.EXTEND_BACK, ranges=last_ranges(back, step), record_limit=step)
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: Past) -> str | None:
         if own.kind is not EpochKind.EXTEND_BACK:
@@ -151,7 +147,7 @@ class ExtendBack(EpochAction[ExtendBackParameters, Past]):
     def _begins(
         self, tx: Transaction, subject: Subject, parameters: ExtendBackParameters, seen: Past, row: PipelineRow
     ) -> list[tuple[Head, int, int]]:
-        """Per partition its head, where it is to begin, and the first offset that may be committed."""
+        """Per partition its head, the requested beginning, and the first offset that may be committed."""
         declared, _ = subject.declaration()
         views = {one.tp: one for one in seen.view.partitions}
         begins = []

@@ -1,4 +1,4 @@
-"""The janitor: what a teardown that never ran left behind (trap 8). Repeatable, and safe beside running epochs."""
+"""Clean up after runs whose teardown never ran. Repeatable, and safe while epochs run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochline.protocol.epoch import EpochState, Run
 log = logging.getLogger(__name__)
 
 STALE_AFTER = timedelta(hours=1)
-"""How long after its lease ended nobody is expected to come back for a planned epoch: longer than tasks are retried."""
+"""Time after the end of a lease until its epoch counts as abandoned: longer than Airflow retries tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,33 +23,32 @@ class Tidied:
     """What the janitor found in one database."""
 
     swept: int
-    """Attempts whose staging nobody needed, and which is gone."""
+    """Number of attempts whose unneeded staging was dropped."""
     ended: Sequence[str]
-    """Epochs that were planned, left alone and are aborted now."""
+    """Planned epochs that were abandoned and are aborted now."""
     unexplained: Sequence[str]
-    """Tables in ``epochline_staging`` that no attempt explains. Reported and left alone: somebody made them."""
+    """Tables in ``epochline_staging`` that belong to no attempt. They are reported and left as they are."""
 
     def lines(self) -> list[str]:
-        """The same for people."""
-        told = [f"{self.swept} left-over staging{'' if self.swept == 1 else 's'} dropped"]
-        told += [f"{epoch} was planned and left alone; it is aborted, its range is free" for epoch in self.ended]
-        told += [
+        """What was found, as lines for people."""
+        lines = [f"{self.swept} left-over staging{'' if self.swept == 1 else 's'} dropped"]
+        lines += [f"{epoch} was planned and left alone; it is aborted, its range is free" for epoch in self.ended]
+        lines += [
             f"epochline_staging.{table} belongs to no attempt that the ledger knows; it was left as it is"
             for table in self.unexplained
         ]
-        return told
+        return lines
 
 
-def tidy(ledger: Ledger, who: Run, *, stale_after: timedelta = STALE_AFTER) -> Tidied:
-    """Drop staging that nobody needs, end epochs that nobody stages, and report tables that nobody explains.
+def tidy(ledger: Ledger, run: Run, *, stale_after: timedelta = STALE_AFTER) -> Tidied:
+    """Drop unneeded staging, end abandoned epochs, and report unexplained tables.
 
-    Every epoch is judged by a fresh look under its row lock. A pre-committed one is left for the next run, which
-    commits it (INV-6).
+    Every epoch is checked again under its row lock. The next run commits a pre-committed epoch (INV-6).
 
     Args:
-        ledger: of one database; all its pipelines are looked at.
-        who: kept with what was ended.
-        stale_after: how long after the end of its lease a planned epoch is ended.
+        ledger: of one database; all its pipelines are cleaned up.
+        run: kept as the reason with the ended epochs.
+        stale_after: time after the end of its lease until a planned epoch is ended.
     """
     ended = []
     with ledger.transaction() as tx:
@@ -60,7 +59,7 @@ def tidy(ledger: Ledger, who: Run, *, stale_after: timedelta = STALE_AFTER) -> T
             epoch = tx.epochs.lock(seen.pipeline, seen.epoch_id)
             if epoch.state is not EpochState.PLANNED or not epoch.lease_expired:
                 continue
-            attempt = abort_in(tx, epoch, f"its lease ended more than {stale_after} ago; ended by {who}")
+            attempt = abort_in(tx, epoch, f"its lease ended more than {stale_after} ago; ended by {run}")
         if attempt is not None:
             discard(ledger, attempt)
         log.info("epoch.ended pipeline=%s epoch=%d by=janitor", epoch.pipeline, epoch.epoch_id)

@@ -1,4 +1,4 @@
-"""Pause and resume: whether epochs of a pipeline are planned."""
+"""Pause a pipeline, and resume it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochline.ports import Transaction
 
 
 class Pause(DirectAction[Parameters, None]):
-    """Plan no epoch until `Resume`."""
+    """Stop planning epochs until `Resume`."""
 
     name = "pause"
     help = (

@@ -1,33 +1,41 @@
-"""Replay: read a committed epoch's exact ranges with today's code, compare, and perhaps let it take its place.
+"""Replay: read a committed epoch's exact ranges with today's code, compare, and perhaps replace the epoch.
 
-What is committed stays as it is until a promotion, which is one transaction: the old epoch's rows go, the replay's
-come, and the ledger keeps both. A replay moves no head.
+Committed rows stay until a promotion, which is one transaction: it replaces the old epoch's rows with the replay's.
+The ledger keeps both epochs. A replay moves no head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from epochline.coordinator.checks import check_admitted, check_changes, check_connections
-from epochline.coordinator.commit import CommitResult, commit_in, mirror
-from epochline.coordinator.evidence import collect_evidence, pausing_where_behind, refuse_behind
-from epochline.coordinator.plan import LEASE, Plan, PlanOutcome
-from epochline.coordinator.recover import recover
+from epochline.coordinator.commit import CommitResult, commit_in
+from epochline.coordinator.evidence import collect_evidence, pausing_where_behind
+from epochline.coordinator.intent import (
+    LEASE,
+    EpochDraft,
+    Intent,
+    Plan,
+    PlanRequest,
+    settle,
+    write_epoch,
+)
 from epochline.declare.pipeline import Pipeline
-from epochline.errors import ActionRefusedError, PlanChangedError
-from epochline.operations.action import ActionPreview, Request, Subject, known, record
+from epochline.errors import ActionRefusedError
+from epochline.operations.action import ActionPreview, Request, Subject, record
+from epochline.operations.epoch_action import refuse_unfinished
 from epochline.operations.restorable import not_declared, shown_for_good
-from epochline.ports import TableDifference, Transaction
+from epochline.ports import PipelineRow, TableDifference, Transaction
 from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Run
 from epochline.protocol.planning import SourceView
 
 _REPLAYED = frozenset({EpochKind.REGULAR, EpochKind.BACKFILL, EpochKind.EXTEND_BACK, EpochKind.REPLAY})
 SAMPLES = 10
-"""Rows that differ which are shown for each table."""
+"""Number of differing rows shown for each table."""
 
 
 def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | None = None) -> Plan:
-    """Write an epoch that reads what a committed one has read.
+    """Write an epoch that reads the ranges of a committed one.
 
     Raises:
         ActionRefusedError: there is no such epoch, or it cannot be compared; the message says why.
@@ -35,35 +43,34 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
         PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """
     declared, source = subject.declaration()
-    evidence = collect_evidence(subject.ledger, source, declared)
-    refuse_behind(subject.ledger, subject.name, evidence)
-    if recover(subject.ledger, subject.name, run, evidence, lease=LEASE).notes:
-        mirror(subject.ledger, source, subject.name, known=True)
-    view = source.look(declared.source)
-    with subject.ledger.transaction() as tx:
-        known(tx, subject.name)
-        row = tx.epochs.lock_pipeline(subject.name)
-        check_admitted(tx, subject.name)
-        if tx.epochs.unfinished(subject.name) is not None:
-            raise PlanChangedError(f"{subject.name}: another run planned meanwhile; trying again helps.")
-        targets = tx.targets.inspect(declared)
-        check_changes(tx, declared)
-        check_connections(tx, declared, writers)
-        replayed = tx.epochs.lock(subject.name, epoch_id)
-        ranges = tuple(tx.epochs.ranges(replayed))
-        obstacle = _obstacle(tx, declared, replayed, view)
+    settle(subject.ledger, source, declared, run, LEASE)
+    request = PlanRequest(writers=writers, note=f"replay of epoch {epoch_id}")
+    intent = _ReplayIntent(subject.name, declared, epoch_id, source.look(declared.source))
+    return write_epoch(subject.ledger, declared, run, request, intent, own=None, notes=())
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplayIntent(Intent):
+    claims_targets = False  # until it is promoted
+
+    name: str
+    declared: Pipeline
+    epoch_id: int
+    view: SourceView
+
+    def check(self, tx: Transaction, row: PipelineRow) -> None:
+        refuse_unfinished(tx, self.name)
+
+    def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft:
+        replayed = tx.epochs.lock(self.name, self.epoch_id)
+        obstacle = _obstacle(tx, self.declared, replayed, self.view)
         if obstacle is not None:
             raise ActionRefusedError(f"{obstacle} Nothing was changed.")
-        epoch = tx.epochs.insert(
-            declared, row, run, ranges, targets,
-            kind=EpochKind.REPLAY, lease=LEASE, record_limit=None, note=f"replay of epoch {epoch_id}",
-            replays=epoch_id,
-        )  # fmt: skip
-    return Plan(outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=ranges)
+        return EpochDraft(kind=EpochKind.REPLAY, ranges=tx.epochs.ranges(replayed), replays=self.epoch_id)
 
 
 def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
-    """What a sealed replay makes of the rows of the epoch that it replays, sink by sink."""
+    """How a sealed replay's rows differ from those of the epoch that it replays, sink by sink."""
     declared, _ = subject.declaration()
     with subject.ledger.transaction() as tx:
         attempt = tx.attempts.live(replay)
@@ -76,7 +83,7 @@ def differences(subject: Subject, replay: Epoch) -> Sequence[TableDifference]:
 
 
 def promote(subject: Subject, replay: Epoch, request: Request) -> CommitResult:
-    """Let a sealed replay take the place of what it replays, and write down who wanted it (one transaction).
+    """Let a sealed replay replace what it replays, and record the operator, in one transaction.
 
     Raises:
         HeadMovedError: the replayed epoch was undone meanwhile, or a record that it quarantined was requeued.

@@ -1,20 +1,19 @@
-"""Requeue: chosen quarantined records are read again, as an epoch of their own, exactly once."""
+"""Requeue: read chosen quarantined records again, in an epoch of their own, exactly once."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from pydantic import Field
 
+from epochline.coordinator.intent import EpochDraft
 from epochline.declare.pipeline import Pipeline
 from epochline.operations.action import ActionPreview, Parameters, Subject, refused
-from epochline.operations.epoch_action import EpochAction, Targets
+from epochline.operations.epoch_action import EpochAction
 from epochline.ports import PipelineRow, Selection, Transaction
-from epochline.protocol.epoch import Epoch, EpochKind, Run
+from epochline.protocol.epoch import Epoch, EpochKind
 
 
 class RequeueParameters(Parameters):
-    """Which records: all that fit everything that is given."""
+    """Which records: those that match every given field."""
 
     everything: bool = Field(False, description="All that are in the quarantine.")
     epoch: int | None = Field(None, ge=1, description="Those that this epoch set aside.")
@@ -43,7 +42,7 @@ class Requeue(EpochAction[RequeueParameters, None]):
         row = tx.epochs.pipeline(subject.name)
         if row is None or parameters == RequeueParameters(out_of_order=parameters.out_of_order):
             return refused("say which records: by epoch, topic, partition, offset or reason, or --everything.")
-        selection = _selection(parameters, row)
+        selection = _selection(parameters, row.generation)
         obstacle = _refusing_sink(tx, declared, selection.generation < row.generation, parameters.out_of_order)
         if obstacle is not None:
             return refused(obstacle)
@@ -62,16 +61,13 @@ class Requeue(EpochAction[RequeueParameters, None]):
             after={"requeued": parameters.model_dump(exclude_none=True) | {"records": total}},
         )
 
-    def insert(
-        self, tx: Transaction, subject: Subject, parameters: RequeueParameters, seen: None, run: Run, row: PipelineRow,
-        targets: Targets, lease: timedelta, note: str,
-    ) -> Epoch | None:  # fmt: skip
-        declared, _ = subject.declaration()
-        epoch = tx.epochs.insert(
-            declared, row, run, (), targets, kind=EpochKind.REQUEUE, lease=lease, record_limit=None, note=note
+    def draft(
+        self, tx: Transaction, subject: Subject, parameters: RequeueParameters, seen: None, row: PipelineRow
+    ) -> EpochDraft:
+        selection = _selection(parameters, row.generation)
+        return EpochDraft(
+            kind=EpochKind.REQUEUE, write_more=lambda tx, epoch: tx.quarantine.claim_records(epoch, selection)
         )
-        tx.quarantine.claim_records(epoch, _selection(parameters, row))
-        return epoch
 
     def cannot_reopen(self, tx: Transaction, own: Epoch, seen: None) -> str | None:
         if own.kind is not EpochKind.REQUEUE:
@@ -79,9 +75,9 @@ class Requeue(EpochAction[RequeueParameters, None]):
         return None if tx.quarantine.claims_are_free(own) else "another epoch requeued some of its records"
 
 
-def _selection(parameters: RequeueParameters, row: PipelineRow) -> Selection:
+def _selection(parameters: RequeueParameters, generation: int) -> Selection:
     return Selection(
-        generation=parameters.generation or row.generation,
+        generation=parameters.generation or generation,
         epoch_id=parameters.epoch,
         topic=parameters.topic,
         partition=parameters.partition,
@@ -91,7 +87,7 @@ def _selection(parameters: RequeueParameters, row: PipelineRow) -> Selection:
 
 
 def _refusing_sink(tx: Transaction, pipeline: Pipeline, superseded: bool, out_of_order: bool) -> str | None:
-    """A requeued record is older than rows that are there: a sink must know that, or not care."""
+    """Why a sink cannot take requeued records, which are older than rows that are there; None if all sinks can."""
     keyed = [str(topic) for topic in pipeline.topics if topic.key]
     if keyed and not out_of_order:
         return (

@@ -24,32 +24,32 @@ def obstacle(
     undone: Sequence[int] | None,
     view: SourceView,
 ) -> str | None:
-    """The first reason why not, None where nothing is in the way.
+    """The first reason against going back; None if there is none.
 
     Args:
         tx: holds the pipeline's row.
-        declared: the pipeline that goes back, or that begins.
+        declared: the pipeline that goes back or begins.
         found: the savepoint.
-        row: of the pipeline.
+        row: the pipeline's row.
         undone: the epochs that would be undone; None for a new pipeline.
         view: what Kafka holds now.
 
     Raises:
-        DeclarationError: the declaration changed what cannot change.
+        DeclarationError: the declaration changed a field that must not change.
         TargetError: a target is not as declared.
     """
     return next(_obstacles(tx, declared, found, row, undone, view), None)
 
 
 def with_rows(tx: Transaction, pipeline: str, epochs: Sequence[int]) -> list[int]:
-    """Those of some epochs that wrote to targets: a restore wrote nothing, it took away."""
+    """The epochs that wrote to targets. A restore only removes rows."""
     return [one for one in epochs if tx.epochs.lock(pipeline, one).kind is not EpochKind.RESTORE]
 
 
 def origins(tx: Transaction, found: Savepoint, row: PipelineRow) -> dict[TopicPartition, int]:
-    """Where each partition begins once its pipeline went back: where it began, which is decided once.
+    """Each partition's origin after a restore: its origin in the savepoint's generation.
 
-    That is in the savepoint's generation, or, of partitions that were met after it, in the one that stands.
+    A partition that appeared after the savepoint keeps its origin of the present generation.
     """
     then = {head.tp: head.origin for head in tx.chain.heads(found.pipeline, found.generation)}
     now = {head.tp: head.origin for head in tx.chain.heads(found.pipeline, row.generation)}
@@ -58,7 +58,7 @@ def origins(tx: Transaction, found: Savepoint, row: PipelineRow) -> dict[TopicPa
 
 
 def shown_for_good(declared: Pipeline) -> str | None:
-    """Why epochs cannot be taken back, where a sink shows them that takes nothing back."""
+    """Why epochs cannot be undone, if a sink shows them for good."""
     if not declared.post_commit_sinks:
         return None
     return (
@@ -68,15 +68,15 @@ def shown_for_good(declared: Pipeline) -> str | None:
 
 
 def not_declared(tx: Transaction, declared: Pipeline, epochs: Sequence[int]) -> str | None:
-    """Tables that epochs wrote rows to and that are declared no more: their rows would stay."""
+    """Why epochs cannot be undone, if they wrote to tables that were removed from the declaration."""
     known = {QUARANTINE, *(rows.table for rows in declared.written)}
     written = tx.savepoints.rows_sealed(declared.name, epochs)
     left = sorted(table for table, rows in written.items() if rows and table not in known)
     if not left:
         return None
     return (
-        f"{declared.name} declares {', '.join(left)} no more, and rows of epochs {', '.join(map(str, epochs))} are in"
-        " there; declare it again until this is done."
+        f"{declared.name} no longer declares {', '.join(left)}, which holds rows of epochs"
+        f" {', '.join(map(str, epochs))}; declare it again until this is done."
     )
 
 
@@ -90,7 +90,7 @@ def _obstacles(
 ) -> Iterator[str]:
     dropped = tx.operators.standing(declared.name).dropped
     if dropped is not None:
-        yield f"{declared.name} was dropped {dropped}; its targets may be somebody else's now."
+        yield f"{declared.name} was dropped {dropped}; another pipeline may own its targets now."
     if undone is not None:
         yield from _of_its_own(tx, declared, found, row, undone)
     elif row.last_epoch_id:
@@ -116,7 +116,7 @@ def _of_its_own(
     if found.cluster_id not in (None, row.cluster_id):
         yield f"{found} holds offsets of Kafka cluster {found.cluster_id}, and {declared.name} reads another one now."
     if set(found.states) - {state.table for state in declared.states}:
-        yield f"{found} has state {', '.join(found.states)}, which {declared.name} declares no more."
+        yield f"{found} has state {', '.join(found.states)}, which {declared.name} no longer declares."
     for epoch_id in undone:
         replay = tx.epochs.lock(declared.name, epoch_id)
         if replay.kind is EpochKind.EXTEND_BACK:
@@ -125,10 +125,7 @@ def _of_its_own(
                 " so that no run would read it again. Go back to a savepoint from after it."
             )
         if replay.replays is not None and replay.replays <= found.epoch_id:
-            yield (
-                f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need; they are"
-                " gone."
-            )
+            yield f"{replay} took the place of epoch {replay.replays}, whose rows the savepoint would need."
     stood = tx.epochs.lock(declared.name, found.epoch_id)
     if tx.epochs.is_undone(stood):
         yield (
@@ -142,12 +139,12 @@ def _of_its_own(
 
 
 def _declared_otherwise(tx: Transaction, declared: Pipeline, found: Savepoint, *, new: bool) -> Iterator[str]:
-    """State and open windows of the savepoint that mean something else under today's declaration."""
+    """Reasons why the savepoint's state or windows do not fit today's declaration."""
     if len(found.states) != len(declared.states):
         yield f"{found} has {len(found.states)} state tables, {declared.name} declares {len(declared.states)}."
     before, now = json.loads(tx.savepoints.declaration(found)), json.loads(declared.stored())
     if new and before.get("windows") and now.get("windows"):
-        before["windows"]["into"] = now["windows"]["into"]  # of a new pipeline the table is another, and must be
+        before["windows"]["into"] = now["windows"]["into"]  # a new pipeline writes another table
     for one in changes(before, now):
         if one.effect is Effect.REFUSED:
             yield f"{one.field} was {one.before} when {found} was made, and is {one.now}: {one.advice}."
@@ -161,7 +158,7 @@ def _unreadable(
     undone: Sequence[int] | None,
     view: SourceView,
 ) -> Iterator[str]:
-    """Partitions that could not be read again from where they would go on: what is undone would be lost."""
+    """Partitions that Kafka no longer holds from their restored head on: undone records would be lost."""
     logs = {one.tp: one for one in view.partitions}
     places = [(head.tp, head.next_offset) for head in found.heads]
     if undone is not None:

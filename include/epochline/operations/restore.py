@@ -1,4 +1,4 @@
-"""Restore: heads, state and targets back to a savepoint, all in one transaction, in a new generation (C12, C13)."""
+"""Restore heads, state and targets to a savepoint, in one transaction and a new generation (C12, C13)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
     parameters = RestoreParameters
 
     def admit(self, tx: Transaction, subject: Subject, parameters: RestoreParameters) -> None:
-        # A new pipeline is not known yet; that there is such a savepoint is seen to below.
+        # The ledger does not know a new pipeline yet; `describe` checks for the savepoint.
         if parameters.of is None:
             known(tx, subject.name)
 
@@ -80,11 +80,11 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
         declared, source = subject.declaration()
         found = tx.savepoints.find(parameters.of or subject.name, parameters.name)
         if found is None:
-            raise AssertionError("foreseen under the same lock")
+            raise AssertionError("previewed under the same lock")
         row = tx.epochs.lock_pipeline(subject.name)
         tx.targets.claim(declared)
         undone: Sequence[int] = []
-        # Of another pipeline nothing was committed under this name: it begins where that one stood.
+        # Nothing was committed under a new name: it begins at the other pipeline's heads.
         begins = {head.tp: head.next_offset for head in found.heads}
         if parameters.of is None:
             undone = tx.savepoints.later(subject.name, found.epoch_id)
@@ -106,7 +106,7 @@ class Restore(DirectAction[RestoreParameters, SourceView]):
 
 
 def _states(declared: Pipeline, found: Savepoint) -> dict[str, str]:
-    """For each state table, of which state of the savepoint: its own, or, in another pipeline, by order of name."""
+    """By state table, the savepoint's state for it: the same name, or by order of names in a new pipeline."""
     tables = sorted(state.table for state in declared.states)
     if set(tables) == set(found.states):
         return {table: table for table in tables}

@@ -1,4 +1,4 @@
-"""Savepoint: keep under a name where a pipeline stands, with a copy of its state; and delete one (C12, C13)."""
+"""Keep a pipeline's position and state as a named savepoint, and delete one (C12, C13)."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class MakeSavepoint(DirectAction[NamedSavepoint, None]):
             )
         unfinished = tx.epochs.unfinished(subject.name)
         if unfinished is not None:
-            # Its commit waits until the copies are made: what is kept is of one moment.
+            # The epoch's commit waits for the copies, so that heads and state match.
             tx.epochs.lock(unfinished.pipeline, unfinished.epoch_id)
-        standing = tx.savepoints.standing(declared, parameters.name, "nobody", "foreseen")
+        standing = tx.savepoints.standing(declared, parameters.name, "nobody", "preview")
         if standing is None:
             return refused(f"no epoch of {subject.name} was committed yet; there is nothing to keep.")
         check_states(tx, declared)
@@ -95,7 +95,7 @@ class DeleteSavepoint(DirectAction[NamedSavepoint, None]):
 
 
 def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
-    """What an action on a savepoint writes down, as JSON."""
+    """What an action on a savepoint records, as JSON."""
     return {
         "savepoint": savepoint.name,
         "of": savepoint.pipeline,
@@ -105,13 +105,13 @@ def recorded_savepoint(savepoint: Savepoint) -> dict[str, Any]:
 
 
 def missing(tx: Transaction, pipeline: str, name: str) -> str:
-    """That there is no such savepoint, and which there are."""
+    """The message for a missing savepoint, with the names of those that exist."""
     there = ", ".join(one.name for one in tx.savepoints.of(pipeline)) or "none"
     return f"{pipeline} has no savepoint {name}; there are: {there}."
 
 
 def _obstacles(tx: Transaction, subject: Subject) -> list[str]:
-    """Why a later restore would be refused, as far as that can be known now: the sinks keep no before-images."""
+    """Why a later restore would be refused: sinks without before-images."""
     declared, _ = subject.declaration()
     kept = [f"{sink} takes back nothing of what it was given" for sink in declared.post_commit_sinks]
     return kept + [

@@ -130,9 +130,7 @@ def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
 
 def _declared_rows(pipeline: Pipeline) -> dict[str, str]:
     """Staging name of each sink, by its name in a transform's result."""
-    rows = {sink.table: sink.table for sink in pipeline.targets}
-    rows |= {box.topic.name: box.table for box in pipeline.outboxes}
-    return rows | {sink.name: sink.name for sink in pipeline.external}
+    return {one.name: one.staged_as for one in pipeline.outputs}
 
 
 def _moment(watermark: datetime | None) -> Column:

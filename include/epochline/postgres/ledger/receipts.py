@@ -37,16 +37,14 @@ class PostgresReceipts:
         self, epoch: Epoch, attempt: Attempt, pipeline: Pipeline, upserted: Mapping[str, Upserted],
         shown_before: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        names = [(sink.table, sink.table, True) for sink in pipeline.targets]
-        names += [(box.topic.name, box.table, False) for box in pipeline.outboxes]
-        names += [(sink.name, sink.name, False) for sink in pipeline.external]
-        for sink, manifest, shown in names:
-            if sink in shown_before:
+        for output in pipeline.outputs:
+            if output.name in shown_before:
                 continue
             execute(
                 self._connection, "write_receipt",
                 pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, attempt_id=attempt.attempt_id,
-                sink=sink, manifest=manifest, shown=shown, **_counts(upserted.get(sink)),
+                sink=output.name, manifest=output.staged_as, shown=output.shown_at_commit,
+                **_counts(upserted.get(output.name)),
             )  # fmt: skip
 
     def received(self, pipeline: str, epoch_id: int) -> frozenset[str]:

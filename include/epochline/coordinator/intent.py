@@ -1,0 +1,226 @@
+"""Give a run its epoch: the steps that a plan, an operator's action and a replay share (INV-3)."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import ClassVar
+
+from epochline.config.resolve import ResolvedSettings
+from epochline.coordinator.checks import check_admitted, check_changes, check_connections, check_states
+from epochline.coordinator.commit import mirror
+from epochline.coordinator.evidence import collect_evidence, refuse_behind
+from epochline.coordinator.recover import Recovered, recover
+from epochline.declare.pipeline import Pipeline
+from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
+from epochline.protocol.epoch import Epoch, EpochKind, EpochState, Interval, Run
+from epochline.protocol.offsets import PlannedRange
+
+log = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=60)
+"""How long a PLANNED epoch belongs to its run without a sign of life (database clock)."""
+
+
+class PlanOutcome(enum.StrEnum):
+    """What a plan found and did."""
+
+    PLANNED = "planned"
+    REOPENED = "reopened"
+    RESUMED = "resumed"
+    PRE_COMMITTED = "pre_committed"
+    ALREADY_COMMITTED = "already_committed"
+    NOTHING_TO_READ = "nothing_to_read"
+    COVERED = "covered"
+    """The interval of a backfill run is committed already. No epoch was written; the notes name those that did it."""
+    SINKS_FULL = "sinks_full"
+    """A sink has too many unpublished epochs. The backlog waits in Kafka; the notes name the sink."""
+
+
+_RESUMED = {
+    EpochState.PLANNED: PlanOutcome.RESUMED,
+    EpochState.PRE_COMMITTED: PlanOutcome.PRE_COMMITTED,
+    EpochState.COMMITTED: PlanOutcome.ALREADY_COMMITTED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The epoch that the run continues with, if any, and notes for people."""
+
+    outcome: PlanOutcome
+    epoch: Epoch | None = None
+    ranges: tuple[PlannedRange, ...] = ()
+    notes: tuple[str, ...] = ()
+    covered_by: tuple[int, ...] = ()
+    """For a backfill run: ids of the epochs that committed offsets of its interval before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What a run asks of its epoch.
+
+    Args:
+        record_limit: most offsets; by default the declaration's limit, and no limit for a backfill run.
+        note: kept with the epoch.
+        writers: how many sessions will write at once, compared with PostgreSQL's free connections; None if unknown.
+        lease: how long the epoch belongs to the run without a sign of life.
+        interval: of a backfill run, whose ranges end at the end of the interval at the latest. An unfinished or
+            aborted epoch of the run keeps its ranges, whatever the interval (INV-3).
+        settings: kept with the epoch. A plan uses the declaration's own by default.
+    """
+
+    record_limit: int | None = None
+    note: str | None = None
+    writers: int | None = None
+    lease: timedelta = LEASE
+    interval: Interval | None = None
+    settings: ResolvedSettings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochDraft:
+    """An epoch about to be written.
+
+    ``notes`` and ``covered_by`` go into the `Plan`. ``write_more`` is called in the transaction that writes the epoch.
+    """
+
+    kind: EpochKind
+    ranges: Sequence[PlannedRange] = ()
+    record_limit: int | None = None
+    interval: Interval | None = None
+    replays: int | None = None
+    notes: tuple[str, ...] = ()
+    covered_by: tuple[int, ...] = ()
+    write_more: Callable[[Transaction, Epoch], object] = lambda tx, epoch: None
+
+
+class Intent(ABC):
+    """What an epoch is planned for. `write_epoch` calls the methods in this order, in one transaction."""
+
+    claims_targets: ClassVar[bool] = True
+    """Whether the plan marks the targets as written by this pipeline."""
+
+    @abstractmethod
+    def check(self, tx: Transaction, row: PipelineRow) -> None:
+        """Refuse a plan that other runs or Kafka have overtaken. The pipeline's row is locked.
+
+        Raises:
+            PlanChangedError: another run planned or committed meanwhile.
+        """
+
+    def obstacle(self, tx: Transaction, own: Epoch) -> str | None:
+        """Why the run's own aborted epoch cannot be tried again; None if it can."""
+        return None
+
+    @abstractmethod
+    def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft | Plan:
+        """The epoch to write, or a plan without one."""
+
+
+def settle(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, lease: timedelta) -> Recovered:
+    """Refuse a ledger that went back in time, then finish or end what other runs left, and mirror the heads.
+
+    Raises:
+        EpochBusyError, EpochAwaitsApprovalError: as `recover`.
+        LedgerBehindError: Kafka or a sink shows an epoch that the ledger does not know; the pipeline is paused.
+        SourceUnavailableError, SinkError: as `collect_evidence`.
+    """
+    evidence = collect_evidence(ledger, source, pipeline)
+    refuse_behind(ledger, pipeline.name, evidence)
+    recovered = recover(ledger, pipeline.name, run, evidence, lease=lease)
+    if recovered.notes:
+        mirror(ledger, source, pipeline.name, known=True)
+    return recovered
+
+
+def resume(ledger: Ledger, recovered: Recovered) -> Plan | None:
+    """The run's own epoch, unless there is none or it was aborted."""
+    own = recovered.own
+    if own is None or own.state not in _RESUMED:
+        return None
+    with ledger.transaction() as tx:
+        ranges = tuple(tx.epochs.ranges(own))
+    return Plan(outcome=_RESUMED[own.state], epoch=own, ranges=ranges, notes=recovered.notes)
+
+
+def write_epoch(
+    ledger: Ledger, pipeline: Pipeline, run: Run, request: PlanRequest, intent: Intent, own: Epoch | None,
+    notes: Sequence[str],
+) -> Plan:  # fmt: skip
+    """Reopen the run's own aborted epoch, or write a new one.
+
+    Args:
+        ledger: where the epoch is written, in one transaction.
+        pipeline: the declaration.
+        run: the epoch's owner.
+        request: what the run asks for.
+        intent: what the epoch is for.
+        own: the run's own aborted epoch, if there is one.
+        notes: go into the plan, before those of the intent.
+
+    Raises:
+        PlanChangedError: another run planned or committed meanwhile; trying again helps.
+        PipelinePausedError, PipelineDroppedError, TargetError, DeclarationError, StateError, ConfigurationError:
+            nothing was planned.
+    """
+    with ledger.transaction() as tx:
+        row = tx.epochs.lock_pipeline(pipeline.name)
+        check_admitted(tx, pipeline.name)
+        intent.check(tx, row)
+        targets = tx.targets.inspect(pipeline)
+        if intent.claims_targets:
+            tx.targets.claim(pipeline)
+        check_changes(tx, pipeline)
+        check_states(tx, pipeline)
+        check_connections(tx, pipeline, request.writers)
+        if own is not None:
+            own = tx.epochs.lock(own.pipeline, own.epoch_id)
+            obstacle = _overtaken(tx, own, row) or intent.obstacle(tx, own)
+            if obstacle is None:
+                epoch = tx.epochs.reopen(own, pipeline, targets, request.lease)
+                _keep_settings(tx, epoch, request)
+                ranges = tuple(tx.epochs.ranges(epoch))
+                log.info("epoch.reopened pipeline=%s epoch=%d", pipeline.name, epoch.epoch_id)
+                return Plan(outcome=PlanOutcome.REOPENED, epoch=epoch, ranges=ranges, notes=tuple(notes))
+            notes = [*notes, f"{own} is not tried again: {obstacle}"]
+        draft = intent.draft(tx, row)
+        notes = (*notes, *draft.notes)
+        if isinstance(draft, Plan):
+            return replace(draft, notes=notes)
+        epoch = tx.epochs.insert(
+            pipeline, row, run, draft.ranges, targets,
+            kind=draft.kind, lease=request.lease, record_limit=draft.record_limit, note=request.note,
+            interval=draft.interval, replays=draft.replays,
+        )  # fmt: skip
+        _keep_settings(tx, epoch, request)
+        draft.write_more(tx, epoch)
+    log.info(
+        "epoch.planned pipeline=%s epoch=%d kind=%s partitions=%d offsets=%d run=%s",
+        pipeline.name, epoch.epoch_id, epoch.kind, len(draft.ranges), sum(len(one.range) for one in draft.ranges),
+        run.run_id,
+    )  # fmt: skip
+    return Plan(
+        outcome=PlanOutcome.PLANNED, epoch=epoch, ranges=tuple(draft.ranges), notes=notes, covered_by=draft.covered_by
+    )
+
+
+def _overtaken(tx: Transaction, own: Epoch, row: PipelineRow) -> str | None:
+    """Why an epoch of any kind cannot be tried again."""
+    if own.state is not EpochState.ABORTED:
+        return f"it is {own.state}"
+    later = tx.epochs.later_than(own.pipeline, own.epoch_id)
+    if later:
+        return f"{later[0]} ({later[0].state}) came after it"
+    if row.generation != own.generation:
+        return f"its ranges are of generation {own.generation}, and generation {row.generation} has begun"
+    return None
+
+
+def _keep_settings(tx: Transaction, epoch: Epoch, request: PlanRequest) -> None:
+    if request.settings is not None:
+        tx.history.keep_settings(epoch, request.settings.recorded())

@@ -1,0 +1,56 @@
+"""What the use cases need from databases and Kafka. Each Protocol is named for its role; adapters do not inherit it.
+
+A `Transaction` is one transaction of the database that holds ledger, staging and targets. No method of its sides
+commits (INV-2). Every method that locks says so. Locks are taken in one order everywhere: pipeline, epoch, attempt.
+"""
+
+from epochline.ports.attempts import Attempts, Manifest, PartSum
+from epochline.ports.chain import Chain
+from epochline.ports.epochs import EpochRows, PipelineRow
+from epochline.ports.history import Aborts, History
+from epochline.ports.ledger import Ledger, Transaction
+from epochline.ports.operators import PAUSE_AFTER_FAILURES, PAUSE_BEHIND, ActionRow, Decision, Operators, PipelineStatus
+from epochline.ports.quarantine import Claims, Quarantine, Selection
+from epochline.ports.receipts import Accepted, AnnouncedReceipt, DueReceipt, Receipts
+from epochline.ports.savepoints import Savepoints
+from epochline.ports.source import MirroredOffset, OffsetSource
+from epochline.ports.states import States
+from epochline.ports.targets import Applied, Prepared, RowDifference, TableDifference, Targets, Upserted
+from epochline.ports.times import Times
+
+__all__ = [
+    "PAUSE_AFTER_FAILURES",
+    "PAUSE_BEHIND",
+    "Aborts",
+    "Accepted",
+    "ActionRow",
+    "AnnouncedReceipt",
+    "Applied",
+    "Attempts",
+    "Chain",
+    "Claims",
+    "Decision",
+    "DueReceipt",
+    "EpochRows",
+    "History",
+    "Ledger",
+    "Manifest",
+    "MirroredOffset",
+    "OffsetSource",
+    "Operators",
+    "PartSum",
+    "PipelineRow",
+    "PipelineStatus",
+    "Prepared",
+    "Quarantine",
+    "Receipts",
+    "RowDifference",
+    "Savepoints",
+    "Selection",
+    "States",
+    "TableDifference",
+    "Targets",
+    "Times",
+    "Transaction",
+    "Upserted",
+]

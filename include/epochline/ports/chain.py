@@ -1,0 +1,46 @@
+"""The chain: the committed ranges of every partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, TopicPartition
+
+
+class Chain(Protocol):
+    """The committed ranges (INV-1)."""
+
+    def heads(self, pipeline: str, generation: int) -> Sequence[Head]:
+        """Every partition's head, sorted. A partition with nothing committed has its origin as head."""
+
+    def reached(self, pipeline: str, generation: int, epoch_id: int) -> Sequence[Head]:
+        """Every partition's head as it was right after an epoch's commit."""
+
+    def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
+        """Write where a partition begins. Does nothing if the partition has an origin."""
+
+    def carry_over(self, pipeline: str, generation: int, head: Head, chosen_by: str) -> None:
+        """Begin a new generation's partition with what earlier ones committed: its origin and one link to its head.
+
+        If origin and head are equal, nothing was committed, and only the origin is written.
+        """
+
+    def epochs_within(self, pipeline: str, generation: int, tp: TopicPartition, offsets: OffsetRange) -> Sequence[int]:
+        """Ids of the epochs that committed any of these offsets, in order."""
+
+    def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        """Compare-and-swap: append the range if it starts at the head. Returns whether it did."""
+
+    def extend_back(self, epoch: Epoch, planned: PlannedRange) -> bool:
+        """Compare-and-swap: move the origin back over the range if it ends there. Returns whether it did."""
+
+    def superseded_until(self, pipeline: str, generation: int, tp: TopicPartition) -> int:
+        """How far earlier generations committed the same log before its origin in this one; 0 if they did not.
+
+        Ranges that a restore undid do not count.
+        """
+
+    def declare_lost(self, pipeline: str, generation: int, lost: PlannedRange) -> bool:
+        """Move the head over a range that no epoch will read (INV-9), if it starts there. Returns whether it did."""

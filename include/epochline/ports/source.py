@@ -1,0 +1,65 @@
+"""Kafka, as far as planning needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from epochline.declare.source import KafkaSource
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import SourceView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredOffset:
+    """A consumer group's offset for a partition, and the epoch that mirrored it, if one did."""
+
+    offset: int
+    generation: int | None = None
+    epoch_id: int | None = None
+    token: str | None = None
+    """Of the attempt that committed the epoch; None from versions that kept no token."""
+
+
+class OffsetSource(Protocol):
+    """Kafka, as far as planning needs it. Reads no record."""
+
+    def look(self, source: KafkaSource) -> SourceView:
+        """Partitions, offsets, topic ids and leader epochs of the topics that the source matches now.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer, or a partition has no leader.
+            SourceError: a topic that the declaration names does not exist.
+        """
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        """Per partition the first offset with a timestamp at or after the moment.
+
+        None if there is none below the last stable offset. Kafka's timestamps are in milliseconds: a finer moment is
+        rounded up, so that no earlier record is included.
+        """
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """Per partition the offset up to which its log goes back to leaders of this epoch or an earlier one.
+
+        None if the log knows no leader of this epoch or a later one: it is not the log in which the epoch was seen.
+        A head beyond the returned offset means that the log was truncated below it.
+        """
+
+    def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
+        """The consumer group's offsets, per topic and partition."""
+
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
+        """Write the heads to the consumer group, for monitors (S5, S11), with the newest epoch and its token."""
+
+    def forget(self, group: str) -> None:
+        """Delete the consumer group of a dropped pipeline. Does nothing if there is none.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses, because a consumer uses the group.
+        """

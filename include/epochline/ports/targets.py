@@ -1,0 +1,161 @@
+"""Target tables and the staging tables that feed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.staging import StagedTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What was found in a staging table before its seal.
+
+    Args:
+        refused: rows that the target would refuse.
+        untried: the target has rules that only a trial checks.
+    """
+
+    refused: Sequence[RefusedRow] = ()
+    untried: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDifference:
+    """One row that differs between a replay and what was committed.
+
+    Args:
+        kind: ``inserted``, ``deleted`` or ``changed``.
+        place: topic, partition, offset and number of the row.
+        before, after: values by column, as text; for a changed row only those that differ.
+    """
+
+    kind: str
+    place: tuple[str, int, int, int]
+    before: Mapping[str, str | None]
+    after: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDifference:
+    """How a replay's rows differ from those that were committed to a target."""
+
+    table: str
+    same: int
+    inserted: int
+    deleted: int
+    changed: int
+    samples: Sequence[RowDifference]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upserted:
+    """What became of the rows staged for an upsert target. Each is counted once (INV-9)."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    superseded: int
+    """Older than another row of their key, in the same epoch or the table."""
+    unchanged: int
+    """The table says the same already: unchanged state, or a delete of a missing key."""
+
+    @property
+    def total(self) -> int:
+        """Number of staged rows."""
+        return self.inserted + self.updated + self.deleted + self.superseded + self.unchanged
+
+    def with_superseded(self, more: int) -> Upserted:
+        """A copy with more superseded rows."""
+        return replace(self, superseded=self.superseded + more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What an epoch did to a target."""
+
+    rows: int
+    """Target rows written or deleted."""
+    upserted: Upserted | None = None
+    """For an upsert, what became of its staged rows."""
+
+
+class Targets(Protocol):
+    """Target tables and the staging tables that feed them."""
+
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
+        """Per sink, the names and types of the target's columns that it fills, in order.
+
+        Raises:
+            TargetError: a table is missing or does not fit the declaration.
+        """
+
+    def claim(self, pipeline: Pipeline) -> None:
+        """Record that this pipeline writes its targets.
+
+        Raises:
+            TargetError: another pipeline writes one of them.
+        """
+
+    def claimed(self, pipeline: str) -> Sequence[str]:
+        """The tables that the pipeline writes, as ``schema.table``, sorted."""
+
+    def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
+        """Per upsert sink, whether its table keeps its order columns, so that older records are recognised."""
+
+    def restart_order(self, pipeline: Pipeline) -> None:
+        """Order all existing rows before those of the next generation, whose offsets start over."""
+
+    def create(self, pipeline: Pipeline) -> Sequence[str]:
+        """Create the declared tables that do not exist. Returns their names."""
+
+    def free_connections(self) -> int:
+        """How many more sessions the server accepts now."""
+
+    def count(self, staged: StagedTable) -> int | None:
+        """Number of rows in a staging table; None if the table is missing."""
+
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
+        """At the seal: index, analyze, and find rows that the target would refuse.
+
+        Raises:
+            SealRefusedError: the commit would fail for any rows.
+        """
+
+    def try_out(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Sequence[RefusedRow]:
+        """At the seal: apply staging to these targets and roll back. Returns the refused rows.
+
+        Raises:
+            SealRefusedError: the rows are refused, but not because of any single row.
+        """
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
+        """In the commit: apply a staging table to its target.
+
+        Raises:
+            TargetError: the counts of an upsert do not add up to its staged rows.
+        """
+
+    def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
+        """In the commit: move the staged quarantine into the ledger. Returns the number of records."""
+
+    def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
+        """Why the rows of the pipeline's newest epochs cannot be removed from a target; None if they can."""
+
+    def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        """How staging differs from the rows that an epoch wrote into an append target with lineage."""
+
+    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
+        """Remove the rows of these epochs from a target and put back what they replaced. Returns the number of rows."""
+
+    def limit_time(self, statement: timedelta, lock: timedelta) -> None:
+        """Set statement and lock time-outs for the rest of the transaction."""

@@ -1,0 +1,42 @@
+"""Settings and failures in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from epochline.ports import PAUSE_AFTER_FAILURES, Aborts
+from epochline.protocol.epoch import Epoch
+from epochline.testing.side import Side
+
+
+class FakeHistory(Side):
+    """Implements `epochline.ports.History`."""
+
+    def keep_settings(self, epoch: Epoch, settings: Mapping[str, Mapping[str, Any]]) -> None:
+        self.rows.settings[epoch.pipeline, epoch.epoch_id] = settings
+
+    def settings(self, epoch: Epoch) -> Mapping[str, Mapping[str, Any]]:
+        return self.rows.settings.get((epoch.pipeline, epoch.epoch_id), {})
+
+    def pause_left(self, pipeline: str, pause: timedelta) -> timedelta:
+        committed = [epoch.committed_at for epoch in self._tx.epochs.of(pipeline) if epoch.committed_at is not None]
+        return max(timedelta(0), max(committed) + pause - self._now()) if committed else timedelta(0)
+
+    def failed_attempts(self, pipeline: str, interval: timedelta) -> int:
+        failed = [
+            self.rows.failed_at[row.attempt.attempt_id]
+            for row in self.rows.attempts.values()
+            if row.attempt.pipeline == pipeline and row.attempt.fenced and not row.attempt.sealed
+        ]
+        return sum(1 for moment in failed if moment > self._now() - interval)
+
+    def aborts(self, pipeline: str) -> Aborts:
+        last = self._tx.states.last_committed(pipeline) or 0
+        counts = {number: count for (name, number), count in self.rows.aborts.items() if name == pipeline}
+        actions = self._tx.operators.actions(pipeline)
+        pauses = [one.after["aborts"] for one in actions if one.action == PAUSE_AFTER_FAILURES]
+        ever = sum(counts.values())
+        since_commit = sum(count for number, count in counts.items() if number > last)
+        return Aborts(in_a_row=min(since_commit, ever - max(pauses, default=0)), ever=ever)

@@ -1,0 +1,109 @@
+"""A Kafka in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from epochline.declare.source import KafkaSource
+from epochline.errors import TopicMissingError
+from epochline.ports import MirroredOffset, OffsetSource
+from epochline.protocol.offsets import Head, TopicPartition
+from epochline.protocol.planning import PartitionView, SourceView
+from epochline.testing.rows import Key
+
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass
+class FakeKafka:
+    """Topics as ends of logs, in memory; a consumer group per pipeline. Implements `epochline.ports.OffsetSource`."""
+
+    cluster_id: str = "fake"
+    views: dict[Key, PartitionView] = field(default_factory=dict)
+    times: dict[Key, list[datetime]] = field(default_factory=dict)
+    """When the record at each offset was made."""
+    leader_epochs: dict[Key, dict[int, int]] = field(default_factory=dict)
+    """Where the log of each leader epoch begins, for partitions whose leader changed: {epoch: start offset}."""
+    gaps: set[str] = field(default_factory=set)
+    groups: dict[str, dict[Key, MirroredOffset]] = field(default_factory=dict)
+
+    def produce(
+        self, topic: str, partition: int, records: int, *, topic_id: str | None = None, at: datetime = _LONG_AGO
+    ) -> None:
+        """Append records to a partition, made if missing, all with one timestamp."""
+        old = self.views.get((topic, partition))
+        known = old.tp.topic_id if old else f"id-of-{topic}"
+        tp = TopicPartition(topic=topic, partition=partition, topic_id=topic_id or known)
+        end = (old.high_watermark if old and old.tp == tp else 0) + records
+        start = old.log_start if old and old.tp == tp else 0
+        self.times[topic, partition] = [*self.times.get((topic, partition), ())][: end - records] + [at] * records
+        epoch = old.leader_epoch if old and old.tp == tp else 0
+        self.views[topic, partition] = PartitionView(
+            tp=tp, log_start=start, last_stable=end, high_watermark=end, leader_epoch=epoch
+        )
+
+    def change(self, topic: str, partition: int, **facts: Any) -> None:
+        """Change what Kafka says of a partition: any field of its `PartitionView`."""
+        self.views[topic, partition] = replace(self.views[topic, partition], **facts)
+
+    def look(self, source: KafkaSource) -> SourceView:  # described by the port, here and below
+        missing = [topic for topic in source.topics if topic not in {name for name, _ in self.views}]
+        if missing:
+            raise TopicMissingError(f"Kafka has no topic {', '.join(missing)}", missing, self.cluster_id)
+        found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
+        return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
+
+    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for tp in partitions:
+            view, times = self.views[tp.topic, tp.partition], self.times[tp.topic, tp.partition]
+            readable = range(view.log_start, min(view.last_stable, len(times)))
+            found[tp] = next((offset for offset in readable if times[offset] >= moment), None)
+        return found
+
+    def change_leader(self, topic: str, partition: int, *, truncate_to: int | None = None) -> None:
+        """Elect another leader; an unclean election loses what lies at or above ``truncate_to``."""
+        view = self.views[topic, partition]
+        end = view.high_watermark if truncate_to is None else truncate_to
+        epoch = (view.leader_epoch or 0) + 1
+        starts = {
+            old: start
+            for old, start in self.leader_epochs.get((topic, partition), {0: 0}).items()
+            if start < end or old == 0
+        }
+        self.leader_epochs[topic, partition] = {**starts, epoch: end}
+        self.times[topic, partition] = self.times[topic, partition][:end]
+        self.change(topic, partition, leader_epoch=epoch, high_watermark=end, last_stable=min(view.last_stable, end))
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        found: dict[TopicPartition, int | None] = {}
+        for tp, epoch in epochs.items():
+            view = self.views[tp.topic, tp.partition]
+            starts = self.leader_epochs.get((tp.topic, tp.partition), {0: 0})
+            later = [start for known, start in starts.items() if known > epoch]
+            newest = max(starts)
+            found[tp] = min(later) if later else view.high_watermark if epoch == newest else None
+        return found
+
+    def mirrored(self, group: str) -> Mapping[Key, MirroredOffset]:
+        return self.groups.get(group, {})
+
+    def mirror(
+        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
+    ) -> None:
+        self.groups[group] = {
+            (head.tp.topic, head.tp.partition): MirroredOffset(
+                offset=head.next_offset, generation=generation, epoch_id=epoch_id, token=token
+            )
+            for head in heads
+        }
+
+    def forget(self, group: str) -> None:
+        self.groups.pop(group, None)
+
+
+if TYPE_CHECKING:
+    _SOURCE: type[OffsetSource] = FakeKafka

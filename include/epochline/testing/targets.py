@@ -1,0 +1,99 @@
+"""Target tables in memory; they know mode ``append`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from epochline.declare.external import Files
+from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
+from epochline.errors import TargetError
+from epochline.ports import Applied, Prepared, TableDifference
+from epochline.protocol.epoch import Epoch
+from epochline.protocol.refused import RefusedRow
+from epochline.protocol.staging import StagedTable
+from epochline.testing.side import Side
+
+
+class FakeTargets(Side):
+    """Implements `epochline.ports.Targets`."""
+
+    def inspect(self, pipeline: Pipeline) -> Mapping[str, Mapping[str, str]]:
+        missing = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
+        if missing:
+            raise TargetError(f"{pipeline.name}: target {missing[0]} does not exist.")
+        return {sink.table: dict(sink.columns or {}) for sink in pipeline.tables}
+
+    def claim(self, pipeline: Pipeline) -> None:
+        places = [sink.table for sink in pipeline.tables]
+        for place in places + [sink.path for sink in pipeline.external if isinstance(sink, Files)]:
+            new = place not in self.rows.claims
+            owner = self.rows.claims.setdefault(place, pipeline.name)
+            if new and any(row.get("_epoch") is not None for row in self.rows.targets.get(place, [])):
+                raise TargetError(f"{pipeline.name}: {place} holds rows that another pipeline wrote.")
+            if owner != pipeline.name:
+                raise TargetError(f"{pipeline.name}: target {place} belongs to pipeline {owner}.")
+
+    def claimed(self, pipeline: str) -> Sequence[str]:
+        mine = [place for place, owner in self.rows.claims.items() if owner == pipeline]
+        return sorted(place if "/" in place else f"public.{place}" for place in mine)
+
+    def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
+        return {}
+
+    def restart_order(self, pipeline: Pipeline) -> None:
+        pass
+
+    def create(self, pipeline: Pipeline) -> Sequence[str]:
+        made = [sink.table for sink in pipeline.tables if sink.table not in self.rows.targets]
+        self.rows.targets.update({table: [] for table in made})
+        return made
+
+    def free_connections(self) -> int:
+        return 100
+
+    def count(self, staged: StagedTable) -> int | None:
+        rows = self.rows.staging.get(staged.table)
+        return None if rows is None else len(rows)
+
+    def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
+        return Prepared()
+
+    def try_out(
+        self, pipeline: Pipeline, tables: Sequence[tuple[PostgresTable, StagedTable]], epoch: Epoch
+    ) -> Sequence[RefusedRow]:
+        return ()
+
+    def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
+        rows = [{**row, "_epoch": epoch.epoch_id} for row in self.rows.staging[staged.table]]
+        self.rows.targets[sink.table] += rows
+        return Applied(rows=len(rows))
+
+    def keep_quarantine(self, staged: StagedTable, epoch: Epoch) -> int:
+        where = {"_pipeline": epoch.pipeline, "_generation": epoch.generation, "_epoch": epoch.epoch_id}
+        self.rows.quarantine += [{**row, **where} for row in self.rows.staging[staged.table]]
+        return len(self.rows.staging[staged.table])
+
+    def cannot_undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
+        return None
+
+    def difference(self, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int) -> TableDifference:
+        was = [{**row, "_epoch": None} for row in self.rows.targets[sink.table] if row["_epoch"] == epoch_id]
+        now = [{**row, "_epoch": None} for row in self.rows.staging[staged.table]]
+        same = sum(1 for row in now if row in was)
+        return TableDifference(
+            table=sink.table, same=same, inserted=len(now) - same, deleted=len(was) - same, changed=0, samples=(),
+        )  # fmt: skip
+
+    def undo(self, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
+        return self.undo_rows(sink.table, epochs)
+
+    def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
+        """Take the rows of these epochs out of a table; how many."""
+        rows = self.rows.targets[table]
+        self.rows.targets[table] = [row for row in rows if row["_epoch"] not in epochs]
+        return len(rows) - len(self.rows.targets[table])
+
+    def limit_time(self, statement: timedelta, lock: timedelta) -> None:
+        pass
