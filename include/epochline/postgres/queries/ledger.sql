@@ -376,7 +376,15 @@ SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committ
        coalesce(sum(aborts), 0)::bigint AS ever
 FROM epochline.epoch, last WHERE pipeline = :pipeline AND kind <> 'replay'
 
--- Roles (migration 0003).
+-- Migrations and roles.
+
+-- name: definition_sha256
+-- The version of a file of definitions that this database has.
+SELECT sha256 FROM epochline.definition WHERE name = :file
+
+-- name: keep_definition
+INSERT INTO epochline.definition (name, sha256) VALUES (:file, :sha256)
+ON CONFLICT (name) DO UPDATE SET sha256 = excluded.sha256, applied_at = clock_timestamp()
 
 -- name: arrange_roles
 SELECT statement FROM epochline.arrange_roles() AS statement

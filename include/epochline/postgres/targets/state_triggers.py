@@ -1,4 +1,4 @@
-"""The triggers of a state table, which keep the number of its keys and its digest in the ledger (migration 0004)."""
+"""The triggers of a state table, which keep the number of its keys and its digest in the ledger."""
 
 from __future__ import annotations
 
