@@ -1,9 +1,6 @@
-"""What a Spark job writes into the ledger beside its rows: parts, manifests, the end mark, refused writes.
+"""What a Spark job writes into the ledger in addition to its rows: parts, manifests, the end mark, refused writes.
 
-Every statement that lets rows count stands on the locked row of the attempt alone: ``FOR KEY SHARE`` waits for a
-seal or a fence that is under way and then looks at the row as that left it. A joined row would be read from the old
-snapshot (tried: a part that waited for the seal's lock got in), so there are no joins. All of it is written for READ
-COMMITTED, which `epochline.spark.connection` sets.
+The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which `epochline.spark.connection` sets.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Any
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 
 from epochline.failpoints import failpoint
+from epochline.postgres.queries.named import statement
 from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import Place
 from epochline.protocol.staging import StagingTicket
@@ -28,57 +26,6 @@ No sink: such parts have no rows, no staging table and no manifest, and `end_job
 
 EXTERNAL = "beside"
 """Where a part's message holds what a sink beside the database said of its rows; each try of a part has its own."""
-
-_LIVE = "attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL"
-
-_INSERT_PART = f"""
-INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, %(rows)s, %(message)s::jsonb
-FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
-"""  # noqa: S608 - a constant is put in
-
-_INSERT_PARSE = f"""
-INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, 0, %(message)s::jsonb
-FROM epochline.attempt WHERE {_LIVE} AND job_ended_at IS NULL FOR KEY SHARE
-"""  # noqa: S608
-
-_FIRST_PARTS = """
-SELECT sink, rows, message FROM epochline.part
-WHERE attempt_id = %(attempt_id)s AND write_id = %(write_id)s::uuid AND spark_partition = %(spark_partition)s
-"""
-
-_INSERT_MANIFEST = f"""
-INSERT INTO epochline.manifest (attempt_id, sink, write_id, parts, rows)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(parts)s, %(rows)s
-FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
-"""  # noqa: S608
-
-_END_JOB = f"""
-UPDATE epochline.attempt
-SET job_ended_at = now(), watermark = %(watermark)s, records_too_late = %(too_late)s WHERE {_LIVE}
-"""  # noqa: S608
-
-_FORGET_PARSE = "DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s"
-
-_RECORD_ERROR = f"UPDATE epochline.attempt SET error = %(error)s WHERE {_LIVE} AND job_ended_at IS NULL"  # noqa: S608
-
-_STANDING = "SELECT fenced_at IS NOT NULL, sealed_at IS NOT NULL FROM epochline.attempt WHERE attempt_id = %s"
-
-_RECORD_FENCED_WRITE = """
-INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
-VALUES (%s, %s, %s, %s) ON CONFLICT (attempt_id, backend_pid) DO NOTHING
-"""
-
-
-_REFUSE_RECORD = f"""
-INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, topic, topic_id, partition, "offset",
-                                   reason)
-SELECT a.pipeline, a.epoch_id, a.attempt, %(generation)s, %(sink)s, %(topic)s, r.topic_id, %(partition)s, %(offset)s,
-       %(reason)s
-FROM epochline.attempt a JOIN epochline.planned_range r USING (pipeline, epoch_id)
-WHERE a.{_LIVE} AND r.topic = %(topic)s AND r.partition = %(partition)s
-"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +99,7 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
             "message": json.dumps(part.message),
         }
         failpoint("write.part")
-        cursor.execute(_INSERT_PARSE if part.sink == PARSE else _INSERT_PART, values)
+        cursor.execute(statement("insert_parse_part" if part.sink == PARSE else "insert_part"), values)
         if cursor.rowcount != 1:
             return False
     return True
@@ -161,7 +108,9 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
     """By sink, what an earlier try of a Spark partition committed."""
     failpoint("write.first")
-    cursor.execute(_FIRST_PARTS, {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition})
+    cursor.execute(
+        statement("first_parts"), {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
+    )
     return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
 
 
@@ -177,7 +126,9 @@ def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, 
     """
     for sink, count in rows.items():
         failpoint("manifest.row")
-        cursor.execute(_INSERT_MANIFEST, _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count})
+        cursor.execute(
+            statement("insert_manifest"), _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count}
+        )
         if cursor.rowcount != 1:
             return False
     return True
@@ -195,25 +146,25 @@ def end_job(cursor: Cursor, attempt_id: int, watermark: datetime | None = None, 
         too_late: how many records came too late for any window; None where there are no windows.
     """
     failpoint("end.mark")
-    cursor.execute(_END_JOB, {"attempt_id": attempt_id, "watermark": watermark, "too_late": too_late})
+    cursor.execute(statement("end_job"), {"attempt_id": attempt_id, "watermark": watermark, "too_late": too_late})
     ended = cursor.rowcount == 1
     if ended:
         failpoint("end.forget")
-        cursor.execute(_FORGET_PARSE, {"attempt_id": attempt_id, "sink": PARSE})
+        cursor.execute(statement("forget_parse_parts"), {"attempt_id": attempt_id, "sink": PARSE})
     return ended
 
 
 def record_error(cursor: Cursor, attempt_id: int, error: str) -> bool:
     """Write into the attempt why its job failed; False when the attempt is fenced or sealed, or its job ended."""
     failpoint("job.error")
-    cursor.execute(_RECORD_ERROR, {"attempt_id": attempt_id, "error": error})
+    cursor.execute(statement("record_error"), {"attempt_id": attempt_id, "error": error})
     return cursor.rowcount == 1
 
 
 def standing(cursor: Cursor, attempt_id: int) -> AttemptStatus | None:
     """Whether the attempt may still be written for, as committed; None when there is no such attempt."""
     failpoint("refused.standing")
-    cursor.execute(_STANDING, (attempt_id,))
+    cursor.execute(statement("attempt_standing"), {"attempt_id": attempt_id})
     row = cursor.fetchone()
     return None if row is None else AttemptStatus(fenced=row[0], sealed=row[1])
 
@@ -221,7 +172,10 @@ def standing(cursor: Cursor, attempt_id: int) -> AttemptStatus | None:
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
     """Record that a session's write was refused. One row per session: a second record changes nothing."""
     failpoint("refused.record")
-    cursor.execute(_RECORD_FENCED_WRITE, (attempt_id, backend_pid, host, what))
+    cursor.execute(
+        statement("record_fenced_write"),
+        {"attempt_id": attempt_id, "backend_pid": backend_pid, "host": host, "what": what},
+    )
 
 
 def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place, reason: str) -> None:
@@ -229,7 +183,7 @@ def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place
     topic, partition, offset = place
     failpoint("refused.noted")
     cursor.execute(
-        _REFUSE_RECORD,
+        statement("refuse_record"),
         {
             "attempt_id": ticket.attempt_id, "generation": ticket.generation, "sink": sink, "topic": topic,
             "partition": partition, "offset": offset, "reason": reason,

@@ -14,7 +14,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.rights import missing_rights
 
 
@@ -64,81 +64,35 @@ class Target:
 def find_target(connection: Connection, table: str) -> Target | None:
     """Look a table up in the catalog; None where there is none."""
     schema, name = split_table(table)
-    _, found = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relname = %s"
-        ),
-        (schema, name),
-    )
-    if not found:
+    found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
+    if found is None:
         return None
-    oid, kind = found[0]
-    if kind not in ("r", "p"):
-        raise TargetError(f"{table}: is no table (pg_class.relkind {kind!r}); a target must be one.")
-    _, columns = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,"
-            " a.atthasdef OR a.attidentity <> '', a.attgenerated = '' AND a.attidentity <> 'a', t.typtype = 'e'"
-            " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
-            " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
-        ),
-        (oid,),
-    )
-    _, keys = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a WHERE a.attrelid = i.indrelid"
-            "        AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))"
-            " FROM pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid"
-            " AND i.indpred IS NULL AND i.indexprs IS NULL"
-        ),
-        (oid,),
-    )
-    _, [(other_rules, checks, long_indexes)] = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_active(c.oid)"
-            " OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '')"
-            " OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('f', 'x'))"
-            " OR EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f')"
-            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal"
-            "            AND NOT starts_with(tgname::text, %s))"
-            " OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid"
-            "            AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate)),"
-            " ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),"
-            "         'columns', ARRAY(SELECT a.attname FROM pg_attribute a"
-            "                          WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))"
-            "       FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname),"
-            " ARRAY(SELECT json_agg(a.attname) FROM pg_index i JOIN pg_attribute a"
-            "       ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1"
-            "       WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid)"
-            " FROM pg_class c WHERE c.oid = %s"
-        ),
-        (FOLLOWED, oid),
-    )
+    if found.relkind not in ("r", "p"):
+        raise TargetError(f"{table}: is no table (pg_class.relkind {found.relkind!r}); a target must be one.")
+    columns = run(connection, "columns_of_table", oid=found.oid)
+    keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
+    rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
     return Target(
         schema=schema,
         name=name,
         columns={
-            column: TargetColumn(
-                kind=kind,
-                required=not_null and not has_default,
-                has_default=has_default,
-                writable=writable,
-                not_null=not_null,
-                is_enum=is_enum,
+            column.name: TargetColumn(
+                kind=column.kind,
+                required=column.not_null and not column.has_default,
+                has_default=column.has_default,
+                writable=column.writable,
+                not_null=column.not_null,
+                is_enum=column.is_enum,
             )
-            for column, kind, not_null, has_default, writable, is_enum in columns
+            for column in columns
         },
-        unique_keys=frozenset(frozenset(key) for (key,) in keys),
-        has_other_rules=bool(other_rules),
+        unique_keys=frozenset(map(frozenset, keys)),
+        has_other_rules=bool(rules.other_rules),
         checks=tuple(
-            Check(name=one["name"], expression=one["expression"], columns=frozenset(one["columns"])) for one in checks
+            Check(name=one["name"], expression=one["expression"], columns=frozenset(one["columns"]))
+            for one in rules.checks
         ),
-        long_indexes=tuple(tuple(sorted(one)) for one in long_indexes),
+        long_indexes=tuple(tuple(sorted(one)) for one in rules.long_indexes),
     )
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from epochline.declare.columns import DELETED
 from epochline.errors import SealRefusedError
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.rights import missing_rights
 from epochline.postgres.targets.trial import error_in_words, is_rule, rows_where
@@ -68,53 +69,29 @@ def refuse_what_fills_the_rest(connection: Connection, what: Application) -> Non
 
 def _sequences(connection: Connection, what: Application) -> dict[str, tuple[str, int | None]]:
     """By column, the sequence that fills it and how many values are left; None where that is no limit, or unknown."""
-    _, found = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), q.seqrelid::regclass::text, q.seqcycle,"
-            " q.seqincrement, q.seqmin, q.seqmax,"
-            # Who may fill an identity column need not be allowed to look at its sequence.
-            " CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT')"
-            "      THEN coalesce(pg_sequence_last_value(q.seqrelid), q.seqstart - q.seqincrement) END"
-            " FROM pg_attribute a JOIN LATERAL ("
-            "   SELECT d.refobjid AS oid FROM pg_attrdef f JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass"
-            "     AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass"
-            "   WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum"
-            "   UNION SELECT d.objid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'i'"
-            "     AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum"
-            " ) s ON true JOIN pg_sequence q ON q.seqrelid = s.oid"
-            " WHERE a.attrelid = to_regclass(format('%%I.%%I', %s::text, %s::text))"
-        ),
-        (what.target.schema, what.target.name),
-    )
+    found = run(connection, "sequences_of_table", schema=what.target.schema, table=what.target.name)
     left = {}
-    for column, kind, name, cycles, step, lowest, highest, last in found:
-        low, high = LIMITS.get(kind, (lowest, highest))
-        end = min(highest, high) if step > 0 else max(lowest, low)
-        left[column] = (name, None if cycles or last is None else max((end - last) // step, 0))
+    for row in found:
+        low, high = LIMITS.get(row.kind, (row.lowest, row.highest))
+        end = min(row.highest, high) if row.step > 0 else max(row.lowest, low)
+        no_limit = row.cycles or row.last is None
+        left[row.filled] = (row.sequence, None if no_limit else max((end - row.last) // row.step, 0))
     return left
 
 
 def _refuse_failing_defaults(connection: Connection, what: Application, columns: list[str]) -> None:
     if not columns:
         return
-    _, found = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT a.attname, pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d JOIN pg_attribute a"
-            " ON a.attrelid = d.adrelid AND a.attnum = d.adnum"
-            " WHERE d.adrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) AND a.attname = ANY (%s)"
-            "       AND a.attgenerated = ''"
-        ),
-        (what.target.schema, what.target.name, columns),
-    )
-    for column, expression in found:
-        evaluation = sql.SQL("SELECT {}").format(sql.SQL(expression))
+    found = run(
+        connection, "defaults_of_columns", schema=what.target.schema, table=what.target.name, columns=columns
+    ).all()
+    for row in found:
+        evaluation = sql.SQL("SELECT {}").format(sql.SQL(row.expression))
         error = _attempted(connection, partial(execute_sql, connection, evaluation))
         if isinstance(error, psycopg2.Error):
             raise SealRefusedError(
-                f"{what.pipeline.name}: {what.sink}: the default of {column} fails: {error_in_words(error)[0]}. Nothing"
-                " was sealed. Correct the default, or fill the column."
+                f"{what.pipeline.name}: {what.sink}: the default of {row.name} fails: {error_in_words(error)[0]}."
+                " Nothing was sealed. Correct the default, or fill the column."
             )
 
 

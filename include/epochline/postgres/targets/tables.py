@@ -55,19 +55,9 @@ class PostgresTargets:
         places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
         lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
         for schema, table, sink in places:
-            new, _ = execute_sql(
-                self._connection,
-                sql.SQL(
-                    "INSERT INTO epochline.target (schema_name, table_name, pipeline, sink) VALUES (%s, %s, %s, %s)"
-                    " ON CONFLICT DO NOTHING"
-                ),
-                (schema, table, pipeline.name, sink),
-            )
-            _, [(owner,)] = execute_sql(
-                self._connection,
-                sql.SQL("SELECT pipeline FROM epochline.target WHERE schema_name = %s AND table_name = %s"),
-                (schema, table),
-            )
+            where = {"schema": schema, "table": table}
+            new = run(self._connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
+            owner = run(self._connection, "pipeline_of_target", **where).scalar_one()
             if owner != pipeline.name:
                 raise TargetError(
                     f"{pipeline.name}: target {sink} belongs to pipeline {owner}. One {'table' if schema else 'folder'}"
@@ -167,9 +157,8 @@ class PostgresTargets:
         return [f"epochline.{name}"]
 
     def _create_schema(self, schema: str) -> None:
-        # Asked first: IF NOT EXISTS wants the right to make schemas also where there is nothing to make.
-        asked = sql.SQL("SELECT 1 FROM pg_namespace WHERE nspname = %s")
-        if not execute_sql(self._connection, asked, (schema,))[1]:
+        # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
+        if not run(self._connection, "schema_exists", schema=schema).scalar_one():
             execute_sql(self._connection, sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
             if self._has_owner():
                 rights = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
@@ -194,19 +183,10 @@ class PostgresTargets:
             execute_sql(self._connection, rights.format(table, sql.Identifier(OWNER)))
 
     def _has_owner(self) -> bool:
-        return execute_sql(self._connection, sql.SQL("SELECT to_regrole(%s)"), (OWNER,))[1] != [(None,)]
+        return bool(run(self._connection, "role_exists", role=OWNER).scalar_one())
 
     def free_connections(self) -> int:
-        _, [(free,)] = execute_sql(
-            self._connection,
-            sql.SQL(
-                "SELECT current_setting('max_connections')::int -"
-                " current_setting('superuser_reserved_connections')::int"
-                " - current_setting('reserved_connections')::int - count(*)"
-                " FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            ),
-        )
-        return int(free)
+        return int(run(self._connection, "free_connections").scalar_one())
 
     def count(self, staged: StagedTable) -> int | None:
         if find_target(self._connection, f"epochline_staging.{staged.table}") is None:
@@ -267,8 +247,7 @@ class PostgresTargets:
         return execute_sql(self._connection, statement, values)[0]
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
-        execute_sql(
-            self._connection,
-            sql.SQL("SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)"),
-            (str(int(statement.total_seconds() * 1000)), str(int(lock.total_seconds() * 1000))),
-        )
+        run(
+            self._connection, "limit_time",
+            statement=str(int(statement.total_seconds() * 1000)), lock=str(int(lock.total_seconds() * 1000)),
+        )  # fmt: skip
