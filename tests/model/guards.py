@@ -230,10 +230,7 @@ MUTANTS = (
 )
 """What the model and PostgreSQL must both find out. The last one was a defect that the model found."""
 
-TOPIC_LIVE = "insert_part insert_parse_part insert_manifest end_job record_error"
-"""The statements of a job that ask whether its attempt is live."""
-
-MUTANTS = (
+TOPIC_MUTANTS = (
     Mutant(
         name="nobody is fenced",
         where="epochline.sinks.topic:TopicSink._publish",

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says of a target, held against what the declaration says."""
+"""Read a target from PostgreSQL's catalog, and compare it with the declaration."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ class Target:
     unique_keys: frozenset[frozenset[str]]
     has_other_rules: bool
     """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
-    triggers, rewrite rules, generated columns, row-level security that holds for this login, indexes that are partial
+    triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
     or over expressions, or unique constraints that are deferrable."""
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
-    """Of every index over columns alone, those of variable length: an entry has an upper limit."""
+    """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
 
     @property
     def identifier(self) -> sql.Identifier:
-        """The qualified name, quoted by the driver."""
+        """The qualified name, as a quoted identifier."""
         return sql.Identifier(self.schema, self.name)
 
 
 def find_target(connection: Connection, table: str) -> Target | None:
-    """Look a table up in the catalog; None where there is none."""
+    """Look up a table in the catalog; None if it does not exist."""
     schema, name = split_table(table)
     found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
     if found is None:
@@ -97,10 +97,10 @@ def find_target(connection: Connection, table: str) -> Target | None:
 
 
 def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
-    """The target's columns that the sink fills, in order, with their types; the whole target is checked on the way.
+    """Check a target against its declaration; return the columns that the sink fills, in order, with their types.
 
     Raises:
-        TargetError: the table is missing or does not fit; the message says what and how to mend it.
+        TargetError: the table is missing or does not fit; the message says how to correct it.
     """
     target = find_target(connection, sink.table)
     who = f"{pipeline.name}: target {sink.table}"
@@ -121,7 +121,7 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
 
 
 def remembers_deleted(sink: PostgresTable) -> bool:
-    """Whether deleted keys are kept beside the target: where an older row could come after, and must not count."""
+    """Whether a table keeps the deleted keys, so that an older row that arrives later does not bring one back."""
     return sink.mode == "upsert" and bool(order_of(sink))
 
 
@@ -164,8 +164,7 @@ def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Targe
     if not filled:
         raise TargetError(
             f"{who} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the table"
-            " has"
-            f" {', '.join(target.columns)}."
+            f" has {', '.join(target.columns)}."
         )
     missing = [name for name in (*sink.key, *sink.measures) if name not in filled]
     if missing:
@@ -179,8 +178,7 @@ def _check_required(who: str, sink: PostgresTable, target: Target, filled: Mappi
     if left_out:
         raise TargetError(
             f"{who}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
-            " drop NOT"
-            " NULL, or fill it."
+            " drop NOT NULL, or fill it."
         )
 
 
@@ -193,8 +191,7 @@ def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
     if wrong:
         raise TargetError(
             f"{who} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or declare"
-            " the"
-            " sink with lineage=False (an audit can then compare counts only)."
+            " the sink with lineage=False (an audit can then compare counts only)."
         )
 
 
@@ -217,13 +214,13 @@ def _adds_exactly(column: TargetColumn) -> bool:
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
-    """Columns of a table that ``epochline migrate`` makes for a sink, with their types."""
+    """Columns of the table that ``epochline migrate`` creates for a sink, with their types."""
     orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
     place = STAGED_PLACE if isinstance(sink, Outbox) else {}
     return {**(sink.columns or {}), **sink.carried_lineage, **orders, **place}
 
 
 def order_of(sink: PostgresTable) -> list[str]:
-    """Columns that order the rows of one key, the highest winning: declared ones first, then the record's position."""
+    """Columns that order the rows of one key (the highest row wins): the declared ones, then the record's position."""
     position = [] if sink.aggregated else [*STAGED_LINEAGE]
     return [*(order_column(name) for name in sink.order_by), *position]

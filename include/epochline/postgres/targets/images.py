@@ -21,7 +21,10 @@ _EXISTED = "_existed"
 
 
 def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
-    """Before staging is applied: keep what is there of its keys, and drop images that the declaration wants no more."""
+    """Keep the current rows of the staged keys, and drop the oldest images beyond the declared number.
+
+    Call it before staging is applied.
+    """
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
     _keep(connection, what, what.target.identifier, _image(name))
     if remembers_deleted(what.sink):
@@ -34,7 +37,7 @@ def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
-    """Why rows of these epochs, the newest of the pipeline, cannot be taken out of a target; None where they can."""
+    """Why the rows of these newest epochs cannot be taken out of a target; None if they can."""
     if sink.mode == "replace":
         return f"{sink} has mode replace: the rows that its epochs replaced are gone."
     if sink.mode == "append":
@@ -52,7 +55,7 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
 
 
 def undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-    """Take the rows of these epochs out of a target, and put back what they replaced; how many rows that changed."""
+    """Take the rows of these epochs out of a target and put back the rows that they replaced; returns rows changed."""
     target = sql.Identifier(*split_table(sink.table))
     if sink.mode == "append":
         statement = sql.SQL("DELETE FROM {} WHERE _epoch = ANY ({})")
@@ -89,7 +92,7 @@ def _keep(connection: Connection, what: Application, table: sql.Identifier, imag
 
 
 def _put_back(connection: Connection, sink: PostgresTable, table: sql.Identifier, image: sql.Identifier) -> int:
-    """The newest epoch's image first: in the end each key is as the oldest of them met it."""
+    """Put back one epoch's image. The newest epoch comes first, so that each key ends as the oldest one found it."""
     columns = [name for name in _columns(connection, image) if name != _EXISTED]
     gone = sql.SQL("DELETE FROM {} t USING {} i WHERE {}").format(table, image, same(sink.key, "t", "i"))
     back = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE {}").format(

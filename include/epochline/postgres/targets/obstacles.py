@@ -1,4 +1,4 @@
-"""What would stop a commit, as far as the catalog and one look at staging tell: no row has to be applied for it."""
+"""Obstacles to a commit that show in the catalog and in staging, without applying a row."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from epochline.protocol.refused import RefusedRow
 Looked = TypeVar("Looked")
 
 LIMITS = {"smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}
-"""The lowest and the highest value of the integer types."""
+"""The lowest and the highest value of each integer type."""
 
 LONG = 2500
-"""Bytes of values in one entry of an index from which on the index may refuse them: a B-tree's entries have 2,704."""
+"""Bytes of values above which an index may refuse an entry. A B-tree refuses more than 2,704 bytes."""
 
 
 def refuse_missing_rights(connection: Connection, what: Application) -> None:
-    """Refuse to seal what this login could not commit.
+    """Refuse to seal rows that this login may not commit.
 
     Raises:
-        SealRefusedError: with the rights that are missing.
+        SealRefusedError: the message names the missing rights.
     """
     tombstones = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, sql.Identifier(DELETED))
     deletes = what.sink.mode == "upsert" and bool(execute_sql(connection, tombstones)[1])
@@ -45,10 +45,10 @@ def refuse_missing_rights(connection: Connection, what: Application) -> None:
 
 
 def refuse_what_fills_the_rest(connection: Connection, what: Application) -> None:
-    """Refuse where sequences have too few values left for the staged rows, or a default fails.
+    """Refuse to seal if a sequence has too few values left for the staged rows, or a default fails.
 
     Raises:
-        SealRefusedError: with the column and what to do.
+        SealRefusedError: the message names the column and the remedy.
     """
     filled = {*what.carried, *what.sink.carried_lineage}
     unfilled = [name for name, column in what.target.columns.items() if column.has_default and name not in filled]
@@ -68,7 +68,7 @@ def refuse_what_fills_the_rest(connection: Connection, what: Application) -> Non
 
 
 def _sequences(connection: Connection, what: Application) -> dict[str, tuple[str, int | None]]:
-    """By column, the sequence that fills it and how many values are left; None where that is no limit, or unknown."""
+    """By column, its sequence and the number of values left; None if the number is unlimited or unknown."""
     found = run(connection, "sequences_of_table", schema=what.target.schema, table=what.target.name)
     left = {}
     for row in found:
@@ -96,9 +96,9 @@ def _refuse_failing_defaults(connection: Connection, what: Application, columns:
 
 
 def broken_checks(connection: Connection, what: Application) -> tuple[list[RefusedRow], bool]:
-    """The staged rows that break a check of the target; and whether a check is left that only a trial shows.
+    """The staged rows that break a check of the target, and whether some check needs a trial.
 
-    A check is looked at in staging where it reads nothing but what is staged. Rows of mode ``add`` are summed first.
+    A check can be evaluated in staging if staging has all its columns. Mode ``add`` needs a trial: it sums rows.
     """
     refused: list[RefusedRow] = []
     unknown = False
@@ -118,7 +118,7 @@ def broken_checks(connection: Connection, what: Application) -> tuple[list[Refus
 
 
 def has_long_values(connection: Connection, what: Application) -> bool:
-    """Whether a staged row has values that an index of the target may be too small for, its key's index excepted."""
+    """Whether the values of a staged row may be too long for an index of the target other than its key's index."""
     sums = [
         sql.SQL(" + ").join(
             sql.SQL("coalesce(pg_column_size(s.{}), 0)").format(sql.Identifier(name))
@@ -136,12 +136,12 @@ def has_long_values(connection: Connection, what: Application) -> bool:
 
 
 def is_no_tombstone(what: Application) -> sql.Composable:
-    """Whether a staged row ``s`` becomes a row of the target."""
+    """The condition that a staged row ``s`` becomes a row of the target."""
     return sql.SQL("NOT s.{}").format(sql.Identifier(DELETED)) if what.sink.mode == "upsert" else sql.SQL("true")
 
 
 def _attempted(connection: Connection, look: Callable[[], Looked]) -> Looked | psycopg2.Error:
-    """What a look gives, or the error that it ends with; whatever it did is taken back."""
+    """The result of a look or the error that it raised. Its changes are rolled back."""
     execute_sql(connection, sql.SQL("SAVEPOINT evaluation"))
     found: Looked | psycopg2.Error
     try:
@@ -150,7 +150,7 @@ def _attempted(connection: Connection, look: Callable[[], Looked]) -> Looked | p
         if not is_rule(failure):
             raise
         found = failure
-    # Also where all went well: what an expression calls may write.
+    # Also after success: a function in the expression may have written something.
     execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT evaluation"))
     execute_sql(connection, sql.SQL("RELEASE SAVEPOINT evaluation"))
     return found

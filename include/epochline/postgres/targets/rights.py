@@ -1,4 +1,4 @@
-"""What the ledger's login must be allowed to do with a target."""
+"""The rights on a target that the ledger's login needs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ _RIGHTS = {
 
 
 def missing_rights(connection: Connection, sink: PostgresTable, *, deletes: bool = False) -> list[str]:
-    """What this login may not do and would have to, as the GRANTs that are missing; empty where it may do everything.
+    """The GRANTs that this login lacks to write a target, sequences of its columns included; usually empty.
 
-    Also the right to use the sequences that fill columns of the table; with ``deletes`` that to delete its rows.
+    Args:
+        connection: of the login.
+        sink: whose table.
+        deletes: the rows to apply contain tombstones, so that the right to delete rows is needed as well.
     """
     schema, table = split_table(sink.table)
-    # Whether rows of another pipeline are there is asked before the first plan.
+    # Before the first plan, the table is searched for rows of another pipeline.
     reads = ["SELECT"] if sink.carried_lineage and "SELECT" not in _RIGHTS[sink.mode] else []
     wanted = [*reads, *_RIGHTS[sink.mode], *["DELETE"] * deletes]
     found = run(connection, "missing_rights", schema=schema, table=table, privileges=wanted)

@@ -1,4 +1,4 @@
-"""What a target asks of single values beside their type (labels of enums, NOT NULL), and which records it refused."""
+"""The rules of a target for single values (enum labels, NOT NULL), and the records that it refused."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from epochline.protocol.staging import StagedTable
 
 
 def with_rules(cursor: Cursor, tables: Iterable[StagedTable]) -> tuple[StagedTable, ...]:
-    """The staging tables with the rules that their targets have now.
+    """The staging tables with the current rules of their targets.
 
-    A value that breaks one is its record's error; without the rules it would fail COPY, or the seal, for all.
+    A value that breaks a rule sends its record to the quarantine. Otherwise COPY or the seal would fail for all.
 
     Args:
         cursor: in any transaction.
-        tables: of an attempt; the quarantine stays as it is.
+        tables: of an attempt; the quarantine's table has no rules.
     """
     return tuple(table if table.sink == QUARANTINE else _with_rules(cursor, table) for table in tables)
 
@@ -37,6 +37,6 @@ def _with_rules(cursor: Cursor, table: StagedTable) -> StagedTable:
 
 
 def refused_records(cursor: Cursor, pipeline: str, epoch_id: int, generation: int) -> Refused:
-    """The records that a target refused, in this epoch or in an earlier one, and that this epoch leaves out."""
+    """The records that a target refused in this epoch or an earlier one, and that this epoch sets aside."""
     cursor.execute(statement("refused_records"), {"pipeline": pipeline, "epoch_id": epoch_id, "generation": generation})
     return by_partition(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""The triggers of a state table, which keep the number of its keys and its digest in the ledger."""
+"""The triggers of a state table. They keep its number of keys and its digest in the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = {
 
 
 def follow(connection: Connection, table: str) -> None:
-    """Have an empty table followed from now on, and let Spark jobs read it."""
+    """Create the triggers of an empty state table, and let Spark jobs read the table."""
     schema, name = split_table(table)
     where = sql.Identifier(schema, name)
     run(connection, "follow_state_table", schema=schema, table=name)

@@ -51,7 +51,7 @@ class PostgresTargets:
 
     def claim(self, pipeline: Pipeline) -> None:
         places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
-        # No schema is called like nothing, so that no folder is taken for a table.
+        # The empty schema name marks a folder: no schema of a table is empty.
         places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
         lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
         for schema, table, sink in places:
@@ -67,7 +67,7 @@ class PostgresTargets:
                 self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
 
     def _refuse_foreign_rows(self, pipeline: str, table: str, lineage: Sequence[str]) -> None:
-        """A table that this pipeline writes from now on must hold no rows with the positions of another one."""
+        """Refuse a newly claimed table that contains rows with positions of another pipeline."""
         where = sql.Identifier(*split_table(table))
         if find_target(self._connection, table) is None:
             return
@@ -107,7 +107,7 @@ class PostgresTargets:
             name = deleted_keys_table(pipeline.name, sink.table)
             if sink.mode != "upsert" or sink.aggregated or find_target(self._connection, f"epochline.{name}") is None:
                 continue
-            # Target rows tell their generation by their epoch; deleted keys have none, and give up their position.
+            # A target row tells its generation by its epoch. Deleted keys have no epoch, so they lose their position.
             if sink.order_by:
                 forgotten = "UPDATE {} SET _topic = '', _partition = -1, _offset = -1, _row = -1"
             else:
@@ -124,11 +124,11 @@ class PostgresTargets:
                 if isinstance(sink, StateTable):
                     follow(self._connection, sink.table)
                 if pipeline.windows is not None and sink in pipeline.states:
-                    # Windows that close are found by their end, however many are open.
+                    # To find windows that close among many open ones.
                     index = sql.SQL("CREATE INDEX ON {} ({})")
                     execute_sql(self._connection, index.format(sql.Identifier(schema, table), sql.Identifier(END)))
                 if isinstance(sink, Outbox):
-                    # An epoch's rows are found, and deleted once they are sent, however many epochs wait.
+                    # To find and delete the rows of one epoch while many epochs wait.
                     index = sql.SQL("CREATE INDEX ON {} (_epoch)")
                     execute_sql(self._connection, index.format(sql.Identifier(schema, table)))
                 made.append(sink.table)
