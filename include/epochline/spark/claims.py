@@ -1,6 +1,6 @@
 """Reading what a requeue epoch claimed: records of the quarantine, in the shape in which Kafka gave them.
 
-A Spark data source of our own, so that the database's password is in the pickled reader and not in an option (trap 17).
+It is a custom Spark data source: the password of the database is in the pickled reader, not in an option.
 """
 
 from __future__ import annotations

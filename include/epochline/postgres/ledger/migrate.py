@@ -14,7 +14,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
 from epochline.errors import LedgerError
@@ -61,9 +61,9 @@ def upgrade(url: str) -> str:
         LedgerError: the ledger was migrated by a newer version of epochline, or the server is too old.
     """
     with _migrating(url) as connection:
-        if connection.scalar(text("SELECT to_regnamespace('epochline')")) is None:
+        if not execute(connection, "schema_exists", schema="epochline").scalar_one():
             # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
-            connection.execute(text("CREATE SCHEMA epochline"))
+            execute(connection, "create_ledger_schema")
         _refuse_a_newer_ledger(connection)
         before = current_revision(connection)
         command.upgrade(_config(connection), "head")
@@ -115,8 +115,8 @@ def _migrating(url: str) -> Iterator[Connection]:
     engine = create_engine(url, poolclass=NullPool)
     try:
         with engine.begin() as connection:
-            refuse_an_older_server(int(connection.scalar(text("SHOW server_version_num")) or 0))
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            refuse_an_older_server(int(execute(connection, "server_version").scalar_one()))
+            execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection
     finally:
         engine.dispose()
@@ -124,9 +124,9 @@ def _migrating(url: str) -> Iterator[Connection]:
 
 def current_revision(connection: Connection) -> str | None:
     """The revision of the ledger in this database; None without a ledger."""
-    if connection.scalar(text("SELECT to_regclass('epochline.alembic_version')")) is None:
+    if not execute(connection, "has_ledger").scalar_one():
         return None
-    revision: str | None = connection.scalar(text("SELECT version_num FROM epochline.alembic_version"))
+    revision: str | None = execute(connection, "ledger_revision").scalar_one_or_none()
     return revision
 
 

@@ -20,20 +20,20 @@ from epochline.protocol.refused import Place
 from epochline.protocol.staging import StagingTicket
 
 PARSE = "_parse"
-"""Name under which parse tasks of a job with a transform leave what they counted, until the job's end mark.
+"""The name under which parse tasks of a job with a transform store their counts.
 
-No sink: such parts have no rows, no staging table and no manifest, and `end_job` deletes them."""
+It is no sink: its parts have no rows, no staging table and no manifest. `end_job` deletes them."""
 
-EXTERNAL = "beside"
-"""Where a part's message holds what a sink beside the database said of its rows; each try of a part has its own."""
+EXTERNAL = "external"
+"""The key of a part's message for what an external sink returned. It differs between two tries of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one Spark partition wrote into one sink.
 
-    ``message`` is what tells two tries of a part apart beside the number of rows. The quarantine's part carries the
-    counts and the source digest of every Kafka partition under ``seen`` (`counts_of`); other sinks have none.
+    Two tries of a part must have the same number of rows and the same ``message``. The message of the quarantine's part
+    has the counts and the source digest of every Kafka partition under ``seen`` (`counts_of`).
     """
 
     sink: str
@@ -43,19 +43,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStatus:
-    """Whether an attempt may still be written for."""
+    """Whether an attempt may still write."""
 
     fenced: bool
     sealed: bool
 
     @property
     def live(self) -> bool:
-        """Neither fenced nor sealed."""
+        """The attempt is neither fenced nor sealed."""
         return not (self.fenced or self.sealed)
 
 
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
-    """The counts per Kafka partition as a part carries them, in a fixed order. Digests are text: 64 bits."""
+    """The message of a part with the counts per Kafka partition, in a fixed order. Digests of 64 bits are text."""
     return {
         "seen": [
             {"topic": topic, "partition": partition}
@@ -68,7 +68,7 @@ def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, A
 
 
 def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCounts]:
-    """The inverse of `message_of`; empty for the message of a part without counts."""
+    """The counts in the message of a part (the inverse of `message_of`); empty without counts."""
     return {
         (one["topic"], one["partition"]): PartitionCounts(
             received=one["received"],
@@ -85,12 +85,12 @@ def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCoun
 
 
 def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int, parts: Sequence[Part]) -> bool:
-    """Insert the part rows of one Spark partition; False when the attempt is fenced, sealed or gone.
+    """Insert the part rows of one Spark partition; False if the attempt is fenced, sealed or gone.
 
-    After False the caller rolls back: nothing of the partition may stay.
+    After False the caller must roll back.
 
     Raises:
-        psycopg2.errors.UniqueViolation: this part was committed by an earlier try.
+        psycopg2.errors.UniqueViolation: an earlier try committed this part.
     """
     for part in parts:
         values = _values(attempt_id, part.sink, write_id) | {
@@ -106,7 +106,7 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
 
 
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
-    """By sink, what an earlier try of a Spark partition committed."""
+    """The parts that an earlier try of a Spark partition committed, by sink."""
     failpoint("write.first")
     cursor.execute(
         statement("first_parts"), {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
@@ -115,12 +115,12 @@ def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition:
 
 
 def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, rows: Mapping[str, int]) -> bool:
-    """Insert one manifest row per sink of a finished write; False when the attempt is fenced, sealed or gone.
+    """Insert one manifest row per sink of a finished write; False if the attempt is fenced, sealed or gone.
 
     Args:
         cursor: in a transaction of its own.
-        attempt_id: whose write.
-        write_id: of the write.
+        attempt_id: the attempt that wrote.
+        write_id: the id of the write.
         parts: number of Spark partitions that wrote.
         rows: rows written per sink, sinks without rows included.
     """
@@ -135,42 +135,42 @@ def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, 
 
 
 def end_job(cursor: Cursor, attempt_id: int, watermark: datetime | None = None, too_late: int | None = None) -> bool:
-    """Write the job's end mark; False when the attempt is fenced, sealed or gone.
+    """Write the job's end mark; False if the attempt is fenced, sealed or gone.
 
-    The parts under the name `PARSE` go in the same transaction: nothing reads them after it.
+    The same transaction deletes the parts under the name `PARSE`: nothing reads them afterwards.
 
     Args:
         cursor: in a transaction of its own.
-        attempt_id: whose job ended.
-        watermark: what it closed windows by.
-        too_late: how many records came too late for any window; None where there are no windows.
+        attempt_id: the attempt of the job.
+        watermark: the watermark by which the job closed windows.
+        too_late: how many records came too late for any window; None without windows.
     """
     failpoint("end.mark")
     cursor.execute(statement("end_job"), {"attempt_id": attempt_id, "watermark": watermark, "too_late": too_late})
     ended = cursor.rowcount == 1
     if ended:
         failpoint("end.forget")
-        cursor.execute(statement("forget_parse_parts"), {"attempt_id": attempt_id, "sink": PARSE})
+        cursor.execute(statement("delete_parse_parts"), {"attempt_id": attempt_id, "sink": PARSE})
     return ended
 
 
 def record_error(cursor: Cursor, attempt_id: int, error: str) -> bool:
-    """Write into the attempt why its job failed; False when the attempt is fenced or sealed, or its job ended."""
+    """Store in the attempt why its job failed; False if the attempt is fenced or sealed, or its job ended."""
     failpoint("job.error")
     cursor.execute(statement("record_error"), {"attempt_id": attempt_id, "error": error})
     return cursor.rowcount == 1
 
 
 def standing(cursor: Cursor, attempt_id: int) -> AttemptStatus | None:
-    """Whether the attempt may still be written for, as committed; None when there is no such attempt."""
+    """Whether the attempt may still write, as committed; None if there is no such attempt."""
     failpoint("refused.standing")
-    cursor.execute(statement("attempt_standing"), {"attempt_id": attempt_id})
+    cursor.execute(statement("attempt_status"), {"attempt_id": attempt_id})
     row = cursor.fetchone()
     return None if row is None else AttemptStatus(fenced=row[0], sealed=row[1])
 
 
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
-    """Record that a session's write was refused. One row per session: a second record changes nothing."""
+    """Record that a write of a session was refused. A repeat for the same session changes nothing."""
     failpoint("refused.record")
     cursor.execute(
         statement("record_fenced_write"),
@@ -179,7 +179,7 @@ def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host:
 
 
 def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place, reason: str) -> None:
-    """Note a record that staging does not take: the epoch's next attempt sets it aside."""
+    """Store a record that staging refused, so that the epoch's next attempt sets it aside."""
     topic, partition, offset = place
     failpoint("refused.noted")
     cursor.execute(

@@ -1,4 +1,4 @@
-"""Collations of a target's columns: tables that stand beside it must find the same values equal, and in one order."""
+"""Collations of a target's columns. Staging needs the same ones, to compare values as the target does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochline.postgres.queries.statements import run
 
 
 def collations_of(connection: Connection, table: str) -> Mapping[str, sql.Composable]:
-    """By column, ``COLLATE …`` where a table declares another collation than the type's; nothing without a table."""
+    """``COLLATE …`` by column, for columns whose collation is not that of their type; empty if there is no table."""
     schema, name = split_table(table)
     return {
         row.name: sql.SQL(" COLLATE {}").format(sql.Identifier(row.collation_schema, row.collation_name))

@@ -55,7 +55,7 @@ INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns)
 VALUES (%(pipeline)s, %(epoch_id)s, %(sink)s, CAST(%(columns)s AS jsonb))
 ON CONFLICT (pipeline, epoch_id, sink) DO UPDATE SET columns = EXCLUDED.columns
 
--- name: forget_planned_targets
+-- name: delete_planned_targets
 -- Delete the stored columns of an epoch's targets.
 DELETE FROM epochline.planned_target WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 

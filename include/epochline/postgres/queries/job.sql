@@ -89,7 +89,7 @@ FOR KEY SHARE
 UPDATE epochline.attempt SET job_ended_at = now(), watermark = %(watermark)s, records_too_late = %(too_late)s
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL
 
--- name: forget_parse_parts
+-- name: delete_parse_parts
 -- Delete the counts of the parse tasks.
 DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s
 
@@ -98,7 +98,7 @@ DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s
 UPDATE epochline.attempt SET error = %(error)s
 WHERE attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL AND job_ended_at IS NULL
 
--- name: attempt_standing
+-- name: attempt_status
 -- Whether an attempt is fenced, and whether it is sealed.
 SELECT fenced_at IS NOT NULL, sealed_at IS NOT NULL FROM epochline.attempt
 WHERE attempt_id = %(attempt_id)s

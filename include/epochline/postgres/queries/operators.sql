@@ -1,6 +1,6 @@
 -- Actions of operators, settings of epochs, and failures.
 
--- name: standing
+-- name: pipeline_status
 -- Whether a pipeline is paused or dropped.
 SELECT paused_at, paused_by, paused_reason, dropped_at, dropped_by, dropped_reason
 FROM epochline.pipeline WHERE pipeline = %(pipeline)s

@@ -40,14 +40,14 @@ WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND requeued_by IS
 UPDATE epochline.quarantined_record SET requeued_by = NULL, requeued_at = NULL
 WHERE pipeline = %(pipeline)s AND requeued_by = ANY (%(epochs)s)
 
--- name: forget_claims
+-- name: delete_claims
 -- Delete the claims on records that these epochs set aside.
 DELETE FROM epochline.requeue_claim c USING epochline.quarantined_record q
 WHERE (c.pipeline, c.generation, c.topic_id, c.partition, c."offset")
     = (q.pipeline, q.generation, q.topic_id, q.partition, q."offset")
   AND q.pipeline = %(pipeline)s AND q.epoch_id = ANY (%(epochs)s)
 
--- name: forget_quarantined
+-- name: delete_quarantined
 -- Delete the records that these epochs set aside. Later epochs read their ranges again and set aside bad records
 -- themselves.
 DELETE FROM epochline.quarantined_record WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)

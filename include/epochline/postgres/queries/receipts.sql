@@ -84,7 +84,7 @@ SELECT shown_by, generation, epoch_id, token, reached FROM (
     WHERE pipeline = %(pipeline)s ORDER BY shown_by, token, accepted_id DESC) newest
 ORDER BY accepted_id
 
--- name: untold_receipts
+-- name: unannounced_receipts
 -- Epochs that a sink shows and that no task has announced successfully.
 SELECT r.epoch_id, r.sink, r.rows, r.shown_at,
        (SELECT jsonb_object_agg(topic, partitions) FROM (
@@ -92,20 +92,20 @@ SELECT r.epoch_id, r.sink, r.rows, r.shown_at,
             FROM epochline.planned_range p WHERE (p.pipeline, p.epoch_id) = (r.pipeline, r.epoch_id)
             GROUP BY topic) topics) AS offsets
 FROM epochline.receipt r
-WHERE r.pipeline = %(pipeline)s AND r.heard_at IS NULL AND r.shown_at IS NOT NULL
+WHERE r.pipeline = %(pipeline)s AND r.acknowledged_at IS NULL AND r.shown_at IS NOT NULL
 ORDER BY r.epoch_id, r.sink LIMIT %(most)s
 
--- name: tell_receipt
+-- name: announce_receipt
 -- Record which run announces an epoch.
-UPDATE epochline.receipt SET told_by = %(run_id)s
+UPDATE epochline.receipt SET announced_by = %(run_id)s
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s
 
--- name: hear_receipt
+-- name: acknowledge_receipt
 -- Record that an announcement was acknowledged.
-UPDATE epochline.receipt SET heard_at = clock_timestamp()
-WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s AND told_by IS NOT NULL
-  AND heard_at IS NULL
+UPDATE epochline.receipt SET acknowledged_at = clock_timestamp()
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s AND announced_by IS NOT NULL
+  AND acknowledged_at IS NULL
 
--- name: may_stand_still
+-- name: limit_idle_time
 -- How long this transaction may wait for its client.
 SELECT set_config('idle_in_transaction_session_timeout', CAST(CAST(%(milliseconds)s AS integer) AS text), true)

@@ -1,5 +1,25 @@
 -- Migrations and roles.
 
+-- name: server_version
+-- The version of the server, such as 180004.
+SHOW server_version_num
+
+-- name: lock_migrations
+-- Wait for other migrations of this database, until this transaction ends.
+SELECT pg_advisory_xact_lock(%(key)s)
+
+-- name: create_ledger_schema
+-- Create the schema of the ledger.
+CREATE SCHEMA epochline
+
+-- name: has_ledger
+-- Whether this database has a ledger.
+SELECT to_regclass('epochline.alembic_version') IS NOT NULL
+
+-- name: ledger_revision
+-- The revision of the ledger.
+SELECT version_num FROM epochline.alembic_version
+
 -- name: definition_sha256
 -- The version of a file of definitions that this database has.
 SELECT sha256 FROM epochline.definition WHERE name = %(file)s
@@ -28,13 +48,13 @@ SELECT current_user AS login, to_regnamespace('epochline') IS NOT NULL AS ledger
        coalesce(has_schema_privilege(to_regnamespace('epochline'), 'USAGE'), false)
            AND coalesce(has_schema_privilege(to_regnamespace('epochline_staging'), 'USAGE'), false) AS may_read
 
--- name: writer_standing
+-- name: writer_rights
 -- What the writer's login sees of an attempt, and whether it may write the staging table.
 SELECT current_user AS login,
        (SELECT token::text FROM epochline.attempt WHERE attempt_id = %(attempt_id)s) AS token,
        coalesce(has_table_privilege(to_regclass(%(staging)s), 'INSERT'), false) AS may_stage
 
--- name: ledger_standing
+-- name: ledger_rights
 -- The token of an attempt, and whether the ledger's login may end sessions of the writer's login.
 SELECT token::text AS token,
        coalesce(pg_has_role(to_regrole(quote_ident(%(login)s)), 'USAGE'), false)

@@ -1,6 +1,6 @@
 -- Savepoints, and restores.
 
--- name: last_standing
+-- name: savepoint_position
 -- The position of a pipeline. The generation is that of the heads; if a topic was adopted since, the last epoch
 -- belongs to an earlier generation.
 SELECT e.epoch_id, p.generation, e.watermark, p.cluster_id
@@ -57,7 +57,7 @@ WHERE pipeline = %(pipeline)s AND name = %(savepoint)s ORDER BY state
 -- The declaration with which a savepoint was made.
 SELECT declaration FROM epochline.savepoint WHERE pipeline = %(pipeline)s AND name = %(savepoint)s
 
--- name: take_in_savepoint_state
+-- name: import_savepoint_state
 -- Store the number of keys and the digest of a state table from a savepoint file.
 INSERT INTO epochline.savepoint_state (pipeline, name, state, table_name, keys, digest)
 VALUES (%(pipeline)s, %(savepoint)s, %(state)s, %(table_name)s, %(keys)s, %(digest)s)
@@ -67,11 +67,11 @@ VALUES (%(pipeline)s, %(savepoint)s, %(state)s, %(table_name)s, %(keys)s, %(dige
 UPDATE epochline.savepoint SET imported_at = now(), made_at = %(made_at)s
 WHERE pipeline = %(pipeline)s AND name = %(savepoint)s
 
--- name: forget_savepoint
+-- name: delete_savepoint
 -- Delete a savepoint.
 DELETE FROM epochline.savepoint WHERE pipeline = %(pipeline)s AND name = %(savepoint)s
 
--- name: standing_epochs_after
+-- name: epochs_to_undo
 -- The committed epochs after this one that were not undone.
 SELECT epoch_id FROM epochline.epoch
 WHERE pipeline = %(pipeline)s AND epoch_id > %(epoch_id)s AND state = 'COMMITTED' AND undone_by IS NULL

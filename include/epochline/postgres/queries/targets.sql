@@ -27,7 +27,7 @@ VALUES (%(pipeline)s, %(epoch_id)s, %(sink)s, %(table_name)s)
 SELECT epoch_id, table_name FROM epochline.before_image
 WHERE pipeline = %(pipeline)s AND sink = %(sink)s ORDER BY epoch_id DESC
 
--- name: forget_image
+-- name: delete_image
 -- Delete the record of a before-image.
 DELETE FROM epochline.before_image WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND epoch_id = %(epoch_id)s
 

@@ -68,7 +68,7 @@ def find_target(connection: Connection, table: str) -> Target | None:
     if found is None:
         return None
     if found.relkind not in ("r", "p"):
-        raise TargetError(f"{table}: is no table (pg_class.relkind {found.relkind!r}); a target must be one.")
+        raise TargetError(f"{table}: is not a table (pg_class.relkind {found.relkind!r}); a target must be a table.")
     columns = run(connection, "columns_of_table", oid=found.oid)
     keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
     rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
@@ -103,20 +103,22 @@ def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTab
         TargetError: the table is missing or does not fit; the message says how to correct it.
     """
     target = find_target(connection, sink.table)
-    who = f"{pipeline.name}: target {sink.table}"
+    subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
         hint = "Create it" if sink.columns is None else "Run `epochline migrate`, which makes it"
-        raise TargetError(f"{who} does not exist. {hint}, then run the pipeline again.")
-    filled = _declared(who, sink, target) if sink.columns is not None else _by_catalog(who, pipeline, sink, target)
+        raise TargetError(f"{subject} does not exist. {hint}, then run the pipeline again.")
+    filled = (
+        _declared(subject, sink, target) if sink.columns is not None else _by_catalog(subject, pipeline, sink, target)
+    )
     missing = missing_rights(connection, sink)
     if missing:
-        raise TargetError(f"{who}: the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
-    _check_required(who, sink, target, filled)
-    _check_lineage(who, sink, target)
+        raise TargetError(f"{subject}: the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
+    _check_required(subject, sink, target, filled)
+    _check_lineage(subject, sink, target)
     if sink.key:
-        _check_key(who, sink, target, filled)
+        _check_key(subject, sink, target, filled)
     if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
-        raise TargetError(f"{who}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
+        raise TargetError(f"{subject}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
     return filled
 
 
@@ -129,7 +131,7 @@ def _side_table(pipeline: Pipeline, sink: PostgresTable) -> str:
     return f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
 
 
-def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
+def _declared(subject: str, sink: PostgresTable, target: Target) -> dict[str, str]:
     wrong = []
     for name, kind in (sink.columns or {}).items():
         column = target.columns.get(name)
@@ -141,13 +143,13 @@ def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
             wrong.append(f"{name} is generated")
     if wrong:
         raise TargetError(
-            f"{who} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the"
+            f"{subject} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the"
             " declaration."
         )
     return dict(sink.columns or {})
 
 
-def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
+def _by_catalog(subject: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
     own_rows = sink.select is not None or pipeline.is_transformed
     filled = {}
     for name, column in target.columns.items():
@@ -159,30 +161,30 @@ def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Targe
             try:
                 parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
             except ValueError as error:
-                raise TargetError(f"{who}: column {name}: {error}.") from error
+                raise TargetError(f"{subject}: column {name}: {error}.") from error
             filled[name] = column.kind
     if not filled:
         raise TargetError(
-            f"{who} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the table"
-            f" has {', '.join(target.columns)}."
+            f"{subject} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the"
+            f" table has {', '.join(target.columns)}."
         )
     missing = [name for name in (*sink.key, *sink.measures) if name not in filled]
     if missing:
-        raise TargetError(f"{who} has no column {', '.join(missing)} to fill, which the declaration names.")
+        raise TargetError(f"{subject} has no column {', '.join(missing)} to fill, which the declaration names.")
     return filled
 
 
-def _check_required(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+def _check_required(subject: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     carried = set(filled) | set(sink.carried_lineage) | {order_column(name) for name in sink.order_by}
     left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
     if left_out:
         raise TargetError(
-            f"{who}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
+            f"{subject}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
             " drop NOT NULL, or fill it."
         )
 
 
-def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
+def _check_lineage(subject: str, sink: PostgresTable, target: Target) -> None:
     wrong = [
         f"{name} {kind}"
         for name, kind in sink.carried_lineage.items()
@@ -190,23 +192,23 @@ def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
     ]
     if wrong:
         raise TargetError(
-            f"{who} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or declare"
-            " the sink with lineage=False (an audit can then compare counts only)."
+            f"{subject} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or"
+            " declare the sink with lineage=False (an audit can then compare counts only)."
         )
 
 
-def _check_key(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+def _check_key(subject: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     if frozenset(sink.key) not in target.unique_keys:
         raise TargetError(
-            f"{who}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)})."
+            f"{subject}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)})."
             " Create it."
         )
     nullable = [name for name in sink.key if not target.columns[name].not_null]
     if nullable:
-        raise TargetError(f"{who}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
+        raise TargetError(f"{subject}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
     inexact = [f"{name} {filled[name]}" for name in sink.measures if not _adds_exactly(target.columns[name])]
     if inexact:
-        raise TargetError(f"{who}: measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
+        raise TargetError(f"{subject}: measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
 
 
 def _adds_exactly(column: TargetColumn) -> bool:

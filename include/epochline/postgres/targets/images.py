@@ -33,7 +33,7 @@ def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
     run(connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
     for old in run(connection, "images", **where).all()[what.sink.before_images :]:
         _drop(connection, old.table_name)
-        run(connection, "forget_image", **where, epoch_id=old.epoch_id)
+        run(connection, "delete_image", **where, epoch_id=old.epoch_id)
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
@@ -43,7 +43,7 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
     if sink.mode == "append":
         if "_epoch" in sink.carried_lineage:
             return None
-        return f"{sink} is declared with lineage=False: nobody knows which epoch wrote a row."
+        return f"{sink} is declared with lineage=False: its rows do not tell which epoch wrote them."
     kept = {row.epoch_id for row in run(connection, "images", pipeline=pipeline.name, sink=sink.table)}
     missing = [epoch for epoch in epochs if epoch not in kept]
     if missing:
@@ -69,7 +69,7 @@ def undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs
             side = sql.Identifier("epochline", deleted_keys_table(pipeline.name, sink.table))
             _put_back(connection, sink, side, _of_deleted(row.table_name))
         _drop(connection, row.table_name)
-        run(connection, "forget_image", pipeline=pipeline.name, sink=sink.table, epoch_id=row.epoch_id)
+        run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=row.epoch_id)
     return changed
 
 

@@ -60,8 +60,9 @@ class PostgresTargets:
             owner = run(self._connection, "pipeline_of_target", **where).scalar_one()
             if owner != pipeline.name:
                 raise TargetError(
-                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. One {'table' if schema else 'folder'}"
-                    " has one writer, or no count would prove anything. Nothing was changed. Write to one of its own."
+                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. A"
+                    f" {'table' if schema else 'folder'} has one writer, because rows of two could not be told apart."
+                    " Nothing was changed. Declare another one."
                 )
             if new and lineage.get(sink):
                 self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
@@ -78,8 +79,8 @@ class PostgresTargets:
             reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
             raise TargetError(
                 f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
-                " rows would be held against positions of other records. Nothing was changed. Write to a table of its"
-                f" own; or let those rows count as older than every record: {reset} WHERE _epoch IS NOT NULL;"
+                " rows would be compared with positions of other records. Nothing was changed. Declare another table,"
+                f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;"
             )
 
     def claimed(self, pipeline: str) -> Sequence[str]:

@@ -44,7 +44,8 @@ END $$;
 REVOKE ALL ON FUNCTION epochline.follow_state_truncated() FROM PUBLIC;
 
 -- Count the keys of a table and sum its digest, by reading the whole table.
-CREATE OR REPLACE FUNCTION epochline.state_digest(schema_name text, table_name text, OUT keys bigint, OUT digest numeric)
+CREATE OR REPLACE FUNCTION epochline.state_digest(
+    schema_name text, table_name text, OUT keys bigint, OUT digest numeric)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO, YMD' SET "IntervalStyle" = 'postgres'
 SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' AS $$

@@ -70,7 +70,8 @@ BEGIN
                       AND a.attname NOT IN ('key', 'value', 'headers', 'reason'))
                ELSE '' END AS columns
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v') AND c.relname NOT IN ('alembic_version', 'definition')
+        WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v')
+          AND c.relname NOT IN ('alembic_version', 'definition')
           AND pg_has_role(c.relowner, 'USAGE')
     LOOP
         IF relation.is_view THEN

@@ -362,35 +362,35 @@ CREATE TABLE epochline.before_image (
 -- A table shows an epoch with its commit; topics, files and other external sinks show it later. The commit writes the
 -- receipt; shown_at is the time at which the sink showed the epoch.
 CREATE TABLE epochline.receipt (
-    pipeline    text NOT NULL,
-    epoch_id    bigint NOT NULL,
-    sink        text NOT NULL,
-    attempt_id  bigint NOT NULL REFERENCES epochline.attempt,
-    rows        bigint NOT NULL CHECK (rows >= 0),
-    body        jsonb NOT NULL DEFAULT '{}',
-    due_at      timestamptz NOT NULL DEFAULT now(),
-    tried_at    timestamptz,
-    shown_at    timestamptz,
-    seconds     double precision,
-    told_by     text,  -- the run whose task announced the epoch
-    heard_at    timestamptz,
+    pipeline        text NOT NULL,
+    epoch_id        bigint NOT NULL,
+    sink            text NOT NULL,
+    attempt_id      bigint NOT NULL REFERENCES epochline.attempt,
+    rows            bigint NOT NULL CHECK (rows >= 0),
+    body            jsonb NOT NULL DEFAULT '{}',
+    due_at          timestamptz NOT NULL DEFAULT now(),
+    tried_at        timestamptz,
+    shown_at        timestamptz,
+    seconds         double precision,
+    announced_by    text,  -- the run whose task announced the epoch
+    acknowledged_at timestamptz,
     -- How the staged rows of an upsert were applied; NULL for every other sink.
-    inserted    bigint,
-    updated     bigint,
-    deleted     bigint,
-    superseded  bigint,
-    unchanged   bigint,
+    inserted        bigint,
+    updated         bigint,
+    deleted         bigint,
+    superseded      bigint,
+    unchanged       bigint,
     PRIMARY KEY (pipeline, epoch_id, sink),
     FOREIGN KEY (pipeline, epoch_id) REFERENCES epochline.epoch,
-    CHECK (shown_at IS NOT NULL OR (seconds IS NULL AND told_by IS NULL)),
-    CHECK (told_by IS NOT NULL OR heard_at IS NULL),
+    CHECK (shown_at IS NOT NULL OR (seconds IS NULL AND announced_by IS NULL)),
+    CHECK (announced_by IS NOT NULL OR acknowledged_at IS NULL),
     CONSTRAINT every_row_is_accounted_for
         CHECK (num_nulls(inserted, updated, deleted, superseded, unchanged) IN (0, 5)
                AND coalesce(inserted + updated + deleted + superseded + unchanged = rows, true))
 );
 CREATE INDEX due_receipts ON epochline.receipt (pipeline, epoch_id) WHERE shown_at IS NULL;
 CREATE INDEX receipts_of_sink ON epochline.receipt (pipeline, sink, epoch_id) WHERE shown_at IS NOT NULL;
-CREATE INDEX unheard_receipts ON epochline.receipt (pipeline, epoch_id) WHERE heard_at IS NULL;
+CREATE INDEX unacknowledged_receipts ON epochline.receipt (pipeline, epoch_id) WHERE acknowledged_at IS NULL;
 -- No sink takes a record back.
 CREATE TRIGGER shown_is_written_once
     BEFORE UPDATE ON epochline.receipt FOR EACH ROW
@@ -423,7 +423,7 @@ CREATE TABLE epochline.state_table (
     relation    oid     NOT NULL,  -- the table that was counted
     PRIMARY KEY (schema_name, table_name)
 );
-COMMENT ON TABLE epochline.state_table IS 'Current number of keys and digest of each state table, kept by its triggers.';
+COMMENT ON TABLE epochline.state_table IS 'Current number of keys and digest of each state table.';
 
 CREATE TABLE epochline.state_version (
     pipeline    text        NOT NULL REFERENCES epochline.pipeline,
