@@ -39,8 +39,8 @@ ON CONFLICT DO NOTHING
 INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, kind, dag_id, run_id, host, declaration_hash,
                              record_limit, note, lease_until, interval_start, interval_end, replays)
 VALUES (%(pipeline)s, %(epoch_id)s, %(generation)s, 'PLANNED', %(kind)s, %(dag_id)s, %(run_id)s, %(host)s, %(hash)s,
-        %(record_limit)s, %(note)s,
-        clock_timestamp() + make_interval(secs => %(lease)s), %(interval_start)s, %(interval_end)s, %(replays)s)
+        %(record_limit)s, %(note)s, clock_timestamp() + make_interval(secs => %(lease)s), %(interval_start)s,
+        %(interval_end)s, %(replays)s)
 
 -- name: insert_planned_range
 -- Insert the planned range of one partition.
@@ -149,12 +149,12 @@ WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND state = 'PLANNED'
 -- Store the counts and the newest event time of one partition. Event time does not go back.
 UPDATE epochline.planned_range
 SET records_read = %(read)s, records_passed = %(passed)s, records_skipped = %(skipped)s,
-    records_quarantined = %(quarantined)s,
-    first_offset = %(first_offset)s, last_offset = %(last_offset)s, source_digest = %(digest)s,
+    records_quarantined = %(quarantined)s, first_offset = %(first_offset)s, last_offset = %(last_offset)s,
+    source_digest = %(digest)s,
     newest_event_time = CASE WHEN CAST(%(newest)s AS timestamptz) IS NOT NULL THEN
         greatest(%(newest)s, (SELECT t.newest_event_time FROM epochline.event_times t
-                           WHERE t.pipeline = %(pipeline)s AND t.topic_id = planned_range.topic_id
-                             AND t.partition = %(partition)s)) END
+                              WHERE t.pipeline = %(pipeline)s AND t.topic_id = planned_range.topic_id
+                                AND t.partition = %(partition)s)) END
 WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND topic = %(topic)s AND partition = %(partition)s
 
 -- name: mark_committed

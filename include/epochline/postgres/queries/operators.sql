@@ -46,7 +46,7 @@ WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 SELECT settings FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
 -- name: pause_left
--- How much of the pause after the last commit is left; NULL before the first commit.
+-- How much of the pause after the last commit is left; zero before the first commit.
 SELECT greatest(interval '0', max(committed_at) + make_interval(secs => %(pause)s) - clock_timestamp())
 FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state = 'COMMITTED'
 
@@ -63,7 +63,7 @@ WHERE pipeline = %(pipeline)s AND sealed_at IS NULL AND (fenced_at IS NOT NULL O
 -- at a replay aborts it.
 WITH last AS (
     SELECT (SELECT max(epoch_id) FROM epochline.epoch
-    WHERE pipeline = %(pipeline)s AND state = 'COMMITTED') AS committed,
+            WHERE pipeline = %(pipeline)s AND state = 'COMMITTED') AS committed,
            (SELECT max((after->>'aborts')::bigint) FROM epochline.action
             WHERE pipeline = %(pipeline)s AND action = %(pause)s) AS at_pause
 )

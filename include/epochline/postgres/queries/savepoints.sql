@@ -22,8 +22,7 @@ WHERE h.pipeline = %(pipeline)s ORDER BY h.topic, h.partition, h.topic_id
 INSERT INTO epochline.savepoint (pipeline, name, epoch_id, generation, cluster_id, watermark, declaration, made_by,
                                  reason)
 VALUES (%(pipeline)s, %(savepoint)s, %(epoch_id)s, %(generation)s, %(cluster_id)s, %(watermark)s,
-        CAST(%(declaration)s AS jsonb),
-        %(made_by)s, %(reason)s)
+        CAST(%(declaration)s AS jsonb), %(made_by)s, %(reason)s)
 
 -- name: keep_savepoint_head
 -- Store the head of one partition in a savepoint.
