@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import Plan, PlanOutcome, Receipt, abort, commit, plan
+from epochline.coordinator import Plan, PlanOutcome, CommitResult, abort, commit, plan
 from epochline.declare.names import QUARANTINE
 from epochline.errors import (
     EpochlineError,
@@ -249,7 +249,7 @@ def test_of_a_commit_and_an_operators_abort_exactly_one_wins(world: TwoTables, r
 
     with session(world.dsn) as cursor:
         rows = answer(cursor)[:2]
-    if isinstance(committed, Receipt):
+    if isinstance(committed, CommitResult):
         assert (aborted, rows) == (AbortOutcome.ALREADY_COMMITTED, (15, 15))
         assert world.epoch(1).state is EpochState.COMMITTED
     else:
@@ -329,7 +329,7 @@ def test_a_commit_whose_session_is_killed_while_it_waits_commits_once_by_its_sec
     committing.join(60)
 
     assert killed == (1,)
-    assert isinstance(results[0], Receipt), results[0]
+    assert isinstance(results[0], CommitResult), results[0]
     assert results[0].outcome is CommitOutcome.COMMITTED
     with session(world.dsn) as cursor:
         assert answer(cursor) == (15, 15, 1, 1, 15, 1)
