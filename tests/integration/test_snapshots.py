@@ -13,7 +13,7 @@ import psycopg2
 import pytest
 
 from epochline import PostgresTable
-from epochline.coordinator import Plan, PlanOutcome, CommitResult, abort, commit, plan
+from epochline.coordinator import CommitResult, Plan, PlanOutcome, abort, commit, plan
 from epochline.declare.names import QUARANTINE
 from epochline.errors import (
     EpochlineError,

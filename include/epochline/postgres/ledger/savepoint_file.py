@@ -20,14 +20,21 @@ from epochline.declare.event_time import PartitionTime
 from epochline.declare.state import StateDigest
 from epochline.errors import SavepointFileError
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.session_settings import set_local
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
 
 _DESCRIBED = "savepoint.json"
 _FORMAT = 1
-_SETTINGS = (
-    "SET LOCAL \"TimeZone\" = 'UTC'; SET LOCAL \"DateStyle\" = 'ISO, YMD'; SET LOCAL \"IntervalStyle\" = 'postgres';"
-    " SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C'"
+_SETTINGS = set_local(
+    {
+        "TimeZone": "UTC",
+        "DateStyle": "ISO, YMD",
+        "IntervalStyle": "postgres",
+        "extra_float_digits": 1,
+        "bytea_output": "hex",
+        "lc_monetary": "C",
+    }
 )
 _HOW = sql.SQL("(FORMAT text, ENCODING 'UTF8')")
 
