@@ -58,7 +58,7 @@ def test_an_event_comes_for_each_epoch_although_its_task_is_killed_and_a_consume
     eventually("the consumer has the third", lambda: _taken(scheduler) == [(1, 3), (2, 1), (3, 1)], 90)
     assert [event["extra"]["epoch_id"] for event in events(scheduler, "told")] == [1, 2, 3]  # heard is not told again
     assert scheduler.query(
-        "SELECT epoch_id, heard_at IS NOT NULL FROM epochline.receipt WHERE pipeline = 'told' ORDER BY epoch_id"
+        "SELECT epoch_id, acknowledged_at IS NOT NULL FROM epochline.receipt WHERE pipeline = 'told' ORDER BY epoch_id"
     ) == [(1, True), (2, True), (3, False)]
 
 

@@ -264,7 +264,7 @@ def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothi
         for statement in (
             "UPDATE epochline.consumer_cursor SET epoch_id = 9",
             "DELETE FROM epochline.consumer_cursor",
-            "UPDATE epochline.receipt SET heard_at = now()",
+            "UPDATE epochline.receipt SET acknowledged_at = now()",
         ):
             with pytest.raises(errors.InsufficientPrivilege), own.cursor() as cursor:
                 cursor.execute(statement)
@@ -321,14 +321,16 @@ def test_an_epoch_is_told_with_its_rows_and_the_offsets_that_it_took(
     assert first.offsets == {"orders": {"0": [0, 10], "1": [0, 5]}}
     assert (second.epoch_id, second.rows) == (2, 3)
     assert second.offsets["orders"]["0"] == [10, 13]
-    assert query("SELECT count(*) FROM epochline.receipt WHERE told_by = 'first' AND heard_at IS NULL") == [(2,)]
+    assert query("SELECT count(*) FROM epochline.receipt WHERE announced_by = 'first' AND acknowledged_at IS NULL") == [
+        (2,)
+    ]
 
 
 def test_many_epochs_that_nobody_told_are_told_the_oldest_first_and_so_many_by_each_task(
     world: World, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of before this version, and those that were committed at a terminal."""
-    monkeypatch.setattr(receipts, "TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(receipts, "ANNOUNCED_AT_ONCE", 2)
     committed(world, 5)
 
     assert [airflow.task(f"run-{at}") for at in range(4)] == [[1, 2], [3, 4], [5], []]

@@ -205,7 +205,7 @@ def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: NewBench) -> 
     ("sink", "said"),
     [
         ({"mode": "replace"}, "t has mode replace: the rows that its epochs replaced are gone"),
-        ({"lineage": False}, "t is declared with lineage=False: nobody knows which epoch wrote a row"),
+        ({"lineage": False}, "t is declared with lineage=False: its rows do not tell which epoch wrote them"),
     ],
 )
 def test_a_target_that_cannot_go_back_keeps_every_row(bench: NewBench, sink: dict[str, Any], said: str) -> None:

@@ -414,7 +414,7 @@ UNFIT = {
         "measure v text: only integer and numeric columns add exactly",
     ),
     "type that cannot be carried": ("CREATE TABLE t (k text, v money)", {"lineage": False}, "column v: unsupported type 'money'"),
-    "view": ("CREATE VIEW t AS SELECT 'a'::text AS k, 1 AS v", {"lineage": False}, "t: is no table"),
+    "view": ("CREATE VIEW t AS SELECT 'a'::text AS k, 1 AS v", {"lineage": False}, "t: is not a table"),
 }  # fmt: skip
 
 

@@ -1,41 +1,41 @@
-"""F35: what an older version of the code wrote is read, finished and gone on from by this one."""
+"""F35: this code reads and finishes what was written under older views and functions of the ledger.
+
+Nothing was released before revision 0001, so there is no older revision to upgrade from.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import psycopg2
 import pytest
-from psycopg2 import sql
 
-from epochline.coordinator import PlanOutcome
-from epochline.local.stack import Stack
+from epochline.coordinator import PlanOutcome, abort
 from epochline.postgres.ledger.migrate import head_revision, upgrade
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from epochline.protocol.offsets import chain_breaks
-from tests.contract.worlds import World, postgres_world
+from tests.contract.worlds import World, postgres_world, run
 from tests.crash.reliability import Recovery
 from tests.databases import sqlalchemy_url
 
-DUMPS = sorted(Path(__file__).parent.glob("ledger-*.sql"))
+OLDER = """
+DROP VIEW epochline.event_times, epochline.receipts, epochline.savepoints;
+CREATE OR REPLACE FUNCTION epochline.take_epoch(consumer text, pipeline text, sink text) RETURNS bigint
+    LANGUAGE sql AS 'SELECT NULL::bigint';
+UPDATE epochline.definition SET sha256 = 'of an older version';
+"""
+"""Makes the views and functions of a database those of an older version."""
 
 
-@pytest.fixture(params=DUMPS, ids=lambda path: path.stem)
-def old(request: pytest.FixtureRequest, stack: Stack) -> str:
-    """The libpq URL of a database with an older ledger in it, not migrated."""
-    name = f"upgrade_{request.param.stem.replace('-', '_')}"
-    admin = psycopg2.connect(stack.postgres.superuser_dsn)
-    admin.autocommit = True
-    with admin.cursor() as cursor:
-        cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(sql.Identifier(name)))
-        cursor.execute(sql.SQL("CREATE DATABASE {} OWNER epochline").format(sql.Identifier(name)))
-    admin.close()
-    dsn = stack.postgres.dsn(name)
-    connection = psycopg2.connect(dsn)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(request.param.read_text())
-    connection.close()
-    return dsn
+@pytest.fixture
+def old(postgres_dsn: str) -> str:
+    """The libpq URL of a database with an aborted, a committed and a sealed epoch, and with older views and functions."""
+    world = postgres_world(postgres_dsn)
+    world.plan("run-0", record_limit=4)
+    world.begin(1, "run-0")
+    abort(world.ledger, "orders", 1, run("run-0"), reason="somebody stopped it")
+    world.to_committed("run-1", record_limit=6)
+    world.to_sealed("run-2", record_limit=6)
+    change(postgres_dsn, OLDER)
+    return postgres_dsn
 
 
 @pytest.fixture
@@ -43,6 +43,15 @@ def upgraded(old: str) -> World:
     """The pipeline of the old ledger, in the hands of this code."""
     upgrade(sqlalchemy_url(old))
     return postgres_world(old)
+
+
+def change(dsn: str, statements: str) -> None:
+    connection = psycopg2.connect(dsn)
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statements)
+    finally:
+        connection.close()
 
 
 def question(dsn: str, statement: str) -> list[tuple[object, ...]]:
@@ -67,6 +76,26 @@ def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> N
     after = question(old, "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1")
     assert after == epochs
     assert [state for _id, state, *_ in epochs] == ["ABORTED", "COMMITTED", "PRE_COMMITTED"]
+
+
+@pytest.mark.fault("F35")
+def test_an_upgrade_brings_back_every_view_and_function_and_a_repeat_changes_nothing(old: str) -> None:
+    applied = "SELECT name, sha256, applied_at FROM epochline.definition ORDER BY name"
+    views = "SELECT count(*) FROM pg_views WHERE schemaname = 'epochline'"
+    [(before,)] = question(old, views)
+
+    upgrade(sqlalchemy_url(old))
+
+    assert question(old, views) == [(before + 3,)]  # type: ignore[operator]
+    assert question(old, "SELECT epochline.take_epoch('reports', 'orders', 'orders')") == [(2,)]
+    first = question(old, applied)
+    assert [(name, len(str(sha256))) for name, sha256, _at in first] == [
+        ("functions", 64),
+        ("roles", 64),
+        ("views", 64),
+    ]
+    upgrade(sqlalchemy_url(old))
+    assert question(old, applied) == first
 
 
 @pytest.mark.fault("F35")

@@ -1,7 +1,7 @@
 """The product's guards, read from the product's own statements, and the mutants that take one away each.
 
-Nothing here repeats what the product does: a guard is there if the text of the statement says so. Whoever deletes it
-from ``queries.sql``, ``parts.py`` or a migration makes the model fail without touching a test.
+Nothing here repeats what the product does: a guard is there if the text of the statement says so. The model fails, with
+no change of a test, as soon as a guard is deleted from ``queries/*.sql`` or from a migration.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from importlib.resources import files
 from operator import attrgetter
 from types import CodeType, FunctionType
 
-from sqlalchemy import text
-
-from epochline.postgres.ledger import parts
-from epochline.postgres.queries import statements
+from epochline.postgres.queries import named
 
 _MIGRATIONS = "epochline.postgres.ledger.migrations"
 
@@ -45,7 +42,7 @@ class Guards:
 
 def guards() -> Guards:
     """The guards in force now."""
-    live = parts._INSERT_PART
+    live = statement("insert_part")
     schema = "\n".join(
         path.read_text()
         for path in sorted(files(_MIGRATIONS).joinpath("versions").iterdir(), key=lambda one: one.name)
@@ -53,7 +50,9 @@ def guards() -> Guards:
     )
     constraints = ("nothing_starts_twice UNIQUE", "nothing_ends_twice UNIQUE", "starts_where_one_ended\n")
     return Guards(
-        swap_compares=bool(re.search(r"WHERE :start_offset = \(SELECT max\(until_offset\)", statement("advance_head"))),
+        swap_compares=bool(
+            re.search(r"WHERE %\(start_offset\)s = \(SELECT max\(until_offset\)", statement("advance_head"))
+        ),
         part_asks_fence="fenced_at IS NULL" in live and "FOR KEY SHARE" in live,
         part_asks_seal="sealed_at IS NULL" in live and "FOR KEY SHARE" in live,
         intent_is_read=bool(
@@ -69,14 +68,14 @@ def guards() -> Guards:
 
 def statement(name: str) -> str:
     """The text of a named statement as the ledger would run it now."""
-    return str(statements._statements()[name])
+    return named.statement(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     """One guard less: ``old`` in the product's text becomes ``new``.
 
-    ``where`` is a statement of ``queries.sql``, a constant of ``epochline.postgres.ledger.parts``, ``module:function`` or
+    ``where`` is one statement of ``queries/*.sql`` or several, with spaces between them, or ``module:function``, or
     ``module:Class.method``.
     """
 
@@ -105,20 +104,17 @@ class Mutant:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if self.where.startswith("_"):
-            with _other_constant(self.where, self._mutated(getattr(parts, self.where))):
-                yield
-        elif ":" in self.where:
+        if ":" in self.where:
             with _other_code(self.where, self._mutated):
                 yield
         else:
-            known = statements._statements()
-            kept = known[self.where]
-            known[self.where] = text(self._mutated(str(kept)))
+            known = named.statements()
+            kept = {name: known[name] for name in self.where.split()}
+            known.update({name: self._mutated(source) for name, source in kept.items()})
             try:
                 yield
             finally:
-                known[self.where] = kept
+                known.update(kept)
 
     def _mutated(self, source: str) -> str:
         if source.count(self.old) != 1:
@@ -127,19 +123,6 @@ class Mutant:
 
     def __str__(self) -> str:
         return self.name
-
-
-@contextmanager
-def _other_constant(name: str, value: str) -> Iterator[None]:
-    """Put a constant of `parts` and everything made of it in the originals' place."""
-    old, kept = getattr(parts, name), dict(vars(parts))
-    made_of_it = {key: was.replace(old, value) for key, was in kept.items() if isinstance(was, str) and old in was}
-    made_of_it.pop("__doc__", None)
-    vars(parts).update(made_of_it)
-    try:
-        yield
-    finally:
-        vars(parts).update({key: kept[key] for key in made_of_it})
 
 
 @contextmanager
@@ -168,19 +151,22 @@ def _codes_in(outer: CodeType) -> Iterator[CodeType]:
             yield from _codes_in(one)
 
 
+LIVE = "insert_part insert_parse_part insert_manifest end_job record_error"
+"""The statements of a job that ask whether its attempt is live."""
+
 MUTANTS = (
     Mutant(
         name="the commit does not compare and swap",
         where="advance_head",
-        old="WHERE :start_offset = (SELECT max(until_offset)",
-        new="WHERE :start_offset IS DISTINCT FROM (SELECT -1 - max(until_offset)",
+        old="WHERE %(start_offset)s = (SELECT max(until_offset)",
+        new="WHERE %(start_offset)s IS DISTINCT FROM (SELECT -1 - max(until_offset)",
         world="a head moved by somebody else",
         breaks="INV-1",
         unconstrained=True,
     ),
     Mutant(
         name="a part is accepted after the fence",
-        where="_LIVE",
+        where=LIVE,
         old=" AND fenced_at IS NULL",
         new="",
         world="one run, two faults",
@@ -188,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a part is accepted after the seal",
-        where="_LIVE",
+        where=LIVE,
         old=" AND sealed_at IS NULL",
         new="",
         world="one run, two faults",
@@ -216,10 +202,13 @@ MUTANTS = (
     Mutant(
         name="the first plan leaves no origin",
         where="write_origin",
-        old="VALUES (:pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch)",
+        old=(
+            "VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s,"
+            " %(chosen_by)s,\n        %(leader_epoch)s)"
+        ),
         new=(
-            "SELECT :pipeline, :generation, :topic, :topic_id, :partition, NULL, :offset, :chosen_by, :leader_epoch"
-            " WHERE false"
+            "SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s,"
+            " %(chosen_by)s, %(leader_epoch)s WHERE false"
         ),
         world="startup mode latest",
         breaks="origin",

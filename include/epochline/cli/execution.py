@@ -153,7 +153,7 @@ class Execution:
 
     def _say_which_run_is_waited_for(self, run: Run) -> None:
         with database.session(connections.postgres_dsn(self._pipeline.postgres_connection)) as opened:
-            for one in database.ask(opened, "unfinished_epoch", pipeline=self._pipeline.name):
+            for one in database.ask(opened, "lease_of_unfinished_epoch", pipeline=self._pipeline.name):
                 if one["state"] == "PLANNED" and one["lease_alive"] and one["run_id"] != run.run_id:
                     printing.progress(
                         f"epoch {one['epoch_id']} belongs to run {one['run_id']} of {one['dag_id']} on {one['host']};"

@@ -114,7 +114,7 @@ class _Servers:
         ledger = self._kept(
             self._databases, pipeline.postgres_connection, lambda one: database.session(connections.postgres_dsn(one))
         )
-        heads = database.ask(ledger, "heads", pipeline=pipeline.name)
+        heads = database.ask(ledger, "heads_with_ages", pipeline=pipeline.name)
         source = self._kept(self._kafkas, pipeline.source.connection, connections.opened_offsets)
         return _lag(pipeline, heads, source)
 

@@ -15,11 +15,11 @@ from epochline.coordinator.evidence import (
     mirrored_evidence,
     pausing_where_behind,
 )
-from epochline.coordinator.tables import TableSink
 from epochline.coordinator.takeover import shown_before
 from epochline.coordinator.undo import undo
 from epochline.declare.names import QUARANTINE, consumer_group
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 from epochline.errors import (
     EpochAwaitsApprovalError,
     EpochStateError,
@@ -30,9 +30,8 @@ from epochline.errors import (
     StagingLostError,
     TargetError,
 )
-from epochline.ports import Ledger, OffsetSource, Transaction
+from epochline.ports import Applied, Ledger, OffsetSource, Transaction
 from epochline.protocol.epoch import CommitOutcome, Epoch, EpochKind, EpochState
-from epochline.protocol.sink import Committable
 
 log = logging.getLogger(__name__)
 
@@ -158,11 +157,11 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     for table in pipeline.tables:
         if table.table in unsent:
             continue
-        committing = TableSink(tx, pipeline, table, ticket.table(table.table), epoch, attempt)
-        committing.commit(Committable(attempt=ticket.sink_attempt, rows=sealed[table.table], body={}))
-        written += committing.applied.rows
-        if committing.applied.upserted is not None:
-            upserted[table.table] = committing.applied.upserted
+        applied = tx.targets.apply(pipeline, table, ticket.table(table.table), epoch)
+        _refuse_swallowed_rows(epoch, table, sealed[table.table], applied)
+        written += applied.rows
+        if applied.upserted is not None:
+            upserted[table.table] = applied.upserted
     staged = ticket.table(QUARANTINE)
     if epoch.kind is EpochKind.REQUEUE:
         done, kept = tx.quarantine.requeue(staged, epoch)
@@ -178,6 +177,14 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     tx.attempts.finish(attempt)
     committed = tx.epochs.mark_committed(epoch, written)
     return CommitResult(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
+
+
+def _refuse_swallowed_rows(epoch: Epoch, table: PostgresTable, sealed: int, applied: Applied) -> None:
+    if table.mode in ("append", "replace") and applied.rows != sealed:
+        raise TargetError(
+            f"{epoch}: {sealed} rows were sealed for {table}, but {applied.rows} arrived: a trigger or rule of the"
+            " table swallows rows. Nothing was changed. Take it off, or abort the epoch."
+        )
 
 
 def _take_place(tx: Transaction, pipeline: Pipeline, epoch: Epoch) -> None:

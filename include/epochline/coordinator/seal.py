@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epochline.coordinator.observe import former_leaders_ends
-from epochline.coordinator.tables import TableSink
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import (
@@ -82,7 +81,7 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
         ]
         if problems:
             raise SealRefusedError(f"{attempt}: staging is not complete: {'; '.join(problems)}. Nothing was sealed.")
-        refused = _refused(tx, pipeline, ticket, epoch, attempt)
+        refused = _refused(tx, pipeline, ticket, epoch)
         counts = sum((one.counts for one in seen.values()), Counts())
         if refused:
             kept = [row for row in refused if row.place is None or pipeline.bad_records == "quarantine"]
@@ -101,18 +100,15 @@ def seal(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) 
     return counts
 
 
-def _refused(
-    tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: Epoch, attempt: Attempt
-) -> Sequence[RefusedRow]:
+def _refused(tx: Transaction, pipeline: Pipeline, ticket: StagingTicket, epoch: Epoch) -> Sequence[RefusedRow]:
     """The rows that targets refuse. Tables with rules that only a trial checks are tried together."""
     refused: list[RefusedRow] = []
     untried = []
     for table in pipeline.tables:
         staged = ticket.table(table.table)
-        sealing = TableSink(tx, pipeline, table, staged, epoch, attempt)
-        sealing.seal(ticket.sink_attempt, ())
-        refused += sealing.prepared.refused
-        if sealing.prepared.untried:
+        prepared = tx.targets.prepare(pipeline, table, staged, epoch)
+        refused += prepared.refused
+        if prepared.untried:
             untried.append((table, staged))
     if refused or not untried:
         return refused

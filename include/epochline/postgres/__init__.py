@@ -1,1 +1,1 @@
-"""The adapter for PostgreSQL: the ledger, the target tables, and the statements of both."""
+"""The adapter for PostgreSQL: the ledger, the target tables, and the SQL statements of both."""

@@ -13,6 +13,7 @@ from epochline.declare.event_time import PartitionTime, TimeStanding
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochFencedError, EpochNotFoundError, LedgerError, LedgerUnavailableError
 from epochline.failpoints import failpoint
+from epochline.postgres.queries.named import statement
 from epochline.postgres.targets.rules import refused_records, with_rules
 from epochline.protocol.epoch import Attempt, AttemptState, EpochKind, EpochState
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
@@ -22,30 +23,6 @@ from epochline.protocol.staging_tables import staged_external, staged_tables
 from epochline.spark.connection import transaction
 
 _READER = "epochline:plan"
-
-_ATTEMPT = """
-SELECT e.generation, a.attempt_id, a.token::text, a.fenced_at IS NOT NULL, a.sealed_at IS NOT NULL,
-       a.job_ended_at IS NOT NULL,
-       e.state, e.attempt, e.kind, d.body::text, e.settings, e.planned_at
-FROM epochline.attempt a
-JOIN epochline.epoch e USING (pipeline, epoch_id)
-JOIN epochline.declaration d ON d.hash = e.declaration_hash
-WHERE a.pipeline = %s AND a.epoch_id = %s AND a.attempt = %s
-"""
-
-_RANGES = """
-SELECT topic, topic_id, partition, start_offset, until_offset, leader_epoch
-FROM epochline.planned_range WHERE pipeline = %s AND epoch_id = %s ORDER BY topic, partition
-"""
-
-_WATERMARK = """
-SELECT watermark FROM epochline.epoch
-WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL AND epoch_id < %s ORDER BY epoch_id DESC LIMIT 1
-"""
-
-_EVENT_TIMES = "SELECT topic, partition, newest_event_time, read_at FROM epochline.event_times WHERE pipeline = %s"
-
-_TARGETS = "SELECT sink, columns FROM epochline.planned_target WHERE pipeline = %s AND epoch_id = %s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +62,7 @@ def read_plan(dsn: str, pipeline: str, epoch_id: int, attempt: int) -> AttemptPl
 
 def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptPlan:
     failpoint("job.attempt")
-    cursor.execute(_ATTEMPT, (pipeline, epoch_id, number))
+    cursor.execute(statement("plan_of_attempt"), {"pipeline": pipeline, "epoch_id": epoch_id, "attempt": number})
     row = cursor.fetchone()
     if row is None:
         raise EpochNotFoundError(f"attempt {number} of epoch {epoch_id} of {pipeline}: not in the ledger")
@@ -98,10 +75,10 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
     _check_live(attempt, state, newest)
     declaration = Pipeline.from_stored(body)
     failpoint("job.targets")
-    cursor.execute(_TARGETS, (pipeline, epoch_id))
+    cursor.execute(statement("planned_targets"), {"pipeline": pipeline, "epoch_id": epoch_id})
     tables = with_rules(cursor, staged_tables(declaration, dict(cursor.fetchall()), epoch_id, number))
     failpoint("job.ranges")
-    cursor.execute(_RANGES, (pipeline, epoch_id))
+    cursor.execute(statement("planned_ranges"), {"pipeline": pipeline, "epoch_id": epoch_id})
     ranges = tuple(
         PlannedRange(
             tp=TopicPartition(topic=topic, partition=partition, topic_id=topic_id),
@@ -128,15 +105,15 @@ def _read(cursor: Cursor, pipeline: str, epoch_id: int, number: int) -> AttemptP
 
 def _event_times(cursor: Cursor, declared: Pipeline, epoch_id: int, planned_at: datetime) -> TimeStanding:
     failpoint("job.watermark")
-    cursor.execute(_WATERMARK, (declared.name, epoch_id))
+    cursor.execute(statement("watermark_before"), {"pipeline": declared.name, "epoch_id": epoch_id})
     left = cursor.fetchone()
     failpoint("job.event_times")
-    cursor.execute(_EVENT_TIMES, (declared.name,))
+    cursor.execute(statement("event_times"), {"pipeline": declared.name})
     return TimeStanding(
         watermark=None if left is None else left[0],
         partitions={
             (topic, partition): PartitionTime(newest=newest, read_at=read_at)
-            for topic, partition, newest, read_at in cursor.fetchall()
+            for topic, _topic_id, partition, newest, read_at in cursor.fetchall()
             if declared.source.reads(topic)
         },
         now=planned_at,

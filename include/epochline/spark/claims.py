@@ -17,24 +17,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.failpoints import failpoint
+from epochline.postgres.queries.named import statement
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
 
 SOURCE_NAME = "epochline_claims"
-
-_PARTITIONS = """
-SELECT DISTINCT q.topic, q.topic_id, q.partition
-FROM epochline.requeue_claim c
-JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
-WHERE c.pipeline = %s AND c.epoch_id = %s ORDER BY 1, 3
-"""
-
-_RECORDS = """
-SELECT q.topic, q.partition, q."offset", q.record_timestamp, q.key, q.value, q.headers
-FROM epochline.requeue_claim c
-JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
-WHERE c.pipeline = %s AND c.epoch_id = %s AND c.topic_id = %s AND c.partition = %s ORDER BY q."offset"
-"""
 
 _FETCHED = 100
 """Records per fetch from the server: few, because a record may have many megabytes."""
@@ -60,12 +47,15 @@ class ClaimReader(DataSourceReader):  # type: ignore[misc]
         self._ticket = ticket
         self._dsn = dsn
 
+    def _epoch(self) -> dict[str, Any]:
+        return {"pipeline": self._ticket.pipeline, "epoch_id": self._ticket.epoch_id}
+
     def partitions(self) -> Sequence[ClaimedPartition]:
         """One Spark partition for each Kafka partition with a claimed record."""
         failpoint("claims.connect")
         with transaction(self._dsn, self._ticket.application_name) as session, session.cursor() as cursor:
             failpoint("claims.partitions")
-            cursor.execute(_PARTITIONS, (self._ticket.pipeline, self._ticket.epoch_id))
+            cursor.execute(statement("claimed_partitions"), self._epoch())
             return [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
 
     def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:
@@ -74,7 +64,10 @@ class ClaimReader(DataSourceReader):  # type: ignore[misc]
         with transaction(self._dsn, ticket.application_name) as session, session.cursor("claims") as cursor:
             cursor.itersize = _FETCHED
             failpoint("claims.records")
-            cursor.execute(_RECORDS, (ticket.pipeline, ticket.epoch_id, partition.topic_id, partition.partition))
+            cursor.execute(
+                statement("claimed_records"),
+                self._epoch() | {"topic_id": partition.topic_id, "partition": partition.partition},
+            )
             rows: list[dict[str, Any]] = []
             held = 0
             for row in cursor:

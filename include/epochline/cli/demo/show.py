@@ -131,7 +131,7 @@ class Show:
         return target
 
     def _nothing_left(self, ledger: Session) -> bool:
-        unfinished = database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
+        unfinished = database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
         return not unfinished and not any(row["lag"] for row in lag_of(discovery.find(PIPELINE)))
 
     def _say_missed(self, epoch_id: int) -> None:
@@ -159,7 +159,7 @@ class Show:
         shown: list[tuple[str, int]] = []
 
         def settled() -> bool:
-            (epoch,) = database.ask(ledger, "epoch", pipeline=PIPELINE, epoch=key["epoch_id"])
+            (epoch,) = database.ask(ledger, "outcome_of_epoch", pipeline=PIPELINE, epoch=key["epoch_id"])
             now = (epoch["state"], epoch["attempt"])
             if now not in shown:
                 shown.append(now)
@@ -182,7 +182,7 @@ class Show:
             if not shown or shown[-1] != behind:
                 shown.append(behind)
                 printing.say(f"{behind} records behind")
-            return behind == 0 and not database.ask(ledger, "unfinished_epoch", pipeline=PIPELINE)
+            return behind == 0 and not database.ask(ledger, "lease_of_unfinished_epoch", pipeline=PIPELINE)
 
         _wait(caught_up, "the pipeline to catch up", every=1.0)
 

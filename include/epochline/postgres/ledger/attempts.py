@@ -84,14 +84,14 @@ class PostgresAttempts:
             sql.SQL("{} {}{}").format(sql.Identifier(name), sql.SQL(kind), collations.get(name, sql.SQL("")))
             for name, kind in staged.columns.items()
         )
-        # LOGGED, because what is sealed must survive a crash of the server (trap 21).
+        # Not UNLOGGED: sealed rows must survive a crash of the server (INV-6).
         execute_sql(
             self._connection,
             sql.SQL("CREATE TABLE epochline_staging.{} ({})").format(sql.Identifier(staged.table), columns),
         )
 
     def _give(self, staged: StagedTable, *, writer: bool) -> None:
-        """Let the writer fill the table, and every login that is an owner drop it. Nothing, where no role is there."""
+        """Let the writer role insert into the table, and let every owner drop it. Does nothing without the roles."""
         table = sql.Identifier("epochline_staging", staged.table)
         if writer:
             execute_sql(self._connection, sql.SQL("GRANT INSERT ON {} TO {}").format(table, sql.Identifier(WRITER)))

@@ -12,7 +12,7 @@ from epochline.protocol.offsets import Head, OffsetRange, Origin, PlannedRange, 
 
 
 class PostgresChain:
-    """The chain of each partition, kept whole by the constraints of its table (INV-1)."""
+    """The chain of each partition. Constraints of its table keep it without gaps and overlaps (INV-1)."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -56,7 +56,7 @@ class PostgresChain:
         self.link(pipeline, generation, head)
 
     def link(self, pipeline: str, generation: int, head: Head) -> None:
-        """Write what was committed between the head's origin and its next offset as one range of the generation."""
+        """Write the committed offsets between the origin and the head as one range of this generation."""
         if head.next_offset > head.origin:
             execute(
                 self._connection, "carry_over",
@@ -97,7 +97,7 @@ class PostgresChain:
             "partition": planned.tp.partition, "start_offset": planned.range.start,
             "until_offset": planned.range.until,
         }  # fmt: skip
-        # Between the two statements the oldest range starts where none ends; the key is checked after both.
+        # Between the two statements the oldest range has no predecessor, so the key is checked after both.
         execute(self._connection, "defer_chain")
         if execute(self._connection, "move_origin_back", **where).rowcount != 1:
             return False

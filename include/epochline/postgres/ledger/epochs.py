@@ -146,7 +146,7 @@ class PostgresEpochs:
             lease=lease.total_seconds(),
         )  # fmt: skip
         _expect_one(changed.rowcount, epoch, EpochState.PLANNED)
-        execute(self._connection, "forget_planned_targets", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
+        execute(self._connection, "delete_planned_targets", pipeline=epoch.pipeline, epoch_id=epoch.epoch_id)
         self._keep_targets(epoch.pipeline, epoch.epoch_id, targets)
         return self.lock(epoch.pipeline, epoch.epoch_id)
 
@@ -158,7 +158,7 @@ class PostgresEpochs:
 
     def _keep_targets(self, pipeline: str, epoch_id: int, targets: Mapping[str, Mapping[str, str]]) -> None:
         for sink, columns in targets.items():
-            # A list of pairs, because jsonb keeps no order of members and the order of columns is that of staging.
+            # A list of pairs: jsonb does not keep the order of members, and staging needs the order of the columns.
             body = json.dumps(list(columns.items()))
             execute(
                 self._connection, "keep_planned_target",
@@ -233,8 +233,8 @@ class PostgresEpochs:
         requeued = execute(self._connection, "requeued_of", **replaced).scalar_one()
         if requeued or execute(self._connection, "mark_undone", **replaced, by=epoch.epoch_id).rowcount != 1:
             return False
-        execute(self._connection, "forget_claims", **replaced)
-        execute(self._connection, "forget_quarantined", **replaced)
+        execute(self._connection, "delete_claims", **replaced)
+        execute(self._connection, "delete_quarantined", **replaced)
         return True
 
     def mark_aborted(self, epoch: Epoch, reason: str) -> Epoch:

@@ -1,4 +1,4 @@
-"""Settings of epochs, and what failed: the adapter behind `epochline.ports.History`."""
+"""Settings and failures of epochs: the adapter behind `epochline.ports.History`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochline.protocol.epoch import Epoch
 
 
 class PostgresHistory:
-    """Read from the rows of epochs, attempts and actions; nothing is counted twice or kept apart."""
+    """Settings and failures, read from the rows of epochs, attempts and actions."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

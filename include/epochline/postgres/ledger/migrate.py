@@ -1,7 +1,12 @@
-"""Bring the ledger to this version of the code. Forward only; safe to run at any time and from several places."""
+"""Bring the ledger to this version of the code. Forward only; safe to run at any time and from several places.
+
+Tables change by versioned migrations (``migrations/versions``). Views, functions and roles are defined once, in
+``migrations/definitions``: whenever such a file changes, the whole file is applied again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,18 +14,21 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import NullPool
 
 from epochline.errors import LedgerError
+from epochline.postgres.ledger.forward import execute_script
 from epochline.postgres.queries.statements import run as execute
 
 _MIGRATIONS = Path(__file__).with_name("migrations")
+_DEFINITIONS = ("functions", "views", "roles")
+"""Files of ``migrations/definitions``, in the order in which they are applied."""
 
 OLDEST_SERVER = 16
-"""The oldest PostgreSQL, by major version, that every statement works on; tests run on it and on the newest."""
+"""The oldest major version of PostgreSQL on which every statement works. Tests run on it and on the newest."""
 
-# Any fixed number does: it only has to be the same in every process that migrates one database.
+# An arbitrary number, the same in every process that migrates.
 _MIGRATION_LOCK = 0x6570_6F63_68
 
 
@@ -32,20 +40,19 @@ def _config(connection: Connection | None = None) -> Config:
 
 
 def head_revision() -> str:
-    """The revision that this code was written for."""
+    """The revision of the ledger that this code needs."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     if head is None:
-        raise LedgerError("this installation of epochline holds no migrations")
+        raise LedgerError("this installation of epochline contains no migrations")
     return head
 
 
 def upgrade(url: str) -> str:
-    """Run the missing migrations, grant to the roles, and return the revision reached.
+    """Run the missing migrations, apply changed definitions, grant to the roles, and return the revision reached.
 
-    Roles that this login may not make are left to a DBA (`arrange_roles`); the ledger works without them.
-
-    Two processes that migrate at once take turns (a transaction-scoped advisory lock, which also holds behind a
-    transaction pooler). A ledger that is newer than this code is refused.
+    A repeat changes nothing. A DBA creates the roles that this login may not create (`arrange_roles`); the ledger works
+    without them. Two processes that migrate at the same time take turns: the advisory lock is transaction-scoped, so it
+    also works behind a transaction pooler.
 
     Args:
         url: SQLAlchemy URL of the target database, ``postgresql+psycopg2://…``.
@@ -54,26 +61,44 @@ def upgrade(url: str) -> str:
         LedgerError: the ledger was migrated by a newer version of epochline, or the server is too old.
     """
     with _migrating(url) as connection:
-        if connection.scalar(text("SELECT to_regnamespace('epochline')")) is None:
-            # Asked first: IF NOT EXISTS wants the right to make schemas also where there is nothing to make.
-            connection.execute(text("CREATE SCHEMA epochline"))
+        if not execute(connection, "schema_exists", schema="epochline").scalar_one():
+            # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
+            execute(connection, "create_ledger_schema")
         _refuse_a_newer_ledger(connection)
+        before = current_revision(connection)
         command.upgrade(_config(connection), "head")
+        _apply_definitions(connection, every=before != head_revision())
         _arrange_roles(connection)
     return head_revision()
 
 
 def arrange_roles(url: str) -> list[str]:
-    """Make the roles of least privilege and grant to them, as far as this login may; a repeat changes nothing.
+    """Create the roles of least privilege and grant to them, as far as this login may. A repeat changes nothing.
 
     Args:
         url: SQLAlchemy URL of a migrated database.
 
     Returns:
-        SQL statements that a DBA has to run, in this order, before this is called again; usually none.
+        SQL statements for a DBA to run in this order before the next call; usually none.
     """
     with _migrating(url) as connection:
         return _arrange_roles(connection)
+
+
+def _apply_definitions(connection: Connection, *, every: bool) -> None:
+    """Apply the files of views, functions and roles that this database does not have yet.
+
+    Args:
+        connection: in the transaction of the migration.
+        every: apply unchanged files as well: after a migration, which may have dropped a view to alter a table.
+    """
+    for name in _DEFINITIONS:
+        script = _MIGRATIONS.joinpath("definitions", f"{name}.sql").read_text()
+        sha256 = hashlib.sha256(script.encode()).hexdigest()
+        if not every and execute(connection, "definition_sha256", file=name).scalar_one_or_none() == sha256:
+            continue
+        execute_script(connection, script)
+        execute(connection, "keep_definition", file=name, sha256=sha256)
 
 
 def _arrange_roles(connection: Connection) -> list[str]:
@@ -82,7 +107,7 @@ def _arrange_roles(connection: Connection) -> list[str]:
 
 @contextmanager
 def _migrating(url: str) -> Iterator[Connection]:
-    """A transaction that no other migration of the same database runs beside.
+    """Open a transaction that excludes every other migration of the same database.
 
     Raises:
         LedgerError: the server is older than `OLDEST_SERVER`.
@@ -90,23 +115,23 @@ def _migrating(url: str) -> Iterator[Connection]:
     engine = create_engine(url, poolclass=NullPool)
     try:
         with engine.begin() as connection:
-            refuse_an_older_server(int(connection.scalar(text("SHOW server_version_num")) or 0))
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            refuse_an_older_server(int(execute(connection, "server_version").scalar_one()))
+            execute(connection, "lock_migrations", key=_MIGRATION_LOCK)
             yield connection
     finally:
         engine.dispose()
 
 
 def current_revision(connection: Connection) -> str | None:
-    """The revision of the ledger in this database, None where there is no ledger."""
-    if connection.scalar(text("SELECT to_regclass('epochline.alembic_version')")) is None:
+    """The revision of the ledger in this database; None without a ledger."""
+    if not execute(connection, "has_ledger").scalar_one():
         return None
-    revision: str | None = connection.scalar(text("SELECT version_num FROM epochline.alembic_version"))
+    revision: str | None = execute(connection, "ledger_revision").scalar_one_or_none()
     return revision
 
 
 def refuse_an_older_server(version: int) -> None:
-    """Refuse a PostgreSQL on which some statement of a later epoch would fail.
+    """Refuse a PostgreSQL on which a statement of a later epoch would fail.
 
     Args:
         version: the server's ``server_version_num``, such as 150004.

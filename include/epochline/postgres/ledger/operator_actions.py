@@ -1,4 +1,4 @@
-"""What operators did: the adapter behind `epochline.ports.Operators`."""
+"""Actions of operators: the adapter behind `epochline.ports.Operators`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from epochline.postgres.queries.statements import run as execute
 
 
 class PostgresOperators:
-    """Decisions in the pipeline's row, actions in a table that only grows."""
+    """Decisions in the row of the pipeline, actions in a table to which rows are only added."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def standing(self, pipeline: str) -> PipelineStatus:
-        row = execute(self._connection, "standing", pipeline=pipeline).one_or_none()
+        row = execute(self._connection, "pipeline_status", pipeline=pipeline).one_or_none()
         if row is None:
             return PipelineStatus()
         return PipelineStatus(

@@ -1,4 +1,4 @@
-"""What a topic's publisher asks the ledger: the rows that are due, and which markers it knows."""
+"""What the publisher of a topic reads from the ledger: the rows to send, and the epochs that a sink shows."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ OutboxRow = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The newest epoch that the ledger says a sink shows."""
+    """The newest epoch that a sink shows according to the ledger."""
 
     epoch_id: int
     token: str
 
 
 def last_shown(connection: Connection, pipeline: str, sink: str) -> Shown | None:
-    """The newest epoch that the ledger says a sink shows; None if it shows none."""
+    """The newest epoch that a sink shows according to the ledger; None if the sink shows none."""
     row = execute(connection, "last_shown", pipeline=pipeline, sink=sink).one_or_none()
     return None if row is None else Shown(epoch_id=row.epoch_id, token=str(row.token))
 
 
 def committed_as(connection: Connection, pipeline: str, sink: str, epoch_id: int, token: str) -> bool:
-    """Whether this attempt of this epoch was committed for the sink, as far as the ledger knows."""
+    """Whether this attempt of this epoch was committed for the sink according to the ledger."""
     found = execute(connection, "committed_as", pipeline=pipeline, sink=sink, epoch_id=epoch_id, token=token)
     return bool(found.scalar_one())
 
 
 def shown_rate(connection: Connection, pipeline: str, sink: str) -> float | None:
-    """Rows per second at which a sink showed its newest epochs; None where none was measured."""
+    """Rows per second at which a sink showed its newest epochs; None if none was measured."""
     rate = execute(connection, "shown_rate", pipeline=pipeline, sink=sink).scalar_one()
     return None if rate is None else float(rate)
 
 
 def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[OutboxRow]:
-    """The rows of an epoch in the order in which they are sent, read in pieces."""
+    """The rows of an epoch in the order of sending, fetched in batches."""
     order = [sql.Identifier(name) for name in sending_order(outbox)]
     statement = sql.SQL("SELECT key, value, headers, partition FROM {} WHERE _epoch = %s ORDER BY {}").format(
         sql.Identifier(*split_table(outbox.table)), sql.SQL(", ").join(order)
@@ -57,8 +57,8 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
     raw = connection.connection.driver_connection
     if raw is None:
         raise RuntimeError("the connection is closed")
-    # Kafka takes its time between two reads, and from the last one to its commit; no row is locked meanwhile.
-    execute(connection, "may_stand_still", milliseconds=_most_milliseconds(outbox))
+    # Sending to Kafka takes long between two fetches and after the last one. This transaction locks no row.
+    execute(connection, "limit_idle_time", milliseconds=_most_milliseconds(outbox))
     with raw.cursor(name="epochline_outbox") as cursor:
         cursor.itersize = _AT_ONCE
         cursor.execute(statement, (epoch_id,))
@@ -67,7 +67,7 @@ def rows_of(connection: Connection, outbox: Outbox, epoch_id: int) -> Iterator[O
 
 
 def _most_milliseconds(outbox: Outbox) -> int:
-    """A transaction's time-out and what giving up may take; without one, librdkafka's five minutes for each record."""
+    """The time-out of Kafka's transaction plus five minutes: librdkafka gives up a record after that time."""
     return int((outbox.topic.transaction_timeout + _GIVING_UP).total_seconds() * 1000)
 
 

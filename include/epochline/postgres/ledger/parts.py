@@ -1,9 +1,6 @@
-"""What a Spark job writes into the ledger beside its rows: parts, manifests, the end mark, refused writes.
+"""What a Spark job writes into the ledger in addition to its rows: parts, manifests, the end mark, refused writes.
 
-Every statement that lets rows count stands on the locked row of the attempt alone: ``FOR KEY SHARE`` waits for a
-seal or a fence that is under way and then looks at the row as that left it. A joined row would be read from the old
-snapshot (tried: a part that waited for the seal's lock got in), so there are no joins. All of it is written for READ
-COMMITTED, which `epochline.spark.connection` sets.
+The statements are in ``queries/job.sql``. They are written for READ COMMITTED, which `epochline.spark.connection` sets.
 """
 
 from __future__ import annotations
@@ -17,76 +14,26 @@ from typing import Any
 from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class, named as psycopg2 should have
 
 from epochline.failpoints import failpoint
+from epochline.postgres.queries.named import statement
 from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import Place
 from epochline.protocol.staging import StagingTicket
 
 PARSE = "_parse"
-"""Name under which parse tasks of a job with a transform leave what they counted, until the job's end mark.
+"""The name under which parse tasks of a job with a transform store their counts.
 
-No sink: such parts have no rows, no staging table and no manifest, and `end_job` deletes them."""
+It is no sink: its parts have no rows, no staging table and no manifest. `end_job` deletes them."""
 
-EXTERNAL = "beside"
-"""Where a part's message holds what a sink beside the database said of its rows; each try of a part has its own."""
-
-_LIVE = "attempt_id = %(attempt_id)s AND fenced_at IS NULL AND sealed_at IS NULL"
-
-_INSERT_PART = f"""
-INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, %(rows)s, %(message)s::jsonb
-FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
-"""  # noqa: S608 - a constant is put in
-
-_INSERT_PARSE = f"""
-INSERT INTO epochline.part (attempt_id, sink, write_id, spark_partition, rows, message)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(spark_partition)s, 0, %(message)s::jsonb
-FROM epochline.attempt WHERE {_LIVE} AND job_ended_at IS NULL FOR KEY SHARE
-"""  # noqa: S608
-
-_FIRST_PARTS = """
-SELECT sink, rows, message FROM epochline.part
-WHERE attempt_id = %(attempt_id)s AND write_id = %(write_id)s::uuid AND spark_partition = %(spark_partition)s
-"""
-
-_INSERT_MANIFEST = f"""
-INSERT INTO epochline.manifest (attempt_id, sink, write_id, parts, rows)
-SELECT attempt_id, %(sink)s, %(write_id)s::uuid, %(parts)s, %(rows)s
-FROM epochline.attempt WHERE {_LIVE} FOR KEY SHARE
-"""  # noqa: S608
-
-_END_JOB = f"""
-UPDATE epochline.attempt
-SET job_ended_at = now(), watermark = %(watermark)s, records_too_late = %(too_late)s WHERE {_LIVE}
-"""  # noqa: S608
-
-_FORGET_PARSE = "DELETE FROM epochline.part WHERE attempt_id = %(attempt_id)s AND sink = %(sink)s"
-
-_RECORD_ERROR = f"UPDATE epochline.attempt SET error = %(error)s WHERE {_LIVE} AND job_ended_at IS NULL"  # noqa: S608
-
-_STANDING = "SELECT fenced_at IS NOT NULL, sealed_at IS NOT NULL FROM epochline.attempt WHERE attempt_id = %s"
-
-_RECORD_FENCED_WRITE = """
-INSERT INTO epochline.fenced_write (attempt_id, backend_pid, host, what)
-VALUES (%s, %s, %s, %s) ON CONFLICT (attempt_id, backend_pid) DO NOTHING
-"""
-
-
-_REFUSE_RECORD = f"""
-INSERT INTO epochline.refused_row (pipeline, epoch_id, attempt, generation, sink, topic, topic_id, partition, "offset",
-                                   reason)
-SELECT a.pipeline, a.epoch_id, a.attempt, %(generation)s, %(sink)s, %(topic)s, r.topic_id, %(partition)s, %(offset)s,
-       %(reason)s
-FROM epochline.attempt a JOIN epochline.planned_range r USING (pipeline, epoch_id)
-WHERE a.{_LIVE} AND r.topic = %(topic)s AND r.partition = %(partition)s
-"""  # noqa: S608
+EXTERNAL = "external"
+"""The key of a part's message for what an external sink returned. It differs between two tries of a part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What one Spark partition wrote into one sink.
 
-    ``message`` is what tells two tries of a part apart beside the number of rows. The quarantine's part carries the
-    counts and the source digest of every Kafka partition under ``seen`` (`counts_of`); other sinks have none.
+    Two tries of a part must have the same number of rows and the same ``message``. The message of the quarantine's part
+    has the counts and the source digest of every Kafka partition under ``seen`` (`counts_of`).
     """
 
     sink: str
@@ -96,19 +43,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStatus:
-    """Whether an attempt may still be written for."""
+    """Whether an attempt may still write."""
 
     fenced: bool
     sealed: bool
 
     @property
     def live(self) -> bool:
-        """Neither fenced nor sealed."""
+        """The attempt is neither fenced nor sealed."""
         return not (self.fenced or self.sealed)
 
 
 def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, Any]:
-    """The counts per Kafka partition as a part carries them, in a fixed order. Digests are text: 64 bits."""
+    """The message of a part with the counts per Kafka partition, in a fixed order. Digests of 64 bits are text."""
     return {
         "seen": [
             {"topic": topic, "partition": partition}
@@ -121,7 +68,7 @@ def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, A
 
 
 def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCounts]:
-    """The inverse of `message_of`; empty for the message of a part without counts."""
+    """The counts in the message of a part (the inverse of `message_of`); empty without counts."""
     return {
         (one["topic"], one["partition"]): PartitionCounts(
             received=one["received"],
@@ -138,12 +85,12 @@ def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCoun
 
 
 def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int, parts: Sequence[Part]) -> bool:
-    """Insert the part rows of one Spark partition; False when the attempt is fenced, sealed or gone.
+    """Insert the part rows of one Spark partition; False if the attempt is fenced, sealed or gone.
 
-    After False the caller rolls back: nothing of the partition may stay.
+    After False the caller must roll back.
 
     Raises:
-        psycopg2.errors.UniqueViolation: this part was committed by an earlier try.
+        psycopg2.errors.UniqueViolation: an earlier try committed this part.
     """
     for part in parts:
         values = _values(attempt_id, part.sink, write_id) | {
@@ -152,84 +99,91 @@ def insert_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition
             "message": json.dumps(part.message),
         }
         failpoint("write.part")
-        cursor.execute(_INSERT_PARSE if part.sink == PARSE else _INSERT_PART, values)
+        cursor.execute(statement("insert_parse_part" if part.sink == PARSE else "insert_part"), values)
         if cursor.rowcount != 1:
             return False
     return True
 
 
 def first_parts(cursor: Cursor, attempt_id: int, write_id: str, spark_partition: int) -> dict[str, Part]:
-    """By sink, what an earlier try of a Spark partition committed."""
+    """The parts that an earlier try of a Spark partition committed, by sink."""
     failpoint("write.first")
-    cursor.execute(_FIRST_PARTS, {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition})
+    cursor.execute(
+        statement("first_parts"), {"attempt_id": attempt_id, "write_id": write_id, "spark_partition": spark_partition}
+    )
     return {sink: Part(sink=sink, rows=rows, message=message) for sink, rows, message in cursor.fetchall()}
 
 
 def insert_manifest(cursor: Cursor, attempt_id: int, write_id: str, parts: int, rows: Mapping[str, int]) -> bool:
-    """Insert one manifest row per sink of a finished write; False when the attempt is fenced, sealed or gone.
+    """Insert one manifest row per sink of a finished write; False if the attempt is fenced, sealed or gone.
 
     Args:
         cursor: in a transaction of its own.
-        attempt_id: whose write.
-        write_id: of the write.
+        attempt_id: the attempt that wrote.
+        write_id: the id of the write.
         parts: number of Spark partitions that wrote.
         rows: rows written per sink, sinks without rows included.
     """
     for sink, count in rows.items():
         failpoint("manifest.row")
-        cursor.execute(_INSERT_MANIFEST, _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count})
+        cursor.execute(
+            statement("insert_manifest"), _values(attempt_id, sink, write_id) | {"parts": parts, "rows": count}
+        )
         if cursor.rowcount != 1:
             return False
     return True
 
 
 def end_job(cursor: Cursor, attempt_id: int, watermark: datetime | None = None, too_late: int | None = None) -> bool:
-    """Write the job's end mark; False when the attempt is fenced, sealed or gone.
+    """Write the job's end mark; False if the attempt is fenced, sealed or gone.
 
-    The parts under the name `PARSE` go in the same transaction: nothing reads them after it.
+    The same transaction deletes the parts under the name `PARSE`: nothing reads them afterwards.
 
     Args:
         cursor: in a transaction of its own.
-        attempt_id: whose job ended.
-        watermark: what it closed windows by.
-        too_late: how many records came too late for any window; None where there are no windows.
+        attempt_id: the attempt of the job.
+        watermark: the watermark by which the job closed windows.
+        too_late: how many records came too late for any window; None without windows.
     """
     failpoint("end.mark")
-    cursor.execute(_END_JOB, {"attempt_id": attempt_id, "watermark": watermark, "too_late": too_late})
+    cursor.execute(statement("end_job"), {"attempt_id": attempt_id, "watermark": watermark, "too_late": too_late})
     ended = cursor.rowcount == 1
     if ended:
         failpoint("end.forget")
-        cursor.execute(_FORGET_PARSE, {"attempt_id": attempt_id, "sink": PARSE})
+        cursor.execute(statement("delete_parse_parts"), {"attempt_id": attempt_id, "sink": PARSE})
     return ended
 
 
 def record_error(cursor: Cursor, attempt_id: int, error: str) -> bool:
-    """Write into the attempt why its job failed; False when the attempt is fenced or sealed, or its job ended."""
+    """Store in the attempt why its job failed; False if the attempt is fenced or sealed, or its job ended."""
     failpoint("job.error")
-    cursor.execute(_RECORD_ERROR, {"attempt_id": attempt_id, "error": error})
+    cursor.execute(statement("record_error"), {"attempt_id": attempt_id, "error": error})
     return cursor.rowcount == 1
 
 
 def standing(cursor: Cursor, attempt_id: int) -> AttemptStatus | None:
-    """Whether the attempt may still be written for, as committed; None when there is no such attempt."""
+    """Whether the attempt may still write, as committed; None if there is no such attempt."""
     failpoint("refused.standing")
-    cursor.execute(_STANDING, (attempt_id,))
+    cursor.execute(statement("attempt_status"), {"attempt_id": attempt_id})
     row = cursor.fetchone()
     return None if row is None else AttemptStatus(fenced=row[0], sealed=row[1])
 
 
 def record_fenced_write(cursor: Cursor, attempt_id: int, backend_pid: int, host: str, what: str) -> None:
-    """Record that a session's write was refused. One row per session: a second record changes nothing."""
+    """Record that a write of a session was refused. A repeat for the same session changes nothing."""
     failpoint("refused.record")
-    cursor.execute(_RECORD_FENCED_WRITE, (attempt_id, backend_pid, host, what))
+    cursor.execute(
+        statement("record_fenced_write"),
+        {"attempt_id": attempt_id, "backend_pid": backend_pid, "host": host, "what": what},
+    )
 
 
 def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place, reason: str) -> None:
-    """Note a record that staging does not take: the epoch's next attempt sets it aside."""
+    """Store a record that staging refused, so that the epoch's next attempt sets it aside."""
     topic, partition, offset = place
     failpoint("refused.noted")
     cursor.execute(
-        _REFUSE_RECORD,
+        statement("refuse_record"),
         {
             "attempt_id": ticket.attempt_id, "generation": ticket.generation, "sink": sink, "topic": topic,
             "partition": partition, "offset": offset, "reason": reason,

@@ -1,4 +1,4 @@
-"""Quarantined records and who reads them again: the adapter behind `epochline.ports.Quarantine`."""
+"""Quarantined records and claims on them: the adapter behind `epochline.ports.Quarantine`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Epoch
 from epochline.protocol.staging import StagedTable
 
-# A record that the epoch could not write either is told by topic, partition and offset: a requeue epoch claims
-# records of one generation, in which a topic has one id.
+# Topic, partition and offset identify a record that failed again: a requeue epoch claims records of one generation, in
+# which a topic has one id.
 _FAILED_AGAIN = """
 UPDATE epochline.quarantined_record q SET reason = s.reason, quarantined_at = clock_timestamp()
 FROM epochline.requeue_claim c, {staging} s
@@ -35,7 +35,7 @@ WHERE c.pipeline = %s AND c.epoch_id = %s AND q.requeued_by IS NULL
 
 
 class PostgresQuarantine:
-    """Claims beside the records they are on."""
+    """Quarantined records, and the claims of requeue epochs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""Which sinks show which epochs: the adapter behind `epochline.ports.Receipts`."""
+"""Receipts, which tell which sink shows which epoch: the adapter behind `epochline.ports.Receipts`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from epochline.postgres.queries.statements import run as execute
 from epochline.protocol.epoch import Attempt, Epoch, Run
 from epochline.protocol.sink import Committable, ShownEpoch, SinkAttempt
 
-TOLD_AT_ONCE = 100
-"""Most receipts that one task tells others of; the next one goes on."""
+ANNOUNCED_AT_ONCE = 100
+"""Most receipts that one task announces. The next task announces the rest."""
 
 
 class PostgresReceipts:
@@ -117,19 +117,19 @@ class PostgresReceipts:
                 shown_at=row.shown_at,
                 offsets=row.offsets or {},
             )
-            for row in execute(self._connection, "untold_receipts", pipeline=pipeline, most=TOLD_AT_ONCE)
+            for row in execute(self._connection, "unannounced_receipts", pipeline=pipeline, most=ANNOUNCED_AT_ONCE)
         ]
 
     def announce(self, pipeline: str, receipts: Sequence[AnnouncedReceipt], run: Run) -> None:
         for one in receipts:
             execute(
-                self._connection, "tell_receipt",
+                self._connection, "announce_receipt",
                 pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink, run_id=run.run_id,
             )  # fmt: skip
 
     def acknowledge(self, pipeline: str, receipts: Sequence[AnnouncedReceipt]) -> None:
         for one in receipts:
-            execute(self._connection, "hear_receipt", pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink)
+            execute(self._connection, "acknowledge_receipt", pipeline=pipeline, epoch_id=one.epoch_id, sink=one.sink)
 
 
 def _counts(upserted: Upserted | None) -> dict[str, int | None]:

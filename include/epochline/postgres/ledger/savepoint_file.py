@@ -1,7 +1,7 @@
 """A savepoint as a file: a zip archive with ``savepoint.json`` and the rows of each state table (C11).
 
-The rows are as PostgreSQL's COPY writes them as text, under settings that are the same everywhere, so that the digest
-of what is read back can be compared with what was saved.
+COPY writes the rows as text, under fixed settings, so that the digest of imported rows can be compared with the saved
+digest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ from epochline.declare.event_time import PartitionTime
 from epochline.declare.state import StateDigest
 from epochline.errors import SavepointFileError
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.session_settings import set_local
 from epochline.protocol.offsets import TopicPartition
 from epochline.protocol.savepoint import SavedHead, Savepoint
 
 _DESCRIBED = "savepoint.json"
 _FORMAT = 1
-_SETTINGS = (
-    "SET LOCAL \"TimeZone\" = 'UTC'; SET LOCAL \"DateStyle\" = 'ISO, YMD'; SET LOCAL \"IntervalStyle\" = 'postgres';"
-    " SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL lc_monetary = 'C'"
+_SETTINGS = set_local(
+    {
+        "TimeZone": "UTC",
+        "DateStyle": "ISO, YMD",
+        "IntervalStyle": "postgres",
+        "extra_float_digits": 1,
+        "bytea_output": "hex",
+        "lc_monetary": "C",
+    }
 )
 _HOW = sql.SQL("(FORMAT text, ENCODING 'UTF8')")
 
@@ -46,7 +53,7 @@ def write_file(
         for number, (state, table) in enumerate(sorted(copies.items())):
             file = f"state-{number}.txt"
             columns = _columns(connection, table)
-            # Counted here: the ledger's own digest is of the rows as they were written, before any ALTER TABLE.
+            # Counted again: an ALTER TABLE after the savepoint changes the digest of its copy.
             keys, digest = _counted(connection, table)
             described["states"].append(
                 {"state": state, "file": file, "columns": columns, "keys": keys, "digest": str(digest)}
@@ -57,10 +64,10 @@ def write_file(
 
 
 def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, Any]]]:
-    """What a file holds: the savepoint, the declaration, and what is said of each state's rows.
+    """Read the savepoint, the declaration and the description of each state's rows from a file.
 
     Raises:
-        SavepointFileError: it is no such file.
+        SavepointFileError: the file is no savepoint, or is damaged.
     """
     try:
         with zipfile.ZipFile(source) as archive:
@@ -86,10 +93,10 @@ def read_description(source: IO[bytes]) -> tuple[Savepoint, str, list[dict[str, 
 
 
 def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any], into: sql.Identifier) -> None:
-    """Make a table of a state's rows, and hold it against what was saved.
+    """Create a table with the rows of a state, and compare its digest with the saved one.
 
     Raises:
-        SavepointFileError: the rows are not those that were saved.
+        SavepointFileError: the rows are not the saved rows.
     """
     execute_sql(connection, sql.SQL(_SETTINGS))
     columns = sql.SQL(", ").join(
@@ -103,7 +110,7 @@ def read_rows(connection: Connection, source: IO[bytes], state: Mapping[str, Any
     if (keys, digest) != (state["keys"], int(state["digest"])):
         raise SavepointFileError(
             f"state {state['state']}: the file says {state['keys']} keys and holds {keys}, or other values than were"
-            " saved. It was damaged or changed; nothing was taken in."
+            " saved. It was damaged or changed; nothing was imported."
         )
 
 

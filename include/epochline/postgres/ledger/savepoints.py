@@ -1,4 +1,4 @@
-"""Savepoints, and what a restore undoes: the adapter behind `epochline.ports.Savepoints`."""
+"""Savepoints and restores: the adapter behind `epochline.ports.Savepoints`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from epochline.protocol.savepoint import SavedHead, Savepoint
 
 
 class PostgresSavepoints:
-    """Rows of the ledger, and one table for each copy of a state table."""
+    """Savepoints in rows of the ledger, with one table for each copy of a state table."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def standing(self, pipeline: Pipeline, name: str, by: str, reason: str) -> Savepoint | None:
-        last = execute(self._connection, "last_standing", pipeline=pipeline.name).one_or_none()
+        last = execute(self._connection, "savepoint_position", pipeline=pipeline.name).one_or_none()
         if last is None:
             return None
         rows = execute(self._connection, "heads_with_times", pipeline=pipeline.name)
@@ -73,7 +73,7 @@ class PostgresSavepoints:
     def delete(self, pipeline: str, name: str) -> None:
         for row in execute(self._connection, "savepoint_states", pipeline=pipeline, savepoint=name).all():
             execute_sql(self._connection, sql.SQL("DROP TABLE {}").format(_copy(row.table_name)))
-        execute(self._connection, "forget_savepoint", pipeline=pipeline, savepoint=name)
+        execute(self._connection, "delete_savepoint", pipeline=pipeline, savepoint=name)
 
     def put_back_state(
         self, savepoint: Savepoint, pipeline: Pipeline, states: Mapping[str, str], epoch_id: int
@@ -88,7 +88,7 @@ class PostgresSavepoints:
             execute_sql(self._connection, sql.SQL("DELETE FROM {}").format(where))
             row = tables[states[state.table]]
             columns = sql.SQL(", ").join(map(sql.Identifier, state.columns or {}))
-            # Of another pipeline: its numbers of epochs mean nothing here.
+            # The epoch ids of another pipeline mean nothing here.
             epoch = sql.SQL("_epoch") if own else sql.Literal(epoch_id)
             statement = sql.SQL("INSERT INTO {} ({columns}, _epoch) SELECT {columns}, {epoch} FROM {}")
             execute_sql(self._connection, statement.format(where, _copy(row.table_name), columns=columns, epoch=epoch))
@@ -96,7 +96,7 @@ class PostgresSavepoints:
                 self._check(savepoint, state, StateDigest(keys=row.keys, digest=int(row.digest)))
 
     def later(self, pipeline: str, epoch_id: int) -> Sequence[int]:
-        return list(execute(self._connection, "standing_epochs_after", pipeline=pipeline, epoch_id=epoch_id).scalars())
+        return list(execute(self._connection, "epochs_to_undo", pipeline=pipeline, epoch_id=epoch_id).scalars())
 
     def declaration(self, savepoint: Savepoint) -> str:
         named = {"pipeline": savepoint.pipeline, "savepoint": savepoint.name}
@@ -141,8 +141,8 @@ class PostgresSavepoints:
             epochs = {"pipeline": pipeline.name, "epochs": list(undone)}
             execute(self._connection, "mark_undone", **epochs, by=epoch_id)
             execute(self._connection, "free_requeued", **epochs)
-            execute(self._connection, "forget_claims", **epochs)
-            execute(self._connection, "forget_quarantined", **epochs)
+            execute(self._connection, "delete_claims", **epochs)
+            execute(self._connection, "delete_quarantined", **epochs)
         return epoch_id
 
     def export(self, savepoint: Savepoint, into: IO[bytes]) -> None:
@@ -160,7 +160,7 @@ class PostgresSavepoints:
             read_rows(self._connection, source, state, _copy(name))
             give_to_owner(self._connection, "epochline", name)
             execute(
-                self._connection, "take_in_savepoint_state",
+                self._connection, "import_savepoint_state",
                 pipeline=savepoint.pipeline, savepoint=savepoint.name, state=state["state"], table_name=name,
                 keys=state["keys"], digest=int(state["digest"]),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What state tables hold, and what epochs left in them: the adapter behind `epochline.ports.States`."""
+"""Counts and digests of state tables: the adapter behind `epochline.ports.States`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from epochline.declare.state import StateDigest, StateStanding
 from epochline.postgres.queries.statements import run as execute
 
 TRIGGERS = 4
-"""Of a state table: for insert, update, delete and truncate."""
+"""Triggers of a state table: for INSERT, UPDATE, DELETE and TRUNCATE."""
 
 
 class PostgresStates:
-    """Counts and digests that the tables' triggers keep, beside those that epochs left."""
+    """The current counts and digests of state tables, and those that epochs left."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -47,9 +47,9 @@ class PostgresStates:
 
 
 def state_now(connection: Connection, table: str) -> StateDigest | None:
-    """What a state table holds, locked; counted anew where the table is not the one that was counted.
+    """The number of keys and the digest of a state table, with a lock that other writers wait for.
 
-    None where its triggers are not there to say.
+    A table that was created again is counted again. None if the table's triggers are missing or disabled.
     """
     where = dict(zip(("schema", "table"), split_table(table), strict=True))
     now = execute(connection, "state_now", **where, triggers=FOLLOWED).one_or_none()

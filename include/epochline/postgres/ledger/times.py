@@ -1,4 +1,4 @@
-"""What epochs left of event time: the adapter behind `epochline.ports.Times`."""
+"""Watermarks and event times: the adapter behind `epochline.ports.Times`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochline.postgres.queries.statements import run as execute
 
 
 class PostgresTimes:
-    """Watermarks in the rows of epochs, and the newest time of each partition in those of their ranges."""
+    """Watermarks from the rows of epochs, and the newest event time of each partition from the planned ranges."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""The ledger on PostgreSQL: where its transactions come from."""
+"""The ledger on PostgreSQL: its transactions and sessions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from epochline.protocol.sink import Sink
 LOCK_TIMEOUT_SECONDS = 30
 _IDLE_SECONDS = 10.0
 CLIENT_CHECK_SECONDS = 2
-"""How often the server looks whether the client of a running statement is still there."""
+"""How often the server checks that the client of a running statement is still connected."""
 
 STATEMENT_TIMEOUT_SECONDS = 900
 
 
 Outlets = Callable[["PostgresLedger", Pipeline, str], Sink]
-"""Makes the sinks of a declaration that show an epoch after its commit."""
+"""Creates a sink that shows an epoch after its commit, from ledger, declaration and name."""
 
 
 class PostgresTransaction:
-    """One transaction of the target database, seen from the sides of `epochline.ports.Transaction`."""
+    """One transaction on the target database, as `epochline.ports.Transaction` describes it."""
 
     def __init__(self, connection: Connection) -> None:
         self.epochs = PostgresEpochs(connection)
@@ -63,8 +63,8 @@ class PostgresLedger:
     Args:
         dsn: libpq URL or SQLAlchemy URL of the target database.
         application_name: shown in ``pg_stat_activity``.
-        lock_timeout: seconds that a lock is waited for before `LockTimeoutError`.
-        outlets: makes the sinks that show an epoch after its commit; who has no such sinks needs none.
+        lock_timeout: seconds to wait for a lock before `LockTimeoutError`.
+        outlets: creates the sinks that show an epoch after its commit; None if no such sink is needed.
     """
 
     def __init__(
@@ -94,48 +94,48 @@ class PostgresLedger:
                 "lock_timeout": int(lock_timeout * 1000),
                 "statement_timeout": STATEMENT_TIMEOUT_SECONDS * 1000,
                 "idle_in_transaction_session_timeout": int(self._idle_limit(lock_timeout) * 1000),
-                # What is answered as committed must survive a crash, whatever the role's default.
+                # A commit that was confirmed must survive a crash, whatever the default of the role.
                 "synchronous_commit": "on",
-                # Times are shown, and text is read, the same on every machine.
+                # Times are shown and parsed in the same way on every machine.
                 "TimeZone": "UTC",
-                # The statement of a killed task ends within seconds (trap 26). By default a server lets it run on.
+                # The statement of a killed task ends within seconds. By default the server lets it run.
                 "client_connection_check_interval": CLIENT_CHECK_SECONDS * 1000,
             }
         )
         event.listen(self._engine, "begin", lambda connection: connection.exec_driver_sql(settings))
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
-        """A sink of a declaration that shows an epoch after its commit."""
+        """Create a sink of a declaration that shows an epoch after its commit."""
         if self._outlets is None:
-            raise ConfigurationError(f"{pipeline.name}: {name} cannot be reached from here: nobody said how.")
+            raise ConfigurationError(f"{pipeline.name}: this process was given no way to reach {name}.")
         return self._outlets(self, pipeline, name)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """A transaction, for what is no use case: a topic's publisher reads its outbox by it.
+        """A transaction without the sides of a use case. The publisher of a topic reads its outbox in it.
 
         Raises:
-            LedgerUnavailableError, LockTimeoutError, LedgerError: as `transaction` does.
+            LedgerUnavailableError, LockTimeoutError, LedgerError: for the reasons that `transaction` gives.
         """
         with _explaining(), self._engine.begin() as connection:
             yield connection
 
     @staticmethod
     def _idle_limit(lock_timeout: float) -> float:
-        """Seconds that a transaction may stand still: less than others wait for its locks, where that is long enough.
+        """Seconds that a transaction may be idle: half the lock timeout, at least ten seconds.
 
-        A process that was stopped inside a transaction then loses it before the next attempt gives up (F7, F15).
+        The server then ends the transaction of a stopped process before others give up waiting for its locks.
         """
         return max(_IDLE_SECONDS, lock_timeout / 2)
 
     @contextmanager
     def transaction(self) -> Iterator[PostgresTransaction]:
-        """Commit where the block ends well, roll back where it raises.
+        """Commit at the end of the block, or roll back if the block raises.
 
         Raises:
-            LedgerUnavailableError: the connection failed; a commit in flight may have happened or not.
+            LedgerUnavailableError: the connection failed; a commit in progress may or may not have happened.
             LockTimeoutError: another transaction held a lock too long.
-            StatementTimeoutError: a statement took too long, or somebody cancelled it.
+            StatementTimeoutError: a statement took too long or was cancelled.
             PlanChangedError: another run wrote an unfinished epoch at the same moment.
             LedgerError: PostgreSQL refused a statement.
         """
@@ -150,7 +150,7 @@ def _explaining() -> Iterator[None]:
     except EpochlineError:
         raise
     except DBAPIError as error:
-        # Not chained: a driver's error shows the row in question, and a traceback shows the whole chain.
+        # Not chained: the driver's error may contain a row, and a traceback shows the whole chain.
         raise explained(error.orig) from None
     except psycopg2.Error as error:
         raise explained(error) from None

@@ -1,4 +1,4 @@
-"""Whether the login of a pipeline's Spark job can do its part, asked before Spark is started."""
+"""Check, before Spark starts, that the login of the Spark job has the rights that it needs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from epochline.protocol.staging import StagingTicket
 
 
 def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> None:
-    """Refuse a writer's login that could not stage the attempt, or whose sessions a fence could not end (SEC-6, INV-4).
+    """Refuse a writer's login that cannot stage the attempt, or whose sessions a fence cannot end (SEC-6, INV-4).
 
     Args:
-        ledger_dsn: libpq URL of who begins, seals and commits.
-        writer_dsn: libpq URL that the Spark job is given.
+        ledger_dsn: libpq URL of the login that begins, seals and commits.
+        writer_dsn: libpq URL of the Spark job.
         ticket: of the attempt that has just begun.
 
     Raises:
-        ConfigurationError: the two lead to different databases, or a grant is missing; the message names it.
-        LedgerUnavailableError: one of them cannot connect.
+        ConfigurationError: the URLs lead to different databases, or a grant is missing; the message names it.
+        LedgerUnavailableError: one of the two databases cannot be reached.
     """
     try:
         staging = f'epochline_staging."{ticket.tables[0].table}"'
         with _session(writer_dsn) as writer:
             _refuse_a_stranger(writer, ticket)
-            told = execute(writer, "writer_standing", attempt_id=ticket.attempt_id, staging=staging).one()
+            told = execute(writer, "writer_rights", attempt_id=ticket.attempt_id, staging=staging).one()
         with _session(ledger_dsn) as ledger:
-            asked = execute(ledger, "ledger_standing", attempt_id=ticket.attempt_id, login=told.login).one()
+            asked = execute(ledger, "ledger_rights", attempt_id=ticket.attempt_id, login=told.login).one()
     except DBAPIError as error:
         raise explained(error.orig) from None
     if told.token != asked.token:

@@ -1,1 +1,1 @@
-"""SQL: the named statements, statements composed with identifiers, and what their errors mean."""
+"""SQL: the named statements, statements that are composed with identifiers, and the meaning of errors."""

@@ -1,4 +1,4 @@
-"""Collations of a target's columns: tables that stand beside it must find the same values equal, and in one order."""
+"""Collations of a target's columns. Staging needs the same ones, to compare values as the target does."""
 
 from __future__ import annotations
 
@@ -8,19 +8,13 @@ from psycopg2 import sql
 from sqlalchemy import Connection
 
 from epochline.declare.names import split_table
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
 
 
 def collations_of(connection: Connection, table: str) -> Mapping[str, sql.Composable]:
-    """By column, ``COLLATE …`` where a table declares another collation than the type's; nothing without a table."""
+    """``COLLATE …`` by column, for columns whose collation is not that of their type; empty if there is no table."""
     schema, name = split_table(table)
-    statement = sql.SQL(
-        "SELECT a.attname, n.nspname, c.collname FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace"
-        " JOIN pg_attribute a ON a.attrelid = t.oid JOIN pg_type k ON k.oid = a.atttypid"
-        " JOIN pg_collation c ON c.oid = a.attcollation JOIN pg_namespace n ON n.oid = c.collnamespace"
-        " WHERE s.nspname = {} AND t.relname = {} AND a.attnum > 0 AND a.attcollation <> k.typcollation"
-    ).format(sql.Literal(schema), sql.Literal(name))
     return {
-        column: sql.SQL(" COLLATE {}").format(sql.Identifier(*collation))
-        for column, *collation in execute_sql(connection, statement)[1]
+        row.name: sql.SQL(" COLLATE {}").format(sql.Identifier(row.collation_schema, row.collation_name))
+        for row in run(connection, "collations_of_table", schema=schema, table=name)
     }

@@ -1,4 +1,4 @@
-"""Statements with names of tables and columns in them, composed by the driver's own quoting."""
+"""Run statements with table and column names that ``psycopg2.sql`` composed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def execute_sql(
     """Run a composed statement in the connection's transaction.
 
     Returns:
-        The number of rows it touched, and the rows that it returned, if any.
+        The number of rows that the statement wrote or returned, and the returned rows.
     """
     driver = connection.connection.dbapi_connection
     if driver is None:
         raise RuntimeError("the connection is closed")
     with closing(driver.cursor()) as cursor:
-        # SQLAlchemy's type for a driver's cursor knows text alone; psycopg2's takes what psycopg2.sql composes.
-        # Without values the driver must not look for placeholders: a quoted name may hold a % of its own.
+        # SQLAlchemy types the driver's cursor for text only; psycopg2's cursor also takes composed statements.
+        # Without values the driver must not look for placeholders, because a quoted name may contain a %.
         cursor.execute(cast("str", statement), tuple(values) or None)
         return cursor.rowcount, list(cursor.fetchall()) if cursor.description else []

@@ -1,4 +1,4 @@
-"""What the errors of PostgreSQL's driver mean. It imports no SQLAlchemy: a command that only reads needs none."""
+"""Translate errors of PostgreSQL's driver. No SQLAlchemy is imported: commands that only read do not need it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from epochline.errors import (
 )
 
 _DATA_EXCEPTION = errorcodes.CLASS_DATA_EXCEPTION
-"""What PostgreSQL says of a value that it cannot take begins with the value itself."""
+"""The class of errors whose message may contain the value."""
 
 
 def explained(error: BaseException | None) -> EpochlineError:
-    """The driver's error as one of ours, without values of rows: details are left out, and what is said of a value."""
+    """Translate the driver's error into one of Epochline's. The message contains no values of rows."""
     if not isinstance(error, psycopg2.Error):
         return LedgerError(str(error))
     code = error.pgcode or ""
@@ -42,14 +42,15 @@ def explained(error: BaseException | None) -> EpochlineError:
         )
     if code == errorcodes.INSUFFICIENT_PRIVILEGE:
         return LedgerError(
-            f"PostgreSQL: {message}. This login may not do that; nothing was changed. Whoever runs the ledger is a"
-            " member of epochline_owner: `epochline migrate` grants what is missing and prints what a DBA has to run."
+            f"PostgreSQL: {message}. This login may not do that; nothing was changed. The ledger's login must"
+            " be a member of epochline_owner: `epochline migrate` grants what is missing and prints what a DBA has to"
+            " run."
         )
     if code == errorcodes.QUERY_CANCELED:
         return StatementTimeoutError(f"PostgreSQL: {message}. The transaction was rolled back; nothing was changed.")
-    # 53: resources that are short now (memory, disk, connections); 58: the operating system refused.
+    # 53: memory, disk or connections are short; 58: the operating system refused.
     lost = not code or code.startswith(("08", "57P", "53", "58"))
-    # The server ended the session of a process that stood still in a transaction; no class of codes says so.
+    # The server ended an idle session. Its code belongs to no class of lost sessions.
     stood_still = code == errorcodes.IDLE_IN_TRANSACTION_SESSION_TIMEOUT
     if lost or stood_still or isinstance(error, psycopg2.InterfaceError):
         return LedgerUnavailableError(f"PostgreSQL cannot be reached or broke off: {message}")

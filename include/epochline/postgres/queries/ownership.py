@@ -1,4 +1,4 @@
-"""Who owns a table that a use case makes: the owners' role, so that every login that is a member can drop it."""
+"""Tables that a use case creates belong to the owner role, so that every member can drop them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from epochline.postgres.queries.statements import run
 
 
 def give_to_owner(connection: Connection, schema: str, table: str) -> None:
-    """Give a table to the role; nothing, where there is none or it may have no table in that schema."""
+    """Give a table to the owner role, unless the role is missing or may not own tables in the schema."""
     if run(connection, "owner_may_own", schema=schema).scalar_one():
         statement = sql.SQL("ALTER TABLE {} OWNER TO {}")
         execute_sql(connection, statement.format(sql.Identifier(schema, table), sql.Identifier(OWNER)))

@@ -1,8 +1,8 @@
-"""Settings that hold in a transaction because they are made in it.
+"""Settings for one transaction, made in the transaction itself.
 
-A start-up parameter (``options``) is refused by some servers and dropped by some poolers, and a pooler in transaction
-mode gives each transaction another session of the server: what was set for a session may be gone, or stay behind for
-somebody else. ``SET LOCAL`` is neither. It takes no snapshot, so that an isolation level may still be chosen after it.
+Some servers refuse start-up parameters (``options``), and some poolers drop them. A pooler in transaction mode gives
+each transaction another session, so that a setting of the session may be lost or may leak to another client. ``SET
+LOCAL`` avoids both. It takes no snapshot, so an isolation level can still be chosen after it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 
 def set_local(settings: Mapping[str, str | int]) -> str:
-    """Statements that put settings in force for the transaction they are run in, in one message to the server.
+    """Statements that make settings for the current transaction; the server gets them in one message.
 
     Args:
-        settings: names and values of our own; times in milliseconds. Nothing that a user said.
+        settings: names and values, which must not come from users; times in milliseconds.
     """
     return "; ".join(f"SET LOCAL {name} TO '{value}'" for name, value in settings.items())

@@ -1,24 +1,14 @@
-"""The named statements of ``ledger.sql``."""
+"""Run named statements on a connection of SQLAlchemy."""
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, TextClause, text
+from sqlalchemy import Connection, CursorResult
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-
-
-@cache
-def _statements() -> dict[str, TextClause]:
-    source = files("epochline.postgres.queries").joinpath("ledger.sql").read_text()
-    _, *pieces = _NAME.split(source)
-    return {name: text(body.strip()) for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
+from epochline.postgres.queries.named import statement
 
 
 def run(connection: Connection, name: str, **values: Any) -> CursorResult[Any]:
-    """Run a named statement with bound values."""
-    return connection.execute(_statements()[name], values)
+    """Run a named statement in the connection's transaction, with bound values."""
+    return connection.exec_driver_sql(statement(name), values)

@@ -1,4 +1,4 @@
-"""One sink's staging about to be applied to its target: what is known of both, and how rows are ordered."""
+"""What is needed to apply one sink's staging to its target: both tables, and the order of rows."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from epochline.protocol.staging import StagedTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """One sink's staging about to be applied to its target."""
+    """The staging of one sink, and the target to which it is applied."""
 
     pipeline: Pipeline
     sink: PostgresTable
     staged: StagedTable
     target: Target
     superseded: int = 0
-    """Highest epoch id of earlier generations: offsets of rows that these wrote are of another log; 0 if none."""
+    """Highest epoch id of earlier generations, or 0. The rows of those epochs have offsets of another log."""
     rows: sql.Identifier | None = None
-    """What holds the staged rows, where that is not all of the staging table."""
+    """A table or view with some of the staged rows; None for the whole staging table."""
 
     @property
     def staging(self) -> sql.Identifier:
-        """What holds the staged rows, quoted by the driver."""
+        """The table or view with the staged rows, as a quoted identifier."""
         return self.rows or sql.Identifier("epochline_staging", self.staged.table)
 
     @property
     def deleted_keys(self) -> sql.Identifier:
-        """The table of deleted keys, quoted by the driver."""
+        """The table of deleted keys, as a quoted identifier."""
         return sql.Identifier("epochline", deleted_keys_table(self.pipeline.name, self.sink.table))
 
     @property
@@ -46,21 +46,21 @@ class Application:
 
     @property
     def kept_order(self) -> list[str]:
-        """The order as far as the target keeps it: all, what was declared, or nothing (a later epoch replaces).
+        """The columns of the order that the target has: all, the declared ones, or none (a later epoch replaces).
 
-        After an adopted topic a position means something only where the row says which epoch wrote it.
+        After a topic was adopted, positions can be compared only if the target has ``_epoch``.
         """
         return kept_order(self.sink, self.target, self.superseded)
 
     @property
     def carried(self) -> list[str]:
-        """Columns that go from staging to target under the same name."""
+        """Columns that are copied from staging to the target under the same name."""
         names = [name for name in self.staged.columns if name != DELETED]
         return [name for name in names if not name.startswith("_") or name in self.target.columns]
 
 
 def kept_order(sink: PostgresTable, target: Target, superseded: int) -> list[str]:
-    """`Application.kept_order`, also for a sink that nothing is staged for."""
+    """`Application.kept_order` for a sink without staging."""
     whole, declared = order_of(sink), [order_column(name) for name in sink.order_by]
     positions_compare = not superseded or "_epoch" in sink.carried_lineage
     for kept in (whole, declared) if positions_compare else (declared,):
@@ -70,7 +70,7 @@ def kept_order(sink: PostgresTable, target: Target, superseded: int) -> list[str
 
 
 def names(columns: Sequence[str], prefix: str | None = None) -> sql.Composed:
-    """A quoted, comma-separated list of columns, each behind ``prefix.`` where given."""
+    """A quoted, comma-separated list of columns, each with the prefix if one is given."""
     return sql.SQL(", ").join(sql.Identifier(prefix, c) if prefix else sql.Identifier(c) for c in columns)
 
 
@@ -91,5 +91,5 @@ def with_epoch(what: Application, epoch: Epoch, prefix: str) -> tuple[sql.Compos
 
 
 def of_generation(what: Application, row: str) -> sql.Composed:
-    """Whether the epoch's own generation wrote a row of the target."""
+    """The condition that the epoch's own generation wrote a row of the target."""
     return sql.SQL("coalesce({}, 0) > {}").format(sql.Identifier(row, "_epoch"), sql.Literal(what.superseded))

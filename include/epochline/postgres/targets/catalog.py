@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalog says of a target, held against what the declaration says."""
+"""Read a target from PostgreSQL's catalog, and compare it with the declaration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable, order_columns
 from epochline.declare.topic import Outbox
 from epochline.errors import TargetError
-from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.rights import missing_rights
 
 
@@ -49,125 +49,81 @@ class Target:
     unique_keys: frozenset[frozenset[str]]
     has_other_rules: bool
     """Rows may be refused for reasons that only a trial shows: foreign keys from or to it, exclusions, partitions,
-    triggers, rewrite rules, generated columns, row-level security that holds for this login, indexes that are partial
+    triggers, rewrite rules, generated columns, row-level security that applies to this login, indexes that are partial
     or over expressions, or unique constraints that are deferrable."""
     checks: tuple[Check, ...] = ()
     long_indexes: tuple[tuple[str, ...], ...] = ()
-    """Of every index over columns alone, those of variable length: an entry has an upper limit."""
+    """For each index without expressions, its columns of variable length: an index entry has a maximum size."""
 
     @property
     def identifier(self) -> sql.Identifier:
-        """The qualified name, quoted by the driver."""
+        """The qualified name, as a quoted identifier."""
         return sql.Identifier(self.schema, self.name)
 
 
 def find_target(connection: Connection, table: str) -> Target | None:
-    """Look a table up in the catalog; None where there is none."""
+    """Look up a table in the catalog; None if it does not exist."""
     schema, name = split_table(table)
-    _, found = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE n.nspname = %s AND c.relname = %s"
-        ),
-        (schema, name),
-    )
-    if not found:
+    found = run(connection, "find_relation", schema=schema, table=name).one_or_none()
+    if found is None:
         return None
-    oid, kind = found[0]
-    if kind not in ("r", "p"):
-        raise TargetError(f"{table}: is no table (pg_class.relkind {kind!r}); a target must be one.")
-    _, columns = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,"
-            " a.atthasdef OR a.attidentity <> '', a.attgenerated = '' AND a.attidentity <> 'a', t.typtype = 'e'"
-            " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
-            " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"
-        ),
-        (oid,),
-    )
-    _, keys = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a WHERE a.attrelid = i.indrelid"
-            "        AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))"
-            " FROM pg_index i WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid"
-            " AND i.indpred IS NULL AND i.indexprs IS NULL"
-        ),
-        (oid,),
-    )
-    _, [(other_rules, checks, long_indexes)] = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_active(c.oid)"
-            " OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '')"
-            " OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('f', 'x'))"
-            " OR EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f')"
-            " OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal"
-            "            AND NOT starts_with(tgname::text, %s))"
-            " OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid"
-            "            AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate)),"
-            " ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),"
-            "         'columns', ARRAY(SELECT a.attname FROM pg_attribute a"
-            "                          WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))"
-            "       FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname),"
-            " ARRAY(SELECT json_agg(a.attname) FROM pg_index i JOIN pg_attribute a"
-            "       ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1"
-            "       WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid)"
-            " FROM pg_class c WHERE c.oid = %s"
-        ),
-        (FOLLOWED, oid),
-    )
+    if found.relkind not in ("r", "p"):
+        raise TargetError(f"{table}: is not a table (pg_class.relkind {found.relkind!r}); a target must be a table.")
+    columns = run(connection, "columns_of_table", oid=found.oid)
+    keys = run(connection, "unique_keys_of_table", oid=found.oid).scalars()
+    rules = run(connection, "rules_of_table", oid=found.oid, state_triggers=FOLLOWED).one()
     return Target(
         schema=schema,
         name=name,
         columns={
-            column: TargetColumn(
-                kind=kind,
-                required=not_null and not has_default,
-                has_default=has_default,
-                writable=writable,
-                not_null=not_null,
-                is_enum=is_enum,
+            column.name: TargetColumn(
+                kind=column.kind,
+                required=column.not_null and not column.has_default,
+                has_default=column.has_default,
+                writable=column.writable,
+                not_null=column.not_null,
+                is_enum=column.is_enum,
             )
-            for column, kind, not_null, has_default, writable, is_enum in columns
+            for column in columns
         },
-        unique_keys=frozenset(frozenset(key) for (key,) in keys),
-        has_other_rules=bool(other_rules),
+        unique_keys=frozenset(map(frozenset, keys)),
+        has_other_rules=bool(rules.other_rules),
         checks=tuple(
-            Check(name=one["name"], expression=one["expression"], columns=frozenset(one["columns"])) for one in checks
+            Check(name=one["name"], expression=one["expression"], columns=frozenset(one["columns"]))
+            for one in rules.checks
         ),
-        long_indexes=tuple(tuple(sorted(one)) for one in long_indexes),
+        long_indexes=tuple(tuple(sorted(one)) for one in rules.long_indexes),
     )
 
 
 def filled_columns(connection: Connection, pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
-    """The target's columns that the sink fills, in order, with their types; the whole target is checked on the way.
+    """Check a target against its declaration; return the columns that the sink fills, in order, with their types.
 
     Raises:
-        TargetError: the table is missing or does not fit; the message says what and how to mend it.
+        TargetError: the table is missing or does not fit; the message says how to correct it.
     """
     target = find_target(connection, sink.table)
-    who = f"{pipeline.name}: target {sink.table}"
+    subject = f"{pipeline.name}: target {sink.table}"
     if target is None:
         hint = "Create it" if sink.columns is None else "Run `epochline migrate`, which makes it"
-        raise TargetError(f"{who} does not exist. {hint}, then run the pipeline again.")
-    filled = _declared(who, sink, target) if sink.columns is not None else _by_catalog(who, pipeline, sink, target)
+        raise TargetError(f"{subject} does not exist. {hint}, then run the pipeline again.")
+    filled = (
+        _declared(subject, sink, target) if sink.columns is not None else _by_catalog(subject, pipeline, sink, target)
+    )
     missing = missing_rights(connection, sink)
     if missing:
-        raise TargetError(f"{who}: the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
-    _check_required(who, sink, target, filled)
-    _check_lineage(who, sink, target)
+        raise TargetError(f"{subject}: the ledger's login may not write to it. Missing: {'; '.join(missing)}.")
+    _check_required(subject, sink, target, filled)
+    _check_lineage(subject, sink, target)
     if sink.key:
-        _check_key(who, sink, target, filled)
+        _check_key(subject, sink, target, filled)
     if remembers_deleted(sink) and find_target(connection, _side_table(pipeline, sink)) is None:
-        raise TargetError(f"{who}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
+        raise TargetError(f"{subject}: its table of deleted keys is missing. Run `epochline migrate`, which makes it.")
     return filled
 
 
 def remembers_deleted(sink: PostgresTable) -> bool:
-    """Whether deleted keys are kept beside the target: where an older row could come after, and must not count."""
+    """Whether a table keeps the deleted keys, so that an older row that arrives later does not bring one back."""
     return sink.mode == "upsert" and bool(order_of(sink))
 
 
@@ -175,7 +131,7 @@ def _side_table(pipeline: Pipeline, sink: PostgresTable) -> str:
     return f"epochline.{deleted_keys_table(pipeline.name, sink.table)}"
 
 
-def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
+def _declared(subject: str, sink: PostgresTable, target: Target) -> dict[str, str]:
     wrong = []
     for name, kind in (sink.columns or {}).items():
         column = target.columns.get(name)
@@ -187,13 +143,13 @@ def _declared(who: str, sink: PostgresTable, target: Target) -> dict[str, str]:
             wrong.append(f"{name} is generated")
     if wrong:
         raise TargetError(
-            f"{who} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the"
+            f"{subject} is not as declared: {'; '.join(wrong)}. Epochline alters no column: alter the table or the"
             " declaration."
         )
     return dict(sink.columns or {})
 
 
-def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
+def _by_catalog(subject: str, pipeline: Pipeline, sink: PostgresTable, target: Target) -> dict[str, str]:
     own_rows = sink.select is not None or pipeline.is_transformed
     filled = {}
     for name, column in target.columns.items():
@@ -205,32 +161,30 @@ def _by_catalog(who: str, pipeline: Pipeline, sink: PostgresTable, target: Targe
             try:
                 parse_type(column.kind, enums=frozenset({column.kind} if column.is_enum else ()))
             except ValueError as error:
-                raise TargetError(f"{who}: column {name}: {error}.") from error
+                raise TargetError(f"{subject}: column {name}: {error}.") from error
             filled[name] = column.kind
     if not filled:
         raise TargetError(
-            f"{who} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the table"
-            " has"
-            f" {', '.join(target.columns)}."
+            f"{subject} has no column that the record has. The record has {', '.join(pipeline.parsed_columns)}; the"
+            f" table has {', '.join(target.columns)}."
         )
     missing = [name for name in (*sink.key, *sink.measures) if name not in filled]
     if missing:
-        raise TargetError(f"{who} has no column {', '.join(missing)} to fill, which the declaration names.")
+        raise TargetError(f"{subject} has no column {', '.join(missing)} to fill, which the declaration names.")
     return filled
 
 
-def _check_required(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+def _check_required(subject: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     carried = set(filled) | set(sink.carried_lineage) | {order_column(name) for name in sink.order_by}
     left_out = [name for name, column in target.columns.items() if column.required and name not in carried]
     if left_out:
         raise TargetError(
-            f"{who}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
-            " drop NOT"
-            " NULL, or fill it."
+            f"{subject}: {', '.join(left_out)} is NOT NULL without a default, and nothing fills it. Give it a default,"
+            " drop NOT NULL, or fill it."
         )
 
 
-def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
+def _check_lineage(subject: str, sink: PostgresTable, target: Target) -> None:
     wrong = [
         f"{name} {kind}"
         for name, kind in sink.carried_lineage.items()
@@ -238,24 +192,23 @@ def _check_lineage(who: str, sink: PostgresTable, target: Target) -> None:
     ]
     if wrong:
         raise TargetError(
-            f"{who} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or declare"
-            " the"
-            " sink with lineage=False (an audit can then compare counts only)."
+            f"{subject} lacks {', '.join(wrong)}, which tie a row to its record and epoch. Add these columns, or"
+            " declare the sink with lineage=False (an audit can then compare counts only)."
         )
 
 
-def _check_key(who: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
+def _check_key(subject: str, sink: PostgresTable, target: Target, filled: Mapping[str, str]) -> None:
     if frozenset(sink.key) not in target.unique_keys:
         raise TargetError(
-            f"{who}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)})."
+            f"{subject}: mode {sink.mode!r} needs a unique index or primary key on exactly ({', '.join(sink.key)})."
             " Create it."
         )
     nullable = [name for name in sink.key if not target.columns[name].not_null]
     if nullable:
-        raise TargetError(f"{who}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
+        raise TargetError(f"{subject}: key column {', '.join(nullable)} may be NULL. Make it NOT NULL.")
     inexact = [f"{name} {filled[name]}" for name in sink.measures if not _adds_exactly(target.columns[name])]
     if inexact:
-        raise TargetError(f"{who}: measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
+        raise TargetError(f"{subject}: measure {', '.join(inexact)}: only integer and numeric columns add exactly.")
 
 
 def _adds_exactly(column: TargetColumn) -> bool:
@@ -263,13 +216,13 @@ def _adds_exactly(column: TargetColumn) -> bool:
 
 
 def table_definition(pipeline: Pipeline, sink: PostgresTable) -> dict[str, str]:
-    """Columns of a table that ``epochline migrate`` makes for a sink, with their types."""
+    """Columns of the table that ``epochline migrate`` creates for a sink, with their types."""
     orders = {name: str(kind) for name, kind in order_columns(sink, pipeline.parsed_columns).items()}
     place = STAGED_PLACE if isinstance(sink, Outbox) else {}
     return {**(sink.columns or {}), **sink.carried_lineage, **orders, **place}
 
 
 def order_of(sink: PostgresTable) -> list[str]:
-    """Columns that order the rows of one key, the highest winning: declared ones first, then the record's position."""
+    """Columns that order the rows of one key (the highest row wins): the declared ones, then the record's position."""
     position = [] if sink.aggregated else [*STAGED_LINEAGE]
     return [*(order_column(name) for name in sink.order_by), *position]

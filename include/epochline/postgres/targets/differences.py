@@ -1,4 +1,4 @@
-"""A replay's staging against what the replayed epoch committed: counts, and the first rows that differ."""
+"""Compare a replay's staging with the rows of the replayed epoch: counts, and the first rows that differ."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from epochline.protocol.staging import StagedTable
 def difference(
     connection: Connection, sink: PostgresTable, staged: StagedTable, epoch_id: int, samples: int
 ) -> TableDifference:
-    """Compare row by row, a row being known by its record's place and its number in it.
+    """Compare row by row. A row is identified by the position of its record and its number within the record.
 
-    Values are compared as text: not every type of PostgreSQL knows equality.
+    Values are compared as text, because some types of PostgreSQL have no equality operator.
     """
     columns = [name for name in staged.columns if not name.startswith("_")]
     place = list(STAGED_LINEAGE)

@@ -21,7 +21,10 @@ _EXISTED = "_existed"
 
 
 def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
-    """Before staging is applied: keep what is there of its keys, and drop images that the declaration wants no more."""
+    """Keep the current rows of the staged keys, and drop the oldest images beyond the declared number.
+
+    Call it before staging is applied.
+    """
     name = image_table(epoch.pipeline, what.sink.table, epoch.epoch_id)
     _keep(connection, what, what.target.identifier, _image(name))
     if remembers_deleted(what.sink):
@@ -30,17 +33,17 @@ def keep_image(connection: Connection, what: Application, epoch: Epoch) -> None:
     run(connection, "keep_image", **where, epoch_id=epoch.epoch_id, table_name=name)
     for old in run(connection, "images", **where).all()[what.sink.before_images :]:
         _drop(connection, old.table_name)
-        run(connection, "forget_image", **where, epoch_id=old.epoch_id)
+        run(connection, "delete_image", **where, epoch_id=old.epoch_id)
 
 
 def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> str | None:
-    """Why rows of these epochs, the newest of the pipeline, cannot be taken out of a target; None where they can."""
+    """Why the rows of these newest epochs cannot be taken out of a target; None if they can."""
     if sink.mode == "replace":
         return f"{sink} has mode replace: the rows that its epochs replaced are gone."
     if sink.mode == "append":
         if "_epoch" in sink.carried_lineage:
             return None
-        return f"{sink} is declared with lineage=False: nobody knows which epoch wrote a row."
+        return f"{sink} is declared with lineage=False: its rows do not tell which epoch wrote them."
     kept = {row.epoch_id for row in run(connection, "images", pipeline=pipeline.name, sink=sink.table)}
     missing = [epoch for epoch in epochs if epoch not in kept]
     if missing:
@@ -52,7 +55,7 @@ def cannot_undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable,
 
 
 def undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs: Sequence[int]) -> int:
-    """Take the rows of these epochs out of a target, and put back what they replaced; how many rows that changed."""
+    """Take the rows of these epochs out of a target and put back the rows that they replaced; returns rows changed."""
     target = sql.Identifier(*split_table(sink.table))
     if sink.mode == "append":
         statement = sql.SQL("DELETE FROM {} WHERE _epoch = ANY ({})")
@@ -66,7 +69,7 @@ def undo(connection: Connection, pipeline: Pipeline, sink: PostgresTable, epochs
             side = sql.Identifier("epochline", deleted_keys_table(pipeline.name, sink.table))
             _put_back(connection, sink, side, _of_deleted(row.table_name))
         _drop(connection, row.table_name)
-        run(connection, "forget_image", pipeline=pipeline.name, sink=sink.table, epoch_id=row.epoch_id)
+        run(connection, "delete_image", pipeline=pipeline.name, sink=sink.table, epoch_id=row.epoch_id)
     return changed
 
 
@@ -89,7 +92,7 @@ def _keep(connection: Connection, what: Application, table: sql.Identifier, imag
 
 
 def _put_back(connection: Connection, sink: PostgresTable, table: sql.Identifier, image: sql.Identifier) -> int:
-    """The newest epoch's image first: in the end each key is as the oldest of them met it."""
+    """Put back one epoch's image. The newest epoch comes first, so that each key ends as the oldest one found it."""
     columns = [name for name in _columns(connection, image) if name != _EXISTED]
     gone = sql.SQL("DELETE FROM {} t USING {} i WHERE {}").format(table, image, same(sink.key, "t", "i"))
     back = sql.SQL("INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE {}").format(

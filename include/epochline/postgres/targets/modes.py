@@ -1,6 +1,6 @@
-"""From staging into the target: append, upsert, add, replace, by set-based statements that the driver composes.
+"""Apply staging to the target by set-based statements: append, upsert, add, replace.
 
-Keys are touched in sorted order, so that two writers of neighbouring tables never lock rows crosswise.
+Keys are written in sorted order, so that concurrent writers do not deadlock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from epochline.protocol.epoch import Epoch
 
 
 def apply(connection: Connection, what: Application, epoch: Epoch) -> Applied:
-    """Apply staging to the target, and say what became of its rows.
+    """Apply staging to the target, and count what happened to its rows.
 
     Raises:
         TargetError: a staged row of an upsert is neither written nor older than what is there.

@@ -1,4 +1,4 @@
-"""What would stop a commit, as far as the catalog and one look at staging tell: no row has to be applied for it."""
+"""Obstacles to a commit that show in the catalog and in staging, without applying a row."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from epochline.declare.columns import DELETED
 from epochline.errors import SealRefusedError
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
 from epochline.postgres.targets.application import Application
 from epochline.postgres.targets.rights import missing_rights
 from epochline.postgres.targets.trial import error_in_words, is_rule, rows_where
@@ -21,17 +22,17 @@ from epochline.protocol.refused import RefusedRow
 Looked = TypeVar("Looked")
 
 LIMITS = {"smallint": (-(2**15), 2**15 - 1), "integer": (-(2**31), 2**31 - 1), "bigint": (-(2**63), 2**63 - 1)}
-"""The lowest and the highest value of the integer types."""
+"""The lowest and the highest value of each integer type."""
 
 LONG = 2500
-"""Bytes of values in one entry of an index from which on the index may refuse them: a B-tree's entries have 2,704."""
+"""Bytes of values above which an index may refuse an entry. A B-tree refuses more than 2,704 bytes."""
 
 
 def refuse_missing_rights(connection: Connection, what: Application) -> None:
-    """Refuse to seal what this login could not commit.
+    """Refuse to seal rows that this login may not commit.
 
     Raises:
-        SealRefusedError: with the rights that are missing.
+        SealRefusedError: the message names the missing rights.
     """
     tombstones = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(what.staging, sql.Identifier(DELETED))
     deletes = what.sink.mode == "upsert" and bool(execute_sql(connection, tombstones)[1])
@@ -44,10 +45,10 @@ def refuse_missing_rights(connection: Connection, what: Application) -> None:
 
 
 def refuse_what_fills_the_rest(connection: Connection, what: Application) -> None:
-    """Refuse where sequences have too few values left for the staged rows, or a default fails.
+    """Refuse to seal if a sequence has too few values left for the staged rows, or a default fails.
 
     Raises:
-        SealRefusedError: with the column and what to do.
+        SealRefusedError: the message names the column and the remedy.
     """
     filled = {*what.carried, *what.sink.carried_lineage}
     unfilled = [name for name, column in what.target.columns.items() if column.has_default and name not in filled]
@@ -67,61 +68,37 @@ def refuse_what_fills_the_rest(connection: Connection, what: Application) -> Non
 
 
 def _sequences(connection: Connection, what: Application) -> dict[str, tuple[str, int | None]]:
-    """By column, the sequence that fills it and how many values are left; None where that is no limit, or unknown."""
-    _, found = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT a.attname, format_type(a.atttypid, a.atttypmod), q.seqrelid::regclass::text, q.seqcycle,"
-            " q.seqincrement, q.seqmin, q.seqmax,"
-            # Who may fill an identity column need not be allowed to look at its sequence.
-            " CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT')"
-            "      THEN coalesce(pg_sequence_last_value(q.seqrelid), q.seqstart - q.seqincrement) END"
-            " FROM pg_attribute a JOIN LATERAL ("
-            "   SELECT d.refobjid AS oid FROM pg_attrdef f JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass"
-            "     AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass"
-            "   WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum"
-            "   UNION SELECT d.objid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'i'"
-            "     AND d.refclassid = 'pg_class'::regclass AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum"
-            " ) s ON true JOIN pg_sequence q ON q.seqrelid = s.oid"
-            " WHERE a.attrelid = to_regclass(format('%%I.%%I', %s::text, %s::text))"
-        ),
-        (what.target.schema, what.target.name),
-    )
+    """By column, its sequence and the number of values left; None if the number is unlimited or unknown."""
+    found = run(connection, "sequences_of_table", schema=what.target.schema, table=what.target.name)
     left = {}
-    for column, kind, name, cycles, step, lowest, highest, last in found:
-        low, high = LIMITS.get(kind, (lowest, highest))
-        end = min(highest, high) if step > 0 else max(lowest, low)
-        left[column] = (name, None if cycles or last is None else max((end - last) // step, 0))
+    for row in found:
+        low, high = LIMITS.get(row.kind, (row.lowest, row.highest))
+        end = min(row.highest, high) if row.step > 0 else max(row.lowest, low)
+        no_limit = row.cycles or row.last is None
+        left[row.filled] = (row.sequence, None if no_limit else max((end - row.last) // row.step, 0))
     return left
 
 
 def _refuse_failing_defaults(connection: Connection, what: Application, columns: list[str]) -> None:
     if not columns:
         return
-    _, found = execute_sql(
-        connection,
-        sql.SQL(
-            "SELECT a.attname, pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d JOIN pg_attribute a"
-            " ON a.attrelid = d.adrelid AND a.attnum = d.adnum"
-            " WHERE d.adrelid = to_regclass(format('%%I.%%I', %s::text, %s::text)) AND a.attname = ANY (%s)"
-            "       AND a.attgenerated = ''"
-        ),
-        (what.target.schema, what.target.name, columns),
-    )
-    for column, expression in found:
-        evaluation = sql.SQL("SELECT {}").format(sql.SQL(expression))
+    found = run(
+        connection, "defaults_of_columns", schema=what.target.schema, table=what.target.name, columns=columns
+    ).all()
+    for row in found:
+        evaluation = sql.SQL("SELECT {}").format(sql.SQL(row.expression))
         error = _attempted(connection, partial(execute_sql, connection, evaluation))
         if isinstance(error, psycopg2.Error):
             raise SealRefusedError(
-                f"{what.pipeline.name}: {what.sink}: the default of {column} fails: {error_in_words(error)[0]}. Nothing"
-                " was sealed. Correct the default, or fill the column."
+                f"{what.pipeline.name}: {what.sink}: the default of {row.name} fails: {error_in_words(error)[0]}."
+                " Nothing was sealed. Correct the default, or fill the column."
             )
 
 
 def broken_checks(connection: Connection, what: Application) -> tuple[list[RefusedRow], bool]:
-    """The staged rows that break a check of the target; and whether a check is left that only a trial shows.
+    """The staged rows that break a check of the target, and whether some check needs a trial.
 
-    A check is looked at in staging where it reads nothing but what is staged. Rows of mode ``add`` are summed first.
+    A check can be evaluated in staging if staging has all its columns. Mode ``add`` needs a trial: it sums rows.
     """
     refused: list[RefusedRow] = []
     unknown = False
@@ -141,7 +118,7 @@ def broken_checks(connection: Connection, what: Application) -> tuple[list[Refus
 
 
 def has_long_values(connection: Connection, what: Application) -> bool:
-    """Whether a staged row has values that an index of the target may be too small for, its key's index excepted."""
+    """Whether the values of a staged row may be too long for an index of the target other than its key's index."""
     sums = [
         sql.SQL(" + ").join(
             sql.SQL("coalesce(pg_column_size(s.{}), 0)").format(sql.Identifier(name))
@@ -159,12 +136,12 @@ def has_long_values(connection: Connection, what: Application) -> bool:
 
 
 def is_no_tombstone(what: Application) -> sql.Composable:
-    """Whether a staged row ``s`` becomes a row of the target."""
+    """The condition that a staged row ``s`` becomes a row of the target."""
     return sql.SQL("NOT s.{}").format(sql.Identifier(DELETED)) if what.sink.mode == "upsert" else sql.SQL("true")
 
 
 def _attempted(connection: Connection, look: Callable[[], Looked]) -> Looked | psycopg2.Error:
-    """What a look gives, or the error that it ends with; whatever it did is taken back."""
+    """The result of a look or the error that it raised. Its changes are rolled back."""
     execute_sql(connection, sql.SQL("SAVEPOINT evaluation"))
     found: Looked | psycopg2.Error
     try:
@@ -173,7 +150,7 @@ def _attempted(connection: Connection, look: Callable[[], Looked]) -> Looked | p
         if not is_rule(failure):
             raise
         found = failure
-    # Also where all went well: what an expression calls may write.
+    # Also after success: a function in the expression may have written something.
     execute_sql(connection, sql.SQL("ROLLBACK TO SAVEPOINT evaluation"))
     execute_sql(connection, sql.SQL("RELEASE SAVEPOINT evaluation"))
     return found

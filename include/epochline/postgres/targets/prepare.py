@@ -1,4 +1,4 @@
-"""At the seal: index and analyze staging, and find what the commit could not apply. What is sealed can commit."""
+"""The seal of a table: index and analyze staging, and find rows that the commit could not apply."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from epochline.protocol.refused import RefusedRow
 
 
 def prepare(connection: Connection, what: Application) -> Prepared:
-    """Make the staging table ready for a short commit, and find the rows that the commit could not apply.
+    """Prepare the staging table for a short commit, and find the rows that the commit could not apply.
 
     Raises:
-        SealRefusedError: a key is met in two partitions without a declared order; or a right, a sequence or a default
-            would stop the commit whatever the rows are.
+        SealRefusedError: a key occurs in two partitions without a declared order, or a missing right, an exhausted
+            sequence or a failing default would stop the commit.
     """
     if what.sink.key:
         execute_sql(connection, sql.SQL("CREATE INDEX ON {} ({})").format(what.staging, names(what.sink.key)))
@@ -64,7 +64,7 @@ def _is_null(columns: Sequence[str]) -> sql.Composed:
 
 
 def _null_keys(connection: Connection, what: Application) -> list[RefusedRow]:
-    """A NULL equals nothing and comes neither before nor after anything: it can be no key and no order."""
+    """Rows with a NULL in a column of the key or of the order. NULL cannot be compared."""
     orders = [order_column(name) for name in what.sink.order_by]
     refused = []
     for role, columns in (("key", what.sink.key), ("order_by", orders)):
@@ -74,7 +74,7 @@ def _null_keys(connection: Connection, what: Application) -> list[RefusedRow]:
 
 
 def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
-    """A NULL for another NOT NULL column; sums and tombstones bring none."""
+    """Rows with a NULL for another NOT NULL column. Sums and tombstones cannot have one."""
     if what.sink.mode == "add":
         return []
     others = [name for name in what.carried if name not in what.sink.key and name in what.target.columns]
@@ -87,7 +87,7 @@ def _nulls(connection: Connection, what: Application) -> list[RefusedRow]:
 
 
 def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
-    """Offsets order the records of one partition only: a key met in two needs a declared order."""
+    """Refuse a key that occurs in two partitions without a declared order: offsets order one partition only."""
     key = names(what.sink.key)
     if what.sink.aggregated:
         twice = sql.SQL("SELECT {key} FROM {staging} GROUP BY {key} HAVING count(*) > 1 LIMIT 1")
@@ -98,7 +98,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
     found = _first(connection, twice.format(key=key, staging=what.staging))
     if found is None and not what.sink.aggregated:
         anything = sql.SQL("true")
-        # What an earlier generation wrote is older than any row of this one, whatever its partition.
+        # Rows of an earlier generation are older than all rows of this one, in every partition.
         ours = of_generation(what, "t") if what.superseded else anything
         others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
         for other, compared in others:
@@ -118,8 +118,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
     if found is not None:
         raise SealRefusedError(
             f"{epoch_of(what)}: a key of {what.sink} was met twice without an order between its records (in two"
-            " partitions,"
-            " or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
+            " partitions, or twice in aggregated rows). Declare order_by for this sink. Nothing was sealed."
         )
 
 
@@ -129,7 +128,7 @@ def _overflows(connection: Connection, what: Application, measure: str) -> list[
         low, high = LIMITS[kind.name]
         limit = sql.SQL("NOT BETWEEN {} AND {}").format(sql.Literal(low), sql.Literal(high))
     elif kind.precision is not None:
-        # The largest value has as many nines as the precision says.
+        # The largest value has as many nines as the precision.
         most = sql.SQL("(10::numeric ^ {} - 1) / 10::numeric ^ {}").format(
             sql.Literal(kind.precision), sql.Literal(kind.scale or 0)
         )
@@ -147,5 +146,5 @@ def _overflows(connection: Connection, what: Application, measure: str) -> list[
 
 
 def epoch_of(what: Application) -> str:
-    """The pipeline and staging table, for messages."""
+    """The pipeline and the staging table, for messages."""
     return f"{what.pipeline.name} ({what.staged.table})"

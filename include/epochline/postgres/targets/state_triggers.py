@@ -1,4 +1,4 @@
-"""The triggers of a state table, which keep the number of its keys and its digest in the ledger (migration 0004)."""
+"""The triggers of a state table. They keep its number of keys and its digest in the ledger."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from epochline.declare.names import FOLLOWED, WRITER, split_table
 from epochline.postgres.queries.composed import execute_sql
+from epochline.postgres.queries.statements import run
 
 _ROWS = {
     "insert": "REFERENCING NEW TABLE AS new_rows",
@@ -16,16 +17,10 @@ _ROWS = {
 
 
 def follow(connection: Connection, table: str) -> None:
-    """Have an empty table followed from now on, and let Spark jobs read it."""
+    """Create the triggers of an empty state table, and let Spark jobs read the table."""
     schema, name = split_table(table)
     where = sql.Identifier(schema, name)
-    execute_sql(
-        connection,
-        sql.SQL("INSERT INTO epochline.state_table (schema_name, table_name, relation) VALUES"
-                " (%s, %s, format('%%I.%%I', %s, %s)::regclass) ON CONFLICT (schema_name, table_name)"
-                " DO UPDATE SET keys = 0, digest = 0, relation = excluded.relation"),
-        (schema, name, schema, name),
-    )  # fmt: skip
+    run(connection, "follow_state_table", schema=schema, table=name)
     for event, rows in _ROWS.items():
         execute_sql(
             connection,
@@ -38,7 +33,7 @@ def follow(connection: Connection, table: str) -> None:
             sql.Identifier(f"{FOLLOWED}_truncate"), where
         ),
     )
-    if execute_sql(connection, sql.SQL("SELECT to_regrole(%s)"), (WRITER,))[1] != [(None,)]:
+    if run(connection, "role_exists", role=WRITER).scalar_one():
         for rights in ("USAGE ON SCHEMA {}", "SELECT ON {}"):
             what = sql.Identifier(schema) if "SCHEMA" in rights else where
             execute_sql(connection, sql.SQL(f"GRANT {rights} TO {{}}").format(what, sql.Identifier(WRITER)))

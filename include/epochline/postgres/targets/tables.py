@@ -51,33 +51,24 @@ class PostgresTargets:
 
     def claim(self, pipeline: Pipeline) -> None:
         places = [(*split_table(sink.table), sink.table) for sink in pipeline.tables]
-        # No schema is called like nothing, so that no folder is taken for a table.
+        # The empty schema name marks a folder: no schema of a table is empty.
         places += [("", sink.path, sink.name) for sink in pipeline.external if isinstance(sink, Files)]
         lineage = {sink.table: list(sink.carried_lineage) for sink in pipeline.tables}
         for schema, table, sink in places:
-            new, _ = execute_sql(
-                self._connection,
-                sql.SQL(
-                    "INSERT INTO epochline.target (schema_name, table_name, pipeline, sink) VALUES (%s, %s, %s, %s)"
-                    " ON CONFLICT DO NOTHING"
-                ),
-                (schema, table, pipeline.name, sink),
-            )
-            _, [(owner,)] = execute_sql(
-                self._connection,
-                sql.SQL("SELECT pipeline FROM epochline.target WHERE schema_name = %s AND table_name = %s"),
-                (schema, table),
-            )
+            where = {"schema": schema, "table": table}
+            new = run(self._connection, "claim_target", **where, pipeline=pipeline.name, sink=sink).rowcount
+            owner = run(self._connection, "pipeline_of_target", **where).scalar_one()
             if owner != pipeline.name:
                 raise TargetError(
-                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. One {'table' if schema else 'folder'}"
-                    " has one writer, or no count would prove anything. Nothing was changed. Write to one of its own."
+                    f"{pipeline.name}: target {sink} belongs to pipeline {owner}. A"
+                    f" {'table' if schema else 'folder'} has one writer, because rows of two could not be told apart."
+                    " Nothing was changed. Declare another one."
                 )
             if new and lineage.get(sink):
                 self._refuse_foreign_rows(pipeline.name, sink, lineage[sink])
 
     def _refuse_foreign_rows(self, pipeline: str, table: str, lineage: Sequence[str]) -> None:
-        """A table that this pipeline writes from now on must hold no rows with the positions of another one."""
+        """Refuse a newly claimed table that contains rows with positions of another pipeline."""
         where = sql.Identifier(*split_table(table))
         if find_target(self._connection, table) is None:
             return
@@ -88,8 +79,8 @@ class PostgresTargets:
             reset = f"UPDATE {table} SET {', '.join(f'{name} = NULL' for name in lineage)}"  # noqa: S608 - said, not run
             raise TargetError(
                 f"{pipeline}: {table} holds rows that another pipeline wrote, with positions and epochs of its own. New"
-                " rows would be held against positions of other records. Nothing was changed. Write to a table of its"
-                f" own; or let those rows count as older than every record: {reset} WHERE _epoch IS NOT NULL;"
+                " rows would be compared with positions of other records. Nothing was changed. Declare another table,"
+                f" or make those rows older than every record: {reset} WHERE _epoch IS NOT NULL;"
             )
 
     def claimed(self, pipeline: str) -> Sequence[str]:
@@ -117,7 +108,7 @@ class PostgresTargets:
             name = deleted_keys_table(pipeline.name, sink.table)
             if sink.mode != "upsert" or sink.aggregated or find_target(self._connection, f"epochline.{name}") is None:
                 continue
-            # Target rows tell their generation by their epoch; deleted keys have none, and give up their position.
+            # A target row tells its generation by its epoch. Deleted keys have no epoch, so they lose their position.
             if sink.order_by:
                 forgotten = "UPDATE {} SET _topic = '', _partition = -1, _offset = -1, _row = -1"
             else:
@@ -134,11 +125,11 @@ class PostgresTargets:
                 if isinstance(sink, StateTable):
                     follow(self._connection, sink.table)
                 if pipeline.windows is not None and sink in pipeline.states:
-                    # Windows that close are found by their end, however many are open.
+                    # To find windows that close among many open ones.
                     index = sql.SQL("CREATE INDEX ON {} ({})")
                     execute_sql(self._connection, index.format(sql.Identifier(schema, table), sql.Identifier(END)))
                 if isinstance(sink, Outbox):
-                    # An epoch's rows are found, and deleted once they are sent, however many epochs wait.
+                    # To find and delete the rows of one epoch while many epochs wait.
                     index = sql.SQL("CREATE INDEX ON {} (_epoch)")
                     execute_sql(self._connection, index.format(sql.Identifier(schema, table)))
                 made.append(sink.table)
@@ -167,9 +158,8 @@ class PostgresTargets:
         return [f"epochline.{name}"]
 
     def _create_schema(self, schema: str) -> None:
-        # Asked first: IF NOT EXISTS wants the right to make schemas also where there is nothing to make.
-        asked = sql.SQL("SELECT 1 FROM pg_namespace WHERE nspname = %s")
-        if not execute_sql(self._connection, asked, (schema,))[1]:
+        # CREATE SCHEMA IF NOT EXISTS needs the right to create schemas even if the schema exists.
+        if not run(self._connection, "schema_exists", schema=schema).scalar_one():
             execute_sql(self._connection, sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
             if self._has_owner():
                 rights = sql.SQL("GRANT USAGE ON SCHEMA {} TO {}")
@@ -194,19 +184,10 @@ class PostgresTargets:
             execute_sql(self._connection, rights.format(table, sql.Identifier(OWNER)))
 
     def _has_owner(self) -> bool:
-        return execute_sql(self._connection, sql.SQL("SELECT to_regrole(%s)"), (OWNER,))[1] != [(None,)]
+        return bool(run(self._connection, "role_exists", role=OWNER).scalar_one())
 
     def free_connections(self) -> int:
-        _, [(free,)] = execute_sql(
-            self._connection,
-            sql.SQL(
-                "SELECT current_setting('max_connections')::int -"
-                " current_setting('superuser_reserved_connections')::int"
-                " - current_setting('reserved_connections')::int - count(*)"
-                " FROM pg_stat_activity WHERE backend_type = 'client backend'"
-            ),
-        )
-        return int(free)
+        return int(run(self._connection, "free_connections").scalar_one())
 
     def count(self, staged: StagedTable) -> int | None:
         if find_target(self._connection, f"epochline_staging.{staged.table}") is None:
@@ -267,8 +248,7 @@ class PostgresTargets:
         return execute_sql(self._connection, statement, values)[0]
 
     def limit_time(self, statement: timedelta, lock: timedelta) -> None:
-        execute_sql(
-            self._connection,
-            sql.SQL("SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)"),
-            (str(int(statement.total_seconds() * 1000)), str(int(lock.total_seconds() * 1000))),
-        )
+        run(
+            self._connection, "limit_time",
+            statement=str(int(statement.total_seconds() * 1000)), lock=str(int(lock.total_seconds() * 1000)),
+        )  # fmt: skip

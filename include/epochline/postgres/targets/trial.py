@@ -1,4 +1,7 @@
-"""At the seal: try what only applying shows, and find the rows that a target refuses. What is sealed can commit."""
+"""The trial at the seal: apply staging, find the rows that a target refuses, and roll back.
+
+A sealed epoch can commit: what the catalog does not tell is tried here.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +21,23 @@ from epochline.protocol.epoch import Epoch
 from epochline.protocol.refused import RefusedRow
 
 MOST = 1000
-"""Records that one attempt finds: each costs a few trials of some rows. The next attempt finds what is left."""
+"""Most refused records that one attempt finds, because each costs several trials. The next attempt finds the rest."""
 
 _PASSES = ("08", "25", "40", "53", "55", "57", "58", "XX")
-"""Classes of SQLSTATE that say nothing of a row: sessions, locks, resources, cancelled statements."""
+"""Classes of SQLSTATE that are not caused by a row: sessions, locks, resources, cancelled statements."""
 
 _ROWS, _CHUNK = sql.Identifier("pg_temp", "epochline_trial"), sql.Identifier("pg_temp", "epochline_trial_chunk")
 
 
 def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch) -> list[RefusedRow]:
-    """Apply staging to some targets, deferred constraints included, and take it back.
+    """Apply staging to these targets, check deferred constraints, and roll back; return the refused rows.
 
-    All of them together, because a row of one may need a row of another. Where that fails, rows are applied in the
-    order of their records, and one that does not fit those before it is left out: the rows that were left out are
-    returned, `MOST` at most, and of rows that belong to no record the first one.
+    The targets are tried together, because a row of one may need a row of another. If that fails, rows are applied in
+    the order of their records, and each row that does not fit the rows before it is left out and returned: at most
+    `MOST` rows, and only the first row of a target whose rows belong to no single record.
 
     Raises:
-        SealRefusedError: no row alone is to blame.
+        SealRefusedError: the rows fail together, but none fails alone.
     """
     execute_sql(connection, sql.SQL("SAVEPOINT trial"))
     error = _fails(connection, tables, epoch)
@@ -53,12 +56,12 @@ def try_out(connection: Connection, tables: Sequence[Application], epoch: Epoch)
 
 
 def is_rule(error: psycopg2.Error) -> bool:
-    """Whether an error says something of the rows, the table or what is defined on it, and would come again."""
+    """Whether an error is caused by the rows or the table, so that a repeat fails again."""
     return error.pgcode is not None and not error.pgcode.startswith(_PASSES)
 
 
 def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
-    """What an error says for logs, and for the ledger: details, and what is said of a value, would show a row."""
+    """An error as text for logs and as text for the ledger. The text for logs contains no values of rows."""
     primary = error.diag.message_primary or type(error).__name__
     rule = f" ({error.diag.constraint_name})" if error.diag.constraint_name else ""
     shown = type(error).__name__ if isinstance(error, psycopg2.DataError) else primary
@@ -66,7 +69,7 @@ def error_in_words(error: psycopg2.Error) -> tuple[str, str]:
 
 
 def has_record(what: Application) -> bool:
-    """Whether a staged row belongs to one record: a transform may have made it of several, a sum always is."""
+    """Whether each staged row belongs to one record. Rows of a transform and sums may come from several."""
     return not what.pipeline.is_transformed and STAGED_LINEAGE.keys() <= what.staged.columns.keys()
 
 
@@ -77,7 +80,7 @@ def rows_where(
     said: str,
     source: sql.Composable | None = None,
 ) -> list[RefusedRow]:
-    """The staged rows ``s`` for which a condition holds, as refused rows; the first alone where none has a record."""
+    """The staged rows ``s`` for which a condition holds, as refused rows; only the first if rows have no record."""
     place: sql.Composable = sql.SQL("NULL, NULL, NULL")
     row: sql.Composable = sql.SQL("(to_jsonb(s) - '_number')::text")
     if has_record(what):
@@ -122,11 +125,11 @@ def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) 
 
 
 def _left_out(connection: Connection, what: Application, epoch: Epoch, most: int) -> list[RefusedRow]:
-    """The rows of one target that do not fit those before them; the others stay applied."""
+    """The rows of one target that do not fit the rows before them. The other rows stay applied."""
     rows = _numbered(connection, what)
     chunk = replace(what, rows=_CHUNK)
     if what.sink.mode == "replace":
-        # Once: what one chunk adds the next one must not take away.
+        # Once, before the first chunk: a chunk must not delete the rows of the chunk before it.
         _take_all_away(connection, what, epoch)
         chunk = replace(chunk, sink=what.sink.model_copy(update={"mode": "append"}))
     found: list[RefusedRow] = []
@@ -159,7 +162,7 @@ def _take_all_away(connection: Connection, what: Application, epoch: Epoch) -> N
 
 
 def _numbered(connection: Connection, what: Application) -> int:
-    """Put the staged rows into a table of the session, numbered from 1 in the order of their records."""
+    """Copy the staged rows into a temporary table, numbered from 1 in the order of their records; count them."""
     order = [name for name in STAGED_LINEAGE if name in what.staged.columns] or list(what.sink.key)
     for statement in (
         sql.SQL("DROP VIEW IF EXISTS {}").format(_CHUNK),
@@ -174,7 +177,7 @@ def _numbered(connection: Connection, what: Application) -> int:
 
 
 def _refuses(connection: Connection, chunk: Application, epoch: Epoch, first: int, last: int) -> psycopg2.Error | None:
-    """Why the rows numbered ``(first, last]`` cannot be added to what is applied; None where they were."""
+    """Apply the rows numbered ``(first, last]``; returns the error if they do not fit, and then applies none."""
     view = sql.SQL("CREATE OR REPLACE VIEW {} AS SELECT {} FROM {} WHERE _number > {} AND _number <= {}").format(
         _CHUNK, names(list(chunk.staged.columns)), _ROWS, sql.Literal(first), sql.Literal(last)
     )

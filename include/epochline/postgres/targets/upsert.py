@@ -1,7 +1,7 @@
-"""Upsert: per key the row with the highest order wins, and what became of every staged row is counted (C8).
+"""Upsert: the row with the highest order wins per key, and every staged row is accounted for (C8).
 
-Two ways lead to each count. A query says beforehand what must become of each key; the statements say how many rows they
-wrote and deleted. Where both do not agree, nothing is committed (INV-9).
+Each count is made twice. A query predicts the outcome of each key; the statements report how many rows they wrote and
+deleted. If the two differ, nothing is committed (INV-9).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def upsert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
     """Apply staging to an upsert target.
 
     Raises:
-        TargetError: a staged row is neither written nor older than what is there, or other rows were written than were
-            due.
+        TargetError: a staged row is neither written nor older than the target's row, or the number of written rows is
+            not the predicted one.
     """
     fates = _fates(connection, what)
     written = _write(connection, what, epoch)
@@ -42,17 +42,17 @@ def upsert(connection: Connection, what: Application, epoch: Epoch) -> Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fates:
-    """What must become of the staged rows."""
+    """The predicted outcome of the staged rows."""
 
     staged: int
     tombstones: int
     remembered: bool
-    """Whether keys that were deleted before are kept beside the target."""
+    """Whether the table of deleted keys has rows."""
     upserted: Upserted
 
 
 def _fates(connection: Connection, what: Application) -> _Fates:
-    """Compare every key's winner with what is there, before anything is written."""
+    """Compare the winner of each key with the target's row, before anything is written."""
     key = what.sink.key
     behind: sql.Composable
     side: sql.Composable
@@ -85,7 +85,7 @@ def _fates(connection: Connection, what: Application) -> _Fates:
         staged=staged,
         tombstones=tombstones,
         remembered=kept,
-        # Within an epoch, a row that did not win is older than the one that did.
+        # Within an epoch, each row that did not win is older than the winner.
         upserted=upserted.with_superseded(staged - winners),
     )
 
@@ -114,22 +114,22 @@ def _winners(what: Application) -> sql.Composed:
 
 
 def _newer(left: sql.Composable, right: sql.Composable) -> sql.Composed:
-    """Whether one order is higher than another. A row that lacks some of its order is older than every other one."""
+    """The condition that one order is higher than another. A row without a complete order is the oldest."""
     return sql.SQL("(({l}) IS NOT NULL AND (NOT (({r}) IS NOT NULL) OR ({l}) > ({r})))").format(l=left, r=right)
 
 
 def _at_least(left: sql.Composable, right: sql.Composable) -> sql.Composed:
-    """Whether one order is as high as another, NULL where nobody knows: what is left out must be shown to be old."""
+    """The condition that one order is at least as high as another; NULL if that is unknown."""
     return sql.SQL("({}) >= ({})").format(left, right)
 
 
 def _declared_alone(what: Application) -> bool:
-    """Whether the target keeps what was declared as its order, and no position: of equals the later epoch's wins."""
+    """Whether the target has the declared order but no position: of equal rows the later epoch's wins."""
     return bool(what.kept_order) and what.kept_order != what.order
 
 
 def _replaces(what: Application, left: str, right: str) -> sql.Composable:
-    """Whether a staged row replaces a target row."""
+    """The condition that a staged row replaces a target row."""
     if not what.kept_order:
         return sql.SQL("true")
     if _declared_alone(what):
@@ -138,7 +138,7 @@ def _replaces(what: Application, left: str, right: str) -> sql.Composable:
 
 
 def _stays(what: Application) -> sql.Composable:
-    """Whether a target row ``t`` is known to be newer than the staged row ``w`` of its key."""
+    """The condition that a target row ``t`` is known to be newer than the staged row ``w`` of its key."""
     if not what.kept_order:
         return sql.SQL("false")
     if _declared_alone(what):
@@ -155,7 +155,7 @@ def _kept_order(what: Application, row: str) -> sql.Composed:
 
 
 def _with_generation(what: Application, row: str, generation: sql.Composable) -> sql.Composed:
-    """What a row is ordered by: as declared, then by its generation, because offsets begin anew, then by position."""
+    """The order of a row: the declared columns, its generation (offsets may restart in a new one), its position."""
     columns: list[sql.Composable] = [sql.Identifier(row, name) for name in what.kept_order]
     if what.superseded and not what.sink.aggregated:
         columns.insert(len(what.sink.order_by), generation)
@@ -168,7 +168,7 @@ def _set_columns(what: Application) -> list[str]:
 
 
 def _changes(what: Application, staged: str) -> sql.Composable:
-    """State is written where it changed, and ``_epoch`` says when that was (C8); other rows always are."""
+    """The condition that a row is written: state only if it changed (C8), other rows always."""
     values = [name for name in what.carried if name not in what.sink.key]
     if not _set_columns(what) or (isinstance(what.sink, StateTable) and not values):
         return sql.SQL("false")
@@ -218,7 +218,7 @@ def _newer_of(columns: Sequence[str], left: str, right: str) -> sql.Composed:
 
 
 def _delete(connection: Connection, what: Application) -> int:
-    """Tombstones: the target's rows that they are newer than."""
+    """Delete the target's rows for which there is a newer tombstone."""
     statement = sql.SQL(
         "WITH w AS ({winners}) DELETE FROM {target} AS t USING w WHERE w.{deleted} AND {same} AND {newer}"
     ).format(
@@ -232,7 +232,7 @@ def _delete(connection: Connection, what: Application) -> int:
 
 
 def _remember(connection: Connection, what: Application) -> None:
-    """Keep key and order of what was deleted, so that an older record brings no row back."""
+    """Store key and order of deleted rows, so that an older record does not bring one back."""
     key, kept = what.sink.key, [*what.sink.key, *what.order]
     statement = sql.SQL(
         "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY"
@@ -254,7 +254,7 @@ def _remember(connection: Connection, what: Application) -> None:
 
 
 def _forget(connection: Connection, what: Application) -> None:
-    """A key that a newer record brought back is deleted no more."""
+    """Delete the keys that a newer record brought back from the table of deleted keys."""
     statement = sql.SQL(
         "WITH w AS ({winners}) DELETE FROM {side} d USING w WHERE NOT w.{deleted} AND {same} AND {newer}"
     ).format(

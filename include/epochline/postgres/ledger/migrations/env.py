@@ -1,4 +1,4 @@
-"""Alembic's environment: the connection is handed in by ``epochline.postgres.ledger.migrate``."""
+"""Alembic's environment. ``epochline.postgres.ledger.migrate`` passes the connection."""
 
 from alembic import context
 

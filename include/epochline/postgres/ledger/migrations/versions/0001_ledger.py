@@ -1,4 +1,4 @@
-"""The ledger's first version: pipelines, epochs, the chain, attempts, parts, quarantine, views.
+"""The tables of the ledger, with their constraints and triggers.
 
 Revision ID: 0001
 """

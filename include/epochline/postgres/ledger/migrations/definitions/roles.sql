@@ -1,29 +1,17 @@
--- Rows that a target refused although each value fits its column: by a check, a foreign key, a unique index, a trigger.
--- Where a row has a record, attempts from then on set the record aside in the quarantine; of a row that a transform or
--- a sum made, people see here what it held. No view: reason and row show values, as quarantined records do.
-CREATE TABLE epochline.refused_row (
-    refused_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    pipeline   text NOT NULL,
-    epoch_id   bigint NOT NULL,
-    attempt    integer NOT NULL,
-    generation integer NOT NULL,
-    sink       text NOT NULL,
-    topic      text,
-    topic_id   text,
-    partition  integer,
-    "offset"   bigint,
-    "row"      jsonb,
-    reason     text NOT NULL,
-    refused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT a_record_or_none CHECK (num_nonnulls(topic, topic_id, partition, "offset") IN (0, 4)),
-    FOREIGN KEY (pipeline, epoch_id) REFERENCES epochline.epoch
-);
-CREATE INDEX refused_records ON epochline.refused_row (pipeline, generation, topic_id, partition, "offset");
-CREATE TRIGGER refused_is_written_once
-    BEFORE UPDATE OR DELETE ON epochline.refused_row FOR EACH ROW EXECUTE FUNCTION epochline.refuse_change();
-
--- As in migration 0005; a writer also reads which records are left out, and notes one that COPY refuses.
-CREATE OR REPLACE FUNCTION epochline.arrange_roles() RETURNS SETOF text LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+-- Roles of least privilege. Three roles without a login, the same in every database of the server; logins become their
+-- members. New views and tables are granted by rule; what the writer may do is a list.
+--
+--   epochline_owner   plans, begins, seals, commits and aborts: all rows of the ledger, and staging. It may not alter
+--                     the ledger's tables.
+--   epochline_writer  does the work of a Spark job: reads its plan, fills staging, inserts parts, manifests and refused
+--                     writes.
+--   epochline_reader  reads the views. It does not see key, value, headers and reason of a quarantined record, because
+--                     they may be personal data.
+--
+-- Create the roles and grant to them; a repeat changes nothing. Returns the statements for which the caller lacks the
+-- rights: a DBA runs them, then the function is called again.
+CREATE OR REPLACE FUNCTION epochline.arrange_roles() RETURNS SETOF text
+LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 DECLARE
     roles     CONSTANT text[] := ARRAY['epochline_owner', 'epochline_writer', 'epochline_reader'];
     step      integer;
@@ -35,7 +23,7 @@ BEGIN
             SELECT format('CREATE ROLE %I NOLOGIN', role) FROM unnest(roles) role
             WHERE step = 1 AND to_regrole(role) IS NULL
             UNION ALL
-            -- Also the path on which an owner may end a writer's sessions, where the writer itself is the login.
+            -- An owner also needs the membership to end the sessions of a login that is the writer role itself.
             SELECT 'GRANT epochline_writer TO epochline_owner'
             WHERE step = 2
               AND pg_has_role(to_regrole('epochline_owner'), to_regrole('epochline_writer'), 'USAGE') IS NOT TRUE
@@ -43,7 +31,7 @@ BEGIN
             SELECT format('GRANT epochline_owner TO %I', current_user)
             WHERE step = 2 AND pg_has_role(to_regrole('epochline_owner'), 'USAGE') IS NOT TRUE
             UNION ALL
-            -- TEMPORARY: an audit keeps what it read from Kafka in tables of its session.
+            -- TEMPORARY: an audit stores the records that it read in temporary tables.
             SELECT format('GRANT %s ON DATABASE %I TO %I', wanted, current_database(), role)
             FROM (SELECT role, 'CONNECT' FROM unnest(roles) role
                   UNION ALL SELECT 'epochline_owner', 'TEMPORARY') AS rights (role, wanted)
@@ -51,21 +39,21 @@ BEGIN
         LOOP
             IF step = 3 AND NOT (SELECT pg_has_role(datdba, 'USAGE') FROM pg_database
                                  WHERE datname = current_database()) THEN
-                -- Run by another than the owner it would only warn, and do nothing.
+                -- Without ownership of the database, GRANT only warns and changes nothing.
                 RETURN NEXT statement || ';';
                 CONTINUE;
             END IF;
             BEGIN
                 EXECUTE statement;
             EXCEPTION
-                -- The migration of another database was faster.
+                -- The migration of another database created it at the same moment.
                 WHEN duplicate_object OR unique_violation THEN NULL;
                 WHEN insufficient_privilege OR undefined_object THEN RETURN NEXT statement || ';';
             END;
         END LOOP;
     END LOOP;
 
-    -- Grants are for the owner of the schema to give; whoever else calls this changes nothing here.
+    -- Only the owner of the schema may grant on it. For every other caller the function ends here.
     IF (SELECT bool_or(to_regrole(role) IS NULL) FROM unnest(roles) role)
        OR NOT (SELECT pg_has_role(nspowner, 'USAGE') FROM pg_namespace WHERE nspname = 'epochline') THEN
         RETURN;
@@ -82,7 +70,8 @@ BEGIN
                       AND a.attname NOT IN ('key', 'value', 'headers', 'reason'))
                ELSE '' END AS columns
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v') AND c.relname <> 'alembic_version'
+        WHERE n.nspname = 'epochline' AND c.relkind IN ('r', 'p', 'v')
+          AND c.relname NOT IN ('alembic_version', 'definition')
           AND pg_has_role(c.relowner, 'USAGE')
     LOOP
         IF relation.is_view THEN
@@ -92,16 +81,17 @@ BEGIN
             EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO epochline_owner', relation.name);
         END IF;
     END LOOP;
-    GRANT SELECT ON epochline.alembic_version TO epochline_owner;
+    GRANT SELECT ON epochline.alembic_version, epochline.definition TO epochline_owner;
 
     GRANT SELECT ON epochline.epoch, epochline.declaration, epochline.planned_range, epochline.planned_target,
         epochline.attempt, epochline.part, epochline.requeue_claim, epochline.quarantined_record, epochline.event_times,
         epochline.refused_row TO epochline_writer;
-    -- One column that may be updated is what SELECT … FOR KEY SHARE asks for as well.
+    -- SELECT … FOR KEY SHARE needs the right to update at least one column.
     GRANT UPDATE (job_ended_at, error, watermark, records_too_late) ON epochline.attempt TO epochline_writer;
-    -- DELETE: the job takes back the counts of its parse tasks when it ends. Without a real part the seal refuses.
+    -- DELETE: at its end the job deletes the counts of its parse tasks. The seal refuses if a real part is missing.
     GRANT INSERT, DELETE ON epochline.part TO epochline_writer;
     GRANT INSERT ON epochline.manifest TO epochline_writer;
     GRANT INSERT, SELECT ON epochline.fenced_write TO epochline_writer;
     GRANT INSERT ON epochline.refused_row TO epochline_writer;
 END $$;
+REVOKE ALL ON FUNCTION epochline.arrange_roles() FROM PUBLIC;

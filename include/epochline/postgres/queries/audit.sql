@@ -1,0 +1,56 @@
+-- What an audit reads. Nothing here changes anything.
+
+-- name: audited_epochs
+-- The committed epochs in a range of ids, with what the plan stored.
+SELECT e.epoch_id, e.kind, e.generation, e.generation < p.generation AS superseded, e.declaration_hash,
+       e.records_read, e.committed_at,
+       (SELECT coalesce(sum(r.until_offset - r.start_offset), 0)::bigint FROM epochline.planned_range r
+        WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
+       (SELECT jsonb_object_agg(t.sink, t.columns) FROM epochline.planned_target t
+        WHERE (t.pipeline, t.epoch_id) = (e.pipeline, e.epoch_id)) AS targets
+FROM epochline.epoch e JOIN epochline.pipeline p USING (pipeline)
+WHERE e.pipeline = %(pipeline)s AND e.state = 'COMMITTED' AND e.undone_by IS NULL AND e.kind <> 'restore'
+  AND e.epoch_id BETWEEN %(first)s AND %(last)s
+ORDER BY e.epoch_id
+
+-- name: audited_ranges
+-- The ranges of an epoch, with counts and digests.
+SELECT topic, topic_id, partition, start_offset, until_offset, records_read, records_passed, records_skipped,
+       records_quarantined, source_digest
+FROM epochline.planned_range WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s ORDER BY topic, partition
+
+-- name: audited_rows
+-- The rows of each sink that an epoch committed.
+SELECT m.sink, m.rows FROM epochline.manifest m JOIN epochline.attempt a USING (attempt_id)
+WHERE a.pipeline = %(pipeline)s AND a.epoch_id = %(epoch_id)s AND a.fenced_at IS NULL
+
+-- name: audited_claims
+-- The number of records that an epoch claimed.
+SELECT count(*) FROM epochline.requeue_claim WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
+
+-- name: audited_claimed_records
+-- The next page of the records that an epoch claimed.
+SELECT q.topic, q.topic_id, q.partition, q."offset", q.record_timestamp, q.key, q.value, q.headers
+FROM epochline.requeue_claim c
+JOIN epochline.quarantined_record q USING (pipeline, generation, topic_id, partition, "offset")
+WHERE c.pipeline = %(pipeline)s AND c.epoch_id = %(epoch_id)s
+  AND (q.topic_id, q.partition, q."offset") > (%(topic_id)s, %(partition)s, %(offset)s)
+ORDER BY q.topic_id, q.partition, q."offset" LIMIT %(at_most)s
+
+-- name: declared_losses
+-- The ranges that an operator declared lost.
+SELECT topic, partition, start_offset, until_offset, generation FROM epochline.committed_range
+WHERE pipeline = %(pipeline)s AND chosen_by = 'declared loss' ORDER BY generation, topic, partition, start_offset
+
+-- name: quarantine_differences
+-- Compare the quarantine with the records that the audit expects in it, gaps left out.
+SELECT coalesce(x.epoch_id, q.epoch_id) AS epoch_id, coalesce(x.topic, q.topic) AS topic,
+       coalesce(x.partition, q.partition) AS partition, coalesce(x."offset", q."offset") AS "offset",
+       CASE WHEN q."offset" IS NULL THEN 'missing' WHEN x."offset" IS NULL THEN 'extra' ELSE 'changed' END AS kind
+FROM pg_temp.audited_record x
+FULL JOIN (SELECT * FROM epochline.quarantined_record k WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s)
+           AND NOT EXISTS (SELECT FROM pg_temp.audited_gap g WHERE g.topic = k.topic AND g.partition = k.partition
+                           AND k."offset" >= g.first AND k."offset" < g.until)) q
+     ON (q.epoch_id, q.topic, q.partition, q."offset") = (x.epoch_id, x.topic, x.partition, x."offset")
+WHERE x."offset" IS NULL OR q."offset" IS NULL OR (q.key, q.value) IS DISTINCT FROM (x.key, x.value)
+ORDER BY 1, 2, 3, 4

@@ -1,0 +1,107 @@
+-- The chain of committed ranges of each partition (INV-1).
+
+-- name: heads
+-- The head and the origin of each partition.
+SELECT topic, topic_id, partition, origin.until_offset AS origin, head.until_offset AS next_offset, head.epoch_id,
+       head.leader_epoch
+FROM (SELECT DISTINCT ON (topic_id, partition) topic, topic_id, partition, until_offset, epoch_id, leader_epoch
+      FROM epochline.committed_range WHERE pipeline = %(pipeline)s AND generation = %(generation)s
+      ORDER BY topic_id, partition, until_offset DESC) head
+JOIN (SELECT topic_id, partition, until_offset FROM epochline.committed_range
+      WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND start_offset IS NULL) origin
+    USING (topic_id, partition)
+ORDER BY topic, partition, topic_id
+
+-- name: reached
+-- What each partition had reached after an epoch. The origin may have moved back since, so the oldest range tells
+-- where the chain began.
+SELECT topic, topic_id, partition, coalesce(min(start_offset), max(until_offset)) AS begins, max(until_offset) AS ends,
+       (array_agg(leader_epoch ORDER BY until_offset DESC, start_offset DESC NULLS LAST))[1] AS leader_epoch
+FROM epochline.committed_range
+WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND (epoch_id IS NULL OR epoch_id <= %(epoch_id)s)
+GROUP BY topic, topic_id, partition
+
+-- name: write_origin
+-- Start a chain at its origin, unless it has started.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch)
+VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s, %(chosen_by)s,
+        %(leader_epoch)s)
+ON CONFLICT DO NOTHING
+
+-- name: write_restored_origin
+-- Start a chain where a savepoint says, with the event time that the savepoint knew.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch, newest_event_time, read_at)
+VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s, %(chosen_by)s,
+        %(leader_epoch)s, %(newest)s, %(read_at)s)
+
+-- name: carry_over
+-- Continue a log in a new generation: one range stands for everything that earlier generations committed between the
+-- origin and the head.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch)
+VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
+        'carried over', %(leader_epoch)s)
+
+-- name: advance_head
+-- Append a range, if it starts where the newest range of the partition ends (compare-and-swap).
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       epoch_id, chosen_by, leader_epoch)
+SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
+       %(epoch_id)s, 'epoch', %(leader_epoch)s
+WHERE %(start_offset)s = (SELECT max(until_offset) FROM epochline.committed_range
+                          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s
+                            AND partition = %(partition)s)
+
+-- name: declare_lost
+-- Append a range that is lost, if it starts where the newest range ends (compare-and-swap).
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       chosen_by, leader_epoch)
+SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
+       'declared loss', %(leader_epoch)s
+WHERE %(start_offset)s = (SELECT max(until_offset) FROM epochline.committed_range
+                          WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s
+                            AND partition = %(partition)s)
+
+-- name: defer_chain
+-- Check the foreign key of the chain later: between the next two statements the oldest range has no predecessor.
+SET CONSTRAINTS epochline.starts_where_one_ended DEFERRED
+
+-- name: move_origin_back
+-- Move the origin to the start of a range that ends at the origin (compare-and-swap).
+UPDATE epochline.committed_range SET until_offset = %(start_offset)s
+WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s AND partition = %(partition)s
+  AND start_offset IS NULL AND until_offset = %(until_offset)s
+
+-- name: insert_before_origin
+-- Insert the range between the new origin and the old one.
+INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset, until_offset,
+                                       epoch_id, chosen_by, leader_epoch)
+VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, %(start_offset)s, %(until_offset)s,
+        %(epoch_id)s, 'extend back', %(leader_epoch)s)
+
+-- name: check_chain
+-- Check the foreign key of the chain now.
+SET CONSTRAINTS epochline.starts_where_one_ended IMMEDIATE
+
+-- name: epochs_within
+-- The epochs that committed any of these offsets. A lost range has no epoch.
+SELECT epoch_id FROM epochline.committed_range
+WHERE pipeline = %(pipeline)s AND generation = %(generation)s AND topic_id = %(topic_id)s AND partition = %(partition)s
+  AND start_offset < %(until)s AND until_offset > %(start)s AND epoch_id IS NOT NULL
+ORDER BY until_offset
+
+-- name: superseded_until
+-- How far earlier generations committed a partition, up to the origin of this one. What a restore undid does not
+-- count.
+SELECT coalesce(max(least(c.until_offset, origin.until_offset)), 0)
+FROM epochline.committed_range origin
+JOIN epochline.committed_range c
+    ON (c.pipeline, c.topic_id, c.partition) = (origin.pipeline, origin.topic_id, origin.partition)
+   AND c.generation < origin.generation AND c.start_offset < origin.until_offset
+WHERE origin.pipeline = %(pipeline)s AND origin.generation = %(generation)s AND origin.topic_id = %(topic_id)s
+  AND origin.partition = %(partition)s AND origin.start_offset IS NULL
+  AND NOT EXISTS (SELECT FROM epochline.epoch e
+                  JOIN epochline.epoch by ON (by.pipeline, by.epoch_id) = (e.pipeline, e.undone_by)
+                  WHERE (e.pipeline, e.epoch_id) = (c.pipeline, c.epoch_id) AND by.kind = 'restore')

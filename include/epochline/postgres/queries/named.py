@@ -1,0 +1,28 @@
+"""The named statements of the ``.sql`` files in this folder. It imports no driver, so that every process can use it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def statements() -> dict[str, str]:
+    """All statements by name, without their comments. Placeholders are psycopg2's: ``%(name)s``; a ``%`` is doubled."""
+    found: dict[str, str] = {}
+    for file in Path(__file__).parent.glob("*.sql"):
+        for piece in file.read_text().split("\n-- name: ")[1:]:
+            name, _, body = piece.partition("\n")
+            while body.startswith("--"):
+                body = body.partition("\n")[2]
+            found[name] = body.strip()
+    return found
+
+
+def statement(name: str) -> str:
+    """The text of a statement.
+
+    Raises:
+        KeyError: no file has a statement of this name.
+    """
+    return statements()[name]

@@ -1,0 +1,73 @@
+-- Actions of operators, settings of epochs, and failures.
+
+-- name: pipeline_status
+-- Whether a pipeline is paused or dropped.
+SELECT paused_at, paused_by, paused_reason, dropped_at, dropped_by, dropped_reason
+FROM epochline.pipeline WHERE pipeline = %(pipeline)s
+
+-- name: pause_pipeline
+-- Pause a pipeline, unless it is paused.
+UPDATE epochline.pipeline SET paused_at = clock_timestamp(), paused_by = %(by)s, paused_reason = %(reason)s
+WHERE pipeline = %(pipeline)s AND paused_at IS NULL
+
+-- name: resume_pipeline
+-- Resume a pipeline.
+UPDATE epochline.pipeline SET paused_at = NULL, paused_by = NULL, paused_reason = NULL WHERE pipeline = %(pipeline)s
+
+-- name: drop_pipeline
+-- Drop a pipeline. Its history stays.
+UPDATE epochline.pipeline SET dropped_at = clock_timestamp(), dropped_by = %(by)s, dropped_reason = %(reason)s
+WHERE pipeline = %(pipeline)s AND dropped_at IS NULL
+
+-- name: begin_generation
+-- Start a generation.
+UPDATE epochline.pipeline SET generation = generation + 1, cluster_id = coalesce(%(cluster_id)s, cluster_id)
+WHERE pipeline = %(pipeline)s RETURNING generation, last_epoch_id, cluster_id
+
+-- name: write_action
+-- Record an action.
+INSERT INTO epochline.action (pipeline, action, epoch_id, actor, reason, before, after)
+VALUES (%(pipeline)s, %(action)s, %(epoch_id)s, %(actor)s, %(reason)s, CAST(%(before)s AS jsonb),
+        CAST(%(after)s AS jsonb))
+RETURNING action_id, acted_at
+
+-- name: actions
+-- The actions on a pipeline, the oldest first.
+SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acted_at
+FROM epochline.action WHERE pipeline = %(pipeline)s ORDER BY action_id
+
+-- name: keep_settings
+-- Store the settings of an epoch.
+UPDATE epochline.epoch SET settings = CAST(%(settings)s AS jsonb)
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
+
+-- name: settings_of_epoch
+-- The settings with which an epoch was planned.
+SELECT settings FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
+
+-- name: pause_left
+-- How much of the pause after the last commit is left; zero before the first commit.
+SELECT greatest(interval '0', max(committed_at) + make_interval(secs => %(pause)s) - clock_timestamp())
+FROM epochline.epoch WHERE pipeline = %(pipeline)s AND state = 'COMMITTED'
+
+-- name: failed_attempts
+-- The number of attempts that failed recently: their job reported an error, or they were fenced before they were
+-- sealed because nothing was heard of them.
+SELECT count(*) FROM epochline.attempt
+WHERE pipeline = %(pipeline)s AND sealed_at IS NULL AND (fenced_at IS NOT NULL OR error IS NOT NULL)
+  AND coalesce(ended_at, clock_timestamp()) > clock_timestamp() - make_interval(secs => %(interval)s)
+
+-- name: aborts
+-- The number of aborts since the last commit and since the last pause for failures, and of all aborts. That pause
+-- records how many there were, so that a resume resets the count. Replays are left out: an operator who only looks
+-- at a replay aborts it.
+WITH last AS (
+    SELECT (SELECT max(epoch_id) FROM epochline.epoch
+            WHERE pipeline = %(pipeline)s AND state = 'COMMITTED') AS committed,
+           (SELECT max((after->>'aborts')::bigint) FROM epochline.action
+            WHERE pipeline = %(pipeline)s AND action = %(pause)s) AS at_pause
+)
+SELECT least(coalesce(sum(aborts) FILTER (WHERE epoch_id > coalesce(last.committed, 0)), 0),
+             coalesce(sum(aborts), 0) - coalesce(max(last.at_pause), 0))::bigint AS in_a_row,
+       coalesce(sum(aborts), 0)::bigint AS ever
+FROM epochline.epoch, last WHERE pipeline = %(pipeline)s AND kind <> 'replay'

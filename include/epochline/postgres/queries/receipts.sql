@@ -1,0 +1,111 @@
+-- Receipts: which sink shows which epoch.
+
+-- name: write_receipt
+-- Write the receipt of one sink. A manifest names a topic by its outbox; a receipt names it by the topic.
+INSERT INTO epochline.receipt (pipeline, epoch_id, sink, attempt_id, rows, body, shown_at,
+                               inserted, updated, deleted, superseded, unchanged)
+SELECT %(pipeline)s, %(epoch_id)s, %(sink)s, m.attempt_id, m.rows, coalesce(m.body, '{}'),
+       CASE WHEN %(shown)s THEN now() END,
+       %(inserted)s, %(updated)s, %(deleted)s, %(superseded)s, %(unchanged)s
+FROM epochline.manifest m WHERE m.attempt_id = %(attempt_id)s AND m.sink = %(manifest)s
+
+-- name: received
+-- The sinks that have a receipt of an epoch.
+SELECT sink FROM epochline.receipt WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
+
+-- name: due_receipts
+-- Epochs that a sink does not show yet, in the order in which they are published.
+SELECT r.epoch_id, r.sink, r.rows, r.body, r.tried_at IS NOT NULL AS tried, a.attempt, a.token, e.generation
+FROM epochline.receipt r
+JOIN epochline.attempt a USING (attempt_id)
+JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (r.pipeline, r.epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.shown_at IS NULL ORDER BY r.epoch_id, r.sink
+
+-- name: unpublished
+-- The number of epochs that each sink does not show yet.
+SELECT sink, count(*) AS epochs FROM epochline.receipt WHERE pipeline = %(pipeline)s AND shown_at IS NULL
+GROUP BY sink ORDER BY sink
+
+-- name: try_to_show
+-- Record that a task starts to publish an epoch.
+UPDATE epochline.receipt SET tried_at = coalesce(tried_at, clock_timestamp())
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s AND shown_at IS NULL
+
+-- name: mark_shown
+-- Record that a sink shows an epoch.
+UPDATE epochline.receipt SET shown_at = clock_timestamp(), seconds = %(seconds)s
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s AND shown_at IS NULL
+
+-- name: receipts_of_epoch
+-- The receipts of one epoch.
+SELECT r.epoch_id, r.sink, r.rows, r.body, r.shown_at IS NOT NULL AS shown, a.attempt, a.token, e.generation
+FROM epochline.receipt r
+JOIN epochline.attempt a USING (attempt_id)
+JOIN epochline.epoch e ON (e.pipeline, e.epoch_id) = (r.pipeline, r.epoch_id)
+WHERE r.pipeline = %(pipeline)s AND r.epoch_id = %(epoch_id)s ORDER BY r.sink
+
+-- name: last_shown
+-- The newest epoch that a sink shows, with the token of its attempt.
+SELECT r.epoch_id, a.token FROM epochline.receipt r JOIN epochline.attempt a USING (attempt_id)
+WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.shown_at IS NOT NULL ORDER BY r.epoch_id DESC LIMIT 1
+
+-- name: shown_rate
+-- The rows per second of a sink, over the newest epochs that took long enough to measure.
+SELECT sum(rows) / sum(seconds) FROM (
+    SELECT rows, seconds FROM epochline.receipt
+    WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND shown_at IS NOT NULL AND seconds > 0 AND rows >= 1000
+    ORDER BY epoch_id DESC LIMIT 10) newest
+
+-- name: committed_as
+-- Whether this attempt of this epoch was committed for the sink, or an operator accepted it.
+SELECT EXISTS (SELECT FROM epochline.receipt r JOIN epochline.attempt a USING (attempt_id)
+               WHERE r.pipeline = %(pipeline)s AND r.sink = %(sink)s AND r.epoch_id = %(epoch_id)s
+                 AND a.token = CAST(%(token)s AS uuid))
+    OR EXISTS (SELECT FROM epochline.accepted_epoch
+               WHERE pipeline = %(pipeline)s AND shown_by = %(sink)s AND token = CAST(%(token)s AS uuid))
+
+-- name: knows_token
+-- Whether the ledger knows a token. A sealed attempt counts: a later run may commit it, and a newer copy of this
+-- ledger may have committed it.
+SELECT EXISTS (SELECT FROM epochline.attempt a JOIN epochline.epoch e USING (pipeline, epoch_id)
+               WHERE a.token = CAST(%(token)s AS uuid) AND a.pipeline = %(pipeline)s AND a.sealed_at IS NOT NULL
+                 AND a.fenced_at IS NULL AND e.state IN ('PRE_COMMITTED', 'COMMITTED'))
+    OR EXISTS (SELECT FROM epochline.accepted_epoch WHERE pipeline = %(pipeline)s AND token = CAST(%(token)s AS uuid))
+
+-- name: accept_epoch
+-- Record an epoch that an operator accepted although this ledger does not know it.
+INSERT INTO epochline.accepted_epoch (pipeline, shown_by, generation, epoch_id, token, reached)
+VALUES (%(pipeline)s, %(shown_by)s, %(generation)s, %(epoch_id)s, CAST(%(token)s AS uuid), CAST(%(reached)s AS jsonb))
+
+-- name: accepted_epochs
+-- The accepted epochs, the newest row of each.
+SELECT shown_by, generation, epoch_id, token, reached FROM (
+    SELECT DISTINCT ON (shown_by, token) * FROM epochline.accepted_epoch
+    WHERE pipeline = %(pipeline)s ORDER BY shown_by, token, accepted_id DESC) newest
+ORDER BY accepted_id
+
+-- name: unannounced_receipts
+-- Epochs that a sink shows and that no task has announced successfully.
+SELECT r.epoch_id, r.sink, r.rows, r.shown_at,
+       (SELECT jsonb_object_agg(topic, partitions) FROM (
+            SELECT topic, jsonb_object_agg(partition, jsonb_build_array(start_offset, until_offset)) AS partitions
+            FROM epochline.planned_range p WHERE (p.pipeline, p.epoch_id) = (r.pipeline, r.epoch_id)
+            GROUP BY topic) topics) AS offsets
+FROM epochline.receipt r
+WHERE r.pipeline = %(pipeline)s AND r.acknowledged_at IS NULL AND r.shown_at IS NOT NULL
+ORDER BY r.epoch_id, r.sink LIMIT %(most)s
+
+-- name: announce_receipt
+-- Record which run announces an epoch.
+UPDATE epochline.receipt SET announced_by = %(run_id)s
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s
+
+-- name: acknowledge_receipt
+-- Record that an announcement was acknowledged.
+UPDATE epochline.receipt SET acknowledged_at = clock_timestamp()
+WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s AND sink = %(sink)s AND announced_by IS NOT NULL
+  AND acknowledged_at IS NULL
+
+-- name: limit_idle_time
+-- How long this transaction may wait for its client.
+SELECT set_config('idle_in_transaction_session_timeout', CAST(CAST(%(milliseconds)s AS integer) AS text), true)

@@ -1,0 +1,145 @@
+-- Target tables: their catalog entries, claims and before-images.
+
+-- name: claim_target
+-- Claim a target for a pipeline, unless it is claimed.
+INSERT INTO epochline.target (schema_name, table_name, pipeline, sink)
+VALUES (%(schema)s, %(table)s, %(pipeline)s, %(sink)s) ON CONFLICT DO NOTHING
+
+-- name: pipeline_of_target
+-- The pipeline that claimed a target.
+SELECT pipeline FROM epochline.target WHERE schema_name = %(schema)s AND table_name = %(table)s
+
+-- name: claimed_targets
+-- The targets that a pipeline claimed.
+SELECT schema_name, table_name FROM epochline.target WHERE pipeline = %(pipeline)s ORDER BY schema_name, table_name
+
+-- name: release_targets
+-- Release the targets of a pipeline.
+DELETE FROM epochline.target WHERE pipeline = %(pipeline)s
+
+-- name: keep_image
+-- Record a before-image.
+INSERT INTO epochline.before_image (pipeline, epoch_id, sink, table_name)
+VALUES (%(pipeline)s, %(epoch_id)s, %(sink)s, %(table_name)s)
+
+-- name: images
+-- The before-images of a target, the newest first.
+SELECT epoch_id, table_name FROM epochline.before_image
+WHERE pipeline = %(pipeline)s AND sink = %(sink)s ORDER BY epoch_id DESC
+
+-- name: delete_image
+-- Delete the record of a before-image.
+DELETE FROM epochline.before_image WHERE pipeline = %(pipeline)s AND sink = %(sink)s AND epoch_id = %(epoch_id)s
+
+-- name: find_relation
+-- The oid and kind of a table.
+SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+
+-- name: columns_of_table
+-- The columns of a table: name, type, NOT NULL, has a default, writable, enum.
+SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind, a.attnotnull AS not_null,
+       a.atthasdef OR a.attidentity <> '' AS has_default,
+       a.attgenerated = '' AND a.attidentity <> 'a' AS writable, t.typtype = 'e' AS is_enum
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+
+-- name: unique_keys_of_table
+-- The column sets of the unique indexes that an upsert can use.
+SELECT (SELECT array_agg(a.attname::text) FROM pg_attribute a
+        WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))
+FROM pg_index i
+WHERE i.indrelid = %(oid)s AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL
+  AND i.indexprs IS NULL
+
+-- name: rules_of_table
+-- Whether only a trial shows if a table accepts a row; its checks; the columns of variable length of each index.
+-- Triggers whose names start with the prefix of state triggers do not count.
+SELECT c.relkind = 'p' OR c.relispartition OR c.relhasrules OR row_security_active(c.oid)
+           OR EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attgenerated <> '')
+           OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid AND contype IN ('f', 'x'))
+           OR EXISTS (SELECT FROM pg_constraint WHERE confrelid = c.oid AND contype = 'f')
+           OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal
+                      AND NOT starts_with(tgname::text, %(state_triggers)s))
+           OR EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
+                      AND (indpred IS NOT NULL OR indexprs IS NOT NULL OR indisunique AND NOT indimmediate))
+           AS other_rules,
+       ARRAY(SELECT json_build_object('name', k.conname, 'expression', pg_get_expr(k.conbin, k.conrelid),
+                                      'columns', ARRAY(SELECT a.attname FROM pg_attribute a
+                                                       WHERE a.attrelid = c.oid AND a.attnum = ANY (k.conkey)))
+             FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'c' ORDER BY k.conname) AS checks,
+       ARRAY(SELECT json_agg(a.attname) FROM pg_index i
+             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) AND a.attlen = -1
+             WHERE i.indrelid = c.oid AND i.indexprs IS NULL AND i.indpred IS NULL GROUP BY i.indexrelid) AS long_indexes
+FROM pg_class c WHERE c.oid = %(oid)s
+
+-- name: sequences_of_table
+-- The sequences that fill columns of a table. A login that may fill an identity column need not have the right to
+-- read its sequence.
+SELECT a.attname AS filled, format_type(a.atttypid, a.atttypmod) AS kind, q.seqrelid::regclass::text AS sequence,
+       q.seqcycle AS cycles, q.seqincrement AS step, q.seqmin AS lowest, q.seqmax AS highest,
+       CASE WHEN has_sequence_privilege(q.seqrelid, 'USAGE, SELECT')
+            THEN coalesce(pg_sequence_last_value(q.seqrelid), q.seqstart - q.seqincrement) END
+           AS last
+FROM pg_attribute a
+JOIN LATERAL (
+    SELECT d.refobjid AS oid FROM pg_attrdef f
+    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid AND d.refclassid = 'pg_class'::regclass
+    WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum
+    UNION
+    SELECT d.objid FROM pg_depend d
+    WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'i' AND d.refclassid = 'pg_class'::regclass
+      AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum) s ON true
+JOIN pg_sequence q ON q.seqrelid = s.oid
+WHERE a.attrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text))
+
+-- name: defaults_of_columns
+-- The default expressions of these columns.
+SELECT a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS expression
+FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+WHERE d.adrelid = to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) AND a.attname = ANY (%(columns)s)
+  AND a.attgenerated = ''
+
+-- name: collations_of_table
+-- The columns of a table whose collation is not that of their type.
+SELECT a.attname AS name, n.nspname AS collation_schema, c.collname AS collation_name
+FROM pg_class t JOIN pg_namespace s ON s.oid = t.relnamespace
+JOIN pg_attribute a ON a.attrelid = t.oid JOIN pg_type k ON k.oid = a.atttypid
+JOIN pg_collation c ON c.oid = a.attcollation JOIN pg_namespace n ON n.oid = c.collnamespace
+WHERE s.nspname = %(schema)s AND t.relname = %(table)s AND a.attnum > 0 AND a.attcollation <> k.typcollation
+
+-- name: missing_rights
+-- The GRANTs that this login lacks to write a table with these privileges.
+WITH target AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+)
+SELECT format('GRANT USAGE ON SCHEMA %%I', nspname) FROM pg_namespace
+WHERE nspname = %(schema)s AND NOT has_schema_privilege(oid, 'USAGE')
+UNION ALL
+SELECT format('GRANT %%s ON %%s', kind, oid::regclass) FROM unnest(%(privileges)s) AS kind, target
+WHERE NOT CASE WHEN kind = 'DELETE' THEN has_table_privilege(oid, kind) ELSE has_any_column_privilege(oid, kind) END
+UNION ALL
+SELECT format('GRANT USAGE ON SEQUENCE %%s', seqrelid::regclass)
+FROM target JOIN pg_attrdef f ON f.adrelid = target.oid
+JOIN pg_depend d ON (d.classid, d.objid, d.refclassid) = ('pg_attrdef'::regclass, f.oid, 'pg_class'::regclass)
+JOIN pg_sequence q ON q.seqrelid = d.refobjid
+WHERE NOT has_sequence_privilege(seqrelid, 'USAGE')
+
+-- name: schema_exists
+-- Whether a schema exists.
+SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %(schema)s)
+
+-- name: role_exists
+-- Whether a role exists.
+SELECT to_regrole(%(role)s) IS NOT NULL
+
+-- name: free_connections
+-- How many more clients can connect to the server.
+SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+       - current_setting('reserved_connections')::int - count(*)
+FROM pg_stat_activity WHERE backend_type = 'client backend'
+
+-- name: limit_time
+-- Limit the time of statements and locks in this transaction.
+SELECT set_config('statement_timeout', %(statement)s, true), set_config('lock_timeout', %(lock)s, true)
