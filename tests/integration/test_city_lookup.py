@@ -40,7 +40,7 @@ def program(
     offsets = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
     one = InProcess(postgres_dsn, pipeline, offsets, from_kafka(kafka_bootstrap))
     one.create()
-    one.sql((ROOT / "include" / "examples" / "city_lookup.sql").read_text())
+    one.sql((ROOT / "include" / "epochline_examples" / "city_lookup.sql").read_text())
     return one
 
 

@@ -134,7 +134,7 @@ def test_the_product_refuses_the_other_modes_and_names_the_program_that_shows_wh
     with pytest.raises(DeclarationError, match=f"include/epochline_examples/{semantics}.py"):
         Settings(semantics=semantics)
 
-    assert "NOT a mode of the product" in (ROOT / "include" / "examples" / f"{semantics}.py").read_text()
+    assert "NOT a mode of the product" in (ROOT / "include" / "epochline_examples" / f"{semantics}.py").read_text()
 
 
 def test_the_producer_sends_twenty_values_in_order_without_a_key(

@@ -112,4 +112,4 @@ def test_it_is_neither_the_log_nor_the_reading_that_repeats(
 
 def test_the_program_says_that_it_is_no_mode() -> None:
     """P3: beside the other examples of what repeats."""
-    assert "NOT a mode of the product" in (ROOT / "include" / "examples" / "log_then_replay.py").read_text()
+    assert "NOT a mode of the product" in (ROOT / "include" / "epochline_examples" / "log_then_replay.py").read_text()

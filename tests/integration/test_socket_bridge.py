@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from epochline_examples.socket_bridge import FROM_KAFKA_ON
 
-PROGRAM = Path(__file__).parents[2] / "include" / "examples" / "socket_bridge.py"
+PROGRAM = Path(__file__).parents[2] / "include" / "epochline_examples" / "socket_bridge.py"
 PATIENCE = 60.0
 ABC = [b"a", b"b", b"c"]
 

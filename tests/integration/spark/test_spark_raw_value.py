@@ -41,7 +41,7 @@ class Program:
         self._source = KafkaOffsets({"bootstrap.servers": bootstrap})
         self._credentials = JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": bootstrap})
         self._epoch = 0
-        database.query((ROOT / "include" / "examples" / "raw_value.sql").read_text())
+        database.query((ROOT / "include" / "epochline_examples" / "raw_value.sql").read_text())
 
     def change(self, **fields: Any) -> None:
         self.pipeline = self.pipeline.model_copy(update=fields)
@@ -119,7 +119,7 @@ def test_a_fault_at_fifteen_rolls_back_what_was_written_with_it_until_it_is_gone
 
     X2: in each shape. The settings are the declared ones: the second plan waits for the minimum pause of a second.
     """
-    database.query((ROOT / "include" / "examples" / "raw_value_fault.sql").read_text())
+    database.query((ROOT / "include" / "epochline_examples" / "raw_value_fault.sql").read_text())
     assert program.plan(SECOND) == "[10, 20)"
 
     for attempt in (1, 2, 3):
@@ -151,7 +151,7 @@ def test_fifteen_set_aside_is_quarantined_and_the_other_nineteen_are_there(
 
     The declared tolerance of 0 has paused the pipeline by then (K11), as it is to: an operator mends it and resumes.
     """
-    database.query((ROOT / "include" / "examples" / "raw_value_fault.sql").read_text())
+    database.query((ROOT / "include" / "epochline_examples" / "raw_value_fault.sql").read_text())
     program.plan(SECOND)
     with pytest.raises(SealRefusedError):
         program.pre_commit(SECOND)
