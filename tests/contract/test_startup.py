@@ -11,7 +11,7 @@ from epochline import FromGroup, FromOffsets, FromTimestamp, KafkaSource
 from epochline.coordinator import PlanOutcome, preview
 from epochline.declare.startup import Startup
 from epochline.errors import SourceError
-from epochline.ports import MirroredOffset
+from epochline.protocol.mirror import MirroredOffset
 from tests.contract.worlds import World, fake_world, orders, postgres_world
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ import pytest
 from epochline.declare.source import KafkaSource
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
-from epochline.ports import MirroredOffset
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import SourceView
 from tests.crash.line import Line

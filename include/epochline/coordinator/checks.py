@@ -14,9 +14,10 @@ from epochline.errors import (
     PipelineDroppedError,
     PipelinePausedError,
 )
-from epochline.ports import MirroredOffset, PipelineRow, Transaction
+from epochline.ports import PipelineRow, Transaction
 from epochline.protocol.changes import Effect, as_last_written, changes
 from epochline.protocol.data_loss import check_same_log, committed_offsets, held
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, PlannedRange
 from epochline.protocol.planning import PartitionView, SourceView
 

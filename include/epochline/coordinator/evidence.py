@@ -17,7 +17,8 @@ from epochline.coordinator.pacing import pause
 from epochline.declare.names import consumer_group
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import LedgerBehindError, SinkError, SinkUnavailableError
-from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, MirroredOffset, OffsetSource, Transaction
+from epochline.ports import PAUSE_BEHIND, Accepted, Ledger, OffsetSource, Transaction
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import reached_of
 from epochline.protocol.sink import Inspectable, ShownEpoch
 

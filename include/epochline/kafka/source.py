@@ -24,7 +24,7 @@ from epochline.kafka.admin import EpochlineAdmin, new_admin
 from epochline.kafka.refusals import detect_refusals
 from epochline.kafka.transactions import open_transactions
 from epochline.kafka.versions import check_versions
-from epochline.ports import MirroredOffset
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 

@@ -21,8 +21,9 @@ from epochline.operations.action import (
     known,
     refused,
 )
-from epochline.ports import Accepted, MirroredOffset, PipelineRow, Transaction
+from epochline.ports import Accepted, PipelineRow, Transaction
 from epochline.protocol.data_loss import CutOff
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, OffsetRange, Reached, TopicPartition, reached_of, stored_heads
 from epochline.protocol.planning import SourceView
 

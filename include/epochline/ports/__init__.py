@@ -13,7 +13,7 @@ from epochline.ports.operators import PAUSE_AFTER_FAILURES, PAUSE_BEHIND, Action
 from epochline.ports.quarantine import Claims, Quarantine, Selection
 from epochline.ports.receipts import Accepted, AnnouncedReceipt, DueReceipt, Receipts
 from epochline.ports.savepoints import Savepoints
-from epochline.ports.source import MirroredOffset, OffsetSource
+from epochline.ports.source import OffsetSource
 from epochline.ports.states import States
 from epochline.ports.targets import Applied, Prepared, RowDifference, TableDifference, Targets, Upserted
 from epochline.ports.times import Times
@@ -35,7 +35,6 @@ __all__ = [
     "History",
     "Ledger",
     "Manifest",
-    "MirroredOffset",
     "OffsetSource",
     "Operators",
     "PartSum",

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from epochline.declare.source import KafkaSource
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import SourceView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirroredOffset:
-    """A consumer group's offset for a partition, and the epoch that mirrored it, if one did."""
-
-    offset: int
-    generation: int | None = None
-    epoch_id: int | None = None
-    token: str | None = None
-    """Of the attempt that committed the epoch; None from versions that kept no token."""
 
 
 class OffsetSource(Protocol):

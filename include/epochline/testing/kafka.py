@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from epochline.declare.source import KafkaSource
 from epochline.errors import TopicMissingError
-from epochline.ports import MirroredOffset, OffsetSource
+from epochline.ports import OffsetSource
+from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import PartitionView, SourceView
 from epochline.testing.rows import Key

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from epochline.declare.columns import Carrier, ColumnType, parse_type
-from epochline.protocol.staging import StagedTable
 
 _ARROW = {
     "boolean": pa.bool_(),
@@ -38,10 +37,10 @@ def column_type(text: str) -> ColumnType:
         return ColumnType(name=text, carrier=Carrier.TEXT)
 
 
-def column_types(staged: StagedTable) -> dict[str, ColumnType]:
-    """The types of a staging table's columns, with the labels of enums."""
-    kinds = {name: column_type(text) for name, text in staged.columns.items()}
-    return kinds | {name: replace(kinds[name], labels=labels) for name, labels in staged.labels.items()}
+def column_types(columns: Mapping[str, str], labels: Mapping[str, tuple[str, ...]]) -> dict[str, ColumnType]:
+    """The types of columns, with the labels of enums."""
+    kinds = {name: column_type(text) for name, text in columns.items()}
+    return kinds | {name: replace(kinds[name], labels=allowed) for name, allowed in labels.items()}
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:

@@ -40,7 +40,7 @@ class RowBuilder:
         self._sink = sink
         self._record = record
         self._schema = record_schema(staged.columns)
-        self._kinds = column_types(staged)
+        self._kinds = column_types(staged.columns, staged.labels)
         self._orders = {order_column(name): name for name in sink.order_by}
         own = {*STAGED_LINEAGE, DELETED, *self._orders}
         self._targets = [name for name in staged.columns if name not in own]
@@ -176,7 +176,7 @@ def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa
     if TOMBSTONE in batch.schema.names and sink.on_tombstone == "ignore":
         batch = batch.filter(pc.invert(pc.fill_null(batch.column(TOMBSTONE), False)))
     orders = {order_column(name): name for name in sink.order_by}
-    kinds = column_types(staged)
+    kinds = column_types(staged.columns, staged.labels)
     deleted = _deleted(sink, batch) if DELETED in staged.columns else None
     columns = []
     for name in staged.columns:
