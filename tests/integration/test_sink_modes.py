@@ -58,7 +58,7 @@ def test_a_table_that_exists_is_filled_by_name_and_its_serial_and_default_fill_t
 
 
 def test_of_one_key_the_highest_offset_wins_within_and_across_epochs(bench: NewBench) -> None:
-    """P1, E3."""
+    """E3."""
     one = bench(mode="upsert", key="k")
 
     first = one.epoch(kv("a", 1), kv("b", 1), kv("a", 2))
@@ -174,7 +174,7 @@ def test_after_a_delete_an_older_record_does_not_bring_the_row_back_and_a_newer_
 
 
 def test_sums_are_added_per_key_and_a_missing_value_counts_as_nothing(bench: NewBench) -> None:
-    """E6, Q10."""
+    """E6."""
     record = {"k": "text", "hits": "bigint", "paid": "numeric(9,2)"}
     one = bench(record, mode="add", key="k", measures=("hits", "paid"))
 

@@ -1,4 +1,4 @@
-"""Every link, path and module that a page names exists."""
+"""Every link, path and module that a page names exists, and every requirement that a test cites is defined."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.matrix import FAULTS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    path for folder in ("", "docs", "docs/adr", "include/epochline_examples") for path in (ROOT / folder).glob("*.md")
+    path
+    for folder in ("", "docs", "docs/adr", "include/epochline_examples", "plugins", "tests")
+    for path in (ROOT / folder).glob("*.md")
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-NAMED = re.compile(r"`((?:bench|dags|docs|include|plugins|spark_jobs|tests)/[\w./-]*)`")
+NAMED = re.compile(r"`((?:bench|dags|docs|include|plugins|spark_jobs|tests)/[\w./-]*)`(?! \(new\))")
 MADE = re.compile(r"^`([\w./-]+)`:$", re.MULTILINE)
 """A file that the reader of a page writes."""
 
 MODULE = re.compile(r"\b(epochline(?:_examples)?(?:\.[a-z_]+){2,}(?:\.[A-Z]\w+)?)\b")
+
+DEFINED = re.compile(r"^- \*\*([A-Z]+-?\d+[a-z]?)\*\*", re.MULTILINE)
+CITED = re.compile(r'"""((?:[A-Z]{1,3}-?\d+[a-z]?(?:, |; | to ))*[A-Z]{1,3}-?\d+[a-z]?)[:.]')
 
 
 def slugs(page: Path) -> set[str]:
@@ -48,3 +55,18 @@ def test_what_a_page_names_exists(page: Path) -> None:
     broken += [name for name in set(MODULE.findall(text)) if not exists(name)]
 
     assert broken == []
+
+
+def test_the_requirements_that_tests_cite_are_defined() -> None:
+    """A test's docstring begins with the ids of what it shows."""
+    defined = {*DEFINED.findall((ROOT / "docs" / "requirements.md").read_text()), *FAULTS}
+
+    cited = {
+        id_: file.name
+        for file in (ROOT / "tests").rglob("*.py")
+        for ids in CITED.findall(file.read_text())
+        for id_ in re.findall(r"[A-Z]+-?\d+[a-z]?", ids)
+    }
+
+    assert len(cited) > 100
+    assert {id_: file for id_, file in cited.items() if id_ not in defined} == {}
