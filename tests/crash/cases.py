@@ -151,7 +151,7 @@ def new_case(shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_da
         line.source = kafka_now()  # type: ignore[assignment]
         line.former_source = shared.former
         if line.pipeline.topics:
-            line.make_outlets()
+            line.make_sinks()
         with line.ledger.transaction() as tx:
             tx.targets.create(line.pipeline)
         return line

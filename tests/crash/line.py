@@ -100,7 +100,7 @@ class Line:
         self.pipeline = Pipeline(**{**fields, **changes})
         self.kafka = kafka or bootstrap
         brokers = {"bootstrap.servers": self.kafka}
-        self.ledger = PostgresLedger(self.via, lock_timeout=lock_timeout, outlets=sinks_by(lambda _: brokers))
+        self.ledger = PostgresLedger(self.via, lock_timeout=lock_timeout, sink_factory=sinks_by(lambda _: brokers))
         self.source = KafkaOffsets(brokers)
         self.produced: dict[tuple[int, int], bytes] = {}
         """By partition and offset, every record that was acknowledged (and committed)."""
@@ -119,7 +119,7 @@ class Line:
         with PostgresLedger(self.dsn).transaction() as tx:
             tx.targets.create(self.pipeline)
 
-    def make_outlets(self) -> None:
+    def make_sinks(self) -> None:
         """The topics that are published to."""
         for topic in self.pipeline.topics:
             make_topic(self.bootstrap, topic.topic, 2)

@@ -69,7 +69,7 @@ def test_a_pending_epoch_is_shown_and_the_last_committed_one_stays_the_point_of_
 def test_nothing_but_a_commit_moves_the_consumer_group(line: Line) -> None:
     """S12, S5, Q1: what is confirmed to Kafka is what is committed (of Spark's consumers: test_spark_one_pass)."""
     planned, ticket = line.to_begun("first")
-    # A client that commits by itself does so every two seconds in the documents (S12).
+    # A client that commits by itself does so every two seconds (S12).
     line.stage(planned.ranges, ticket, slowly(2.5))
     assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
     line.seal(ticket, "first")

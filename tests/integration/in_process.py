@@ -59,7 +59,7 @@ class InProcess:
 
     @property
     def ledger(self) -> PostgresLedger:
-        return PostgresLedger(self.dsn, outlets=sinks_by(lambda _: self.kafka))
+        return PostgresLedger(self.dsn, sink_factory=sinks_by(lambda _: self.kafka))
 
     def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return query(self.dsn, statement, *values)

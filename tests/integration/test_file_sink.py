@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from epochline import sinks as outlets
+from epochline import sinks
 from epochline.declare.external import Files
 from epochline.errors import EpochlineError, SealRefusedError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.failpoints.named import KILLED
@@ -48,7 +48,7 @@ from tests.reading import rows_of_files
 
 
 def failpoints_of_the_sink() -> list[str]:
-    tree = ast.parse((Path(outlets.__file__).parent / "files.py").read_text())
+    tree = ast.parse((Path(sinks.__file__).parent / "files.py").read_text())
     names = [
         node.args[0].value
         for node in ast.walk(tree)

@@ -280,7 +280,7 @@ def test_who_cannot_reach_a_sink_says_so(world):
     nobody = sinks_by(lambda connection: {}[connection])
 
     with pytest.raises(KeyError):
-        publish(PostgresLedger(world.it.dsn, outlets=nobody), world.it.pipeline)
+        publish(PostgresLedger(world.it.dsn, sink_factory=nobody), world.it.pipeline)
 
 
 def test_headers_partition_and_tombstones_arrive(postgres_dsn, kafka_bootstrap):

@@ -46,7 +46,7 @@ class Tasks:
         self._pipeline, self._servers, self._enter = pipeline, servers, enter
         self._run = Run(dag_id=pipeline.name, run_id=run_id, host="soak")
         kafka = {"bootstrap.servers": servers.bootstrap}
-        self._ledger = PostgresLedger(servers.dsn, lock_timeout=5, outlets=sinks_by(lambda _: kafka))
+        self._ledger = PostgresLedger(servers.dsn, lock_timeout=5, sink_factory=sinks_by(lambda _: kafka))
         self._source = KafkaOffsets(kafka)
 
     def plan(self, interval: Interval | None) -> int | None:

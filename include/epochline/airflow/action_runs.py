@@ -34,8 +34,8 @@ def planned_by_action(context: Mapping[str, Any], pipeline: Pipeline) -> Plan | 
     if not isinstance(action, EpochAction):
         raise ActionRefusedError(f"{pipeline.name}: the run's conf names no action that is an epoch.")
     request = Request(actor=actor_of(context, named.get("actor")), reason=str(named.get("reason") or ""))
-    asked = action.parse(named.get("parameters") or {})
-    return action.plan(subject_of(pipeline), asked, request, run_of(context), writers=writers_of(pipeline))
+    parameters = action.parse(named.get("parameters") or {})
+    return action.plan(subject_of(pipeline), parameters, request, run_of(context), writers=writers_of(pipeline))
 
 
 def subject_of(pipeline: Pipeline) -> Subject:

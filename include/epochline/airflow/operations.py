@@ -61,9 +61,9 @@ class ActionOperator(BaseOperator):
         pipeline, reason, confirmed = (params.pop(name) for name in ("pipeline", "reason", "confirm"))
         with epochline_errors():
             request = Request(actor=actor_of(context), reason=reason)
-            asked = action.parse(params)
+            parameters = action.parse(params)
             subject = subject_of(find(pipeline, _dags_folder()))
-            previewed = action.preview(subject, asked)
+            previewed = action.preview(subject, parameters)
             for line in previewed.lines:
                 self.log.info(line)
             if previewed.refusal is not None:
@@ -72,12 +72,12 @@ class ActionOperator(BaseOperator):
                 raise AirflowSkipException("Not confirmed: nothing was changed. Trigger the DAG again with confirm.")
             if isinstance(action, EpochAction):
                 conf_of_run = {
-                    "name": action.name, "parameters": asked.model_dump(exclude_none=True), "actor": request.actor,
+                    "name": action.name, "parameters": parameters.model_dump(exclude_none=True), "actor": request.actor,
                     "reason": request.reason,
                 }  # fmt: skip
                 return [{ACTION: conf_of_run}] * min(previewed.epochs, _MOST_STEPS)
             if isinstance(action, DirectAction):
-                for line in action.act(subject, asked, request).lines:
+                for line in action.act(subject, parameters, request).lines:
                     self.log.info(line)
         return []
 

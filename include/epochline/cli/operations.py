@@ -223,16 +223,16 @@ def _run(
 
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
-    subject, asked = subject_of(pipeline, connection), action.parse(parameters)
-    _show(action.preview(subject, asked), quiet=as_json and yes)
+    subject, parsed = subject_of(pipeline, connection), action.parse(parameters)
+    _show(action.preview(subject, parsed), quiet=as_json and yes)
     if not yes and not typer.confirm(f"{action.name.capitalize()}?", err=as_json):
         printing.say("nothing was changed")
         raise typer.Exit(1)
     request = Request(actor=actor(), reason=reason)
     if isinstance(action, EpochAction):
-        _run_epochs(action, subject, asked, request, as_json=as_json)
+        _run_epochs(action, subject, parsed, request, as_json=as_json)
     elif isinstance(action, DirectAction):
-        done = action.act(subject, asked, request)
+        done = action.act(subject, parsed, request)
         if as_json:
             printing.say(printing.as_json(asdict(done.row)))
             return
@@ -241,7 +241,7 @@ def _run(
 
 
 def _run_epochs(
-    action: EpochAction[Any, Any], subject: Subject, asked: Any, request: Request, *, as_json: bool
+    action: EpochAction[Any, Any], subject: Subject, parsed: Any, request: Request, *, as_json: bool
 ) -> None:
     """Plan, stage and commit in this process until the action is complete."""
     from epochline.cli import printing
@@ -251,13 +251,13 @@ def _run_epochs(
     declared, _ = subject.declaration()
     committed = []
     with Execution(
-        declared, planned_by=lambda run, writers: action.plan(subject, asked, request, run, writers=writers)
+        declared, planned_by=lambda run, writers: action.plan(subject, parsed, request, run, writers=writers)
     ) as execution:
         while (result := execution.next_epoch()) is not None:
             committed.append(result)
             if not as_json:
                 printing.say(str(result))
-            if not action.repeats or action.preview(subject, asked).refusal is not None:
+            if not action.repeats or action.preview(subject, parsed).refusal is not None:
                 break
     if as_json:
         printing.say(printing.as_json([as_dict(result.epoch) for result in committed]))

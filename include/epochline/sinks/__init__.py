@@ -12,7 +12,7 @@ from epochline.protocol.sink import Sink
 if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
     from epochline.declare.specs import ExternalSpec
-    from epochline.postgres.ledger.transactions import Outlets, PostgresLedger
+    from epochline.postgres.ledger.transactions import PostgresLedger, SinkFactory
 
 
 def external_sink(declared: ExternalSpec) -> Sink:
@@ -33,7 +33,7 @@ def external_sink(declared: ExternalSpec) -> Sink:
     return cast("Sink", load_function(declared.sink)(**declared.options))
 
 
-def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> Outlets:
+def sinks_by(kafka_settings: Callable[[str], Mapping[str, str]]) -> SinkFactory:
     """Return a factory of a pipeline's sinks, given a look-up of Kafka settings by connection id."""
 
     def make_sink(ledger: PostgresLedger, pipeline: Pipeline, name: str) -> Sink:

@@ -41,7 +41,7 @@ class Adapters:
                 self.connections.postgres_dsn(pipeline.postgres_connection),
                 application_name=self.application_name,
                 lock_timeout=pipeline.lock_timeout.total_seconds(),
-                outlets=sinks_by(self.connections.kafka_settings),
+                sink_factory=sinks_by(self.connections.kafka_settings),
             )
         )
 
@@ -53,7 +53,7 @@ class Adapters:
         return PostgresLedger(
             self.connections.postgres_dsn(connection_id),
             application_name=self.application_name,
-            outlets=sinks_by(self.connections.kafka_settings),
+            sink_factory=sinks_by(self.connections.kafka_settings),
         )
 
     def offsets_of(self, pipeline: Pipeline) -> OffsetSource:

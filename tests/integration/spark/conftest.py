@@ -164,7 +164,7 @@ class Runs:
     def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str, *, create: bool = True) -> None:
         self.spark, self.database, self.bootstrap = spark, database, bootstrap
         self.pipeline, self.name = pipeline, pipeline.name
-        self.ledger = PostgresLedger(database.dsn, outlets=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
+        self.ledger = PostgresLedger(database.dsn, sink_factory=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
         self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
         if create:
             with self.ledger.transaction() as tx:

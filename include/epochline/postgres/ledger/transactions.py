@@ -36,7 +36,7 @@ CLIENT_CHECK_SECONDS = 2
 STATEMENT_TIMEOUT_SECONDS = 900
 
 
-Outlets = Callable[["PostgresLedger", Pipeline, str], Sink]
+SinkFactory = Callable[["PostgresLedger", Pipeline, str], Sink]
 """Creates a sink that shows an epoch after its commit, from ledger, declaration and name."""
 
 
@@ -64,7 +64,7 @@ class PostgresLedger:
         dsn: libpq URL or SQLAlchemy URL of the target database.
         application_name: shown in ``pg_stat_activity``.
         lock_timeout: seconds to wait for a lock before `LockTimeoutError`.
-        outlets: creates the sinks that show an epoch after its commit; None if no such sink is needed.
+        sink_factory: creates the sinks that show an epoch after its commit; None if no such sink is needed.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class PostgresLedger:
         *,
         application_name: str = "epochline",
         lock_timeout: float = LOCK_TIMEOUT_SECONDS,
-        outlets: Outlets | None = None,
+        sink_factory: SinkFactory | None = None,
     ) -> None:
-        self._outlets = outlets
+        self._sink_factory = sink_factory
         url = make_url(dsn).set(drivername="postgresql+psycopg2")
         self._engine = create_engine(
             url,
@@ -106,9 +106,9 @@ class PostgresLedger:
 
     def sink(self, pipeline: Pipeline, name: str) -> Sink:
         """Create a sink of a declaration that shows an epoch after its commit."""
-        if self._outlets is None:
+        if self._sink_factory is None:
             raise ConfigurationError(f"{pipeline.name}: this process was given no way to reach {name}.")
-        return self._outlets(self, pipeline, name)
+        return self._sink_factory(self, pipeline, name)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:

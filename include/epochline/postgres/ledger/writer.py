@@ -30,22 +30,24 @@ def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> Non
         staging = f'epochline_staging."{ticket.tables[0].table}"'
         with _session(writer_dsn) as writer:
             _refuse_a_stranger(writer, ticket)
-            told = execute(writer, "writer_rights", attempt_id=ticket.attempt_id, staging=staging).one()
+            writer_rights = execute(writer, "writer_rights", attempt_id=ticket.attempt_id, staging=staging).one()
         with _session(ledger_dsn) as ledger:
-            asked = execute(ledger, "ledger_rights", attempt_id=ticket.attempt_id, login=told.login).one()
+            ledger_rights = execute(
+                ledger, "ledger_rights", attempt_id=ticket.attempt_id, login=writer_rights.login
+            ).one()
     except DBAPIError as error:
         raise explained(error.orig) from None
-    if told.token != asked.token:
+    if writer_rights.token != ledger_rights.token:
         raise ConfigurationError(_elsewhere(ticket))
-    if not told.may_stage:
+    if not writer_rights.may_stage:
         raise ConfigurationError(
-            f"{ticket}: login {told.login} of the writer's connection may not fill its staging tables. Run `epochline"
-            f" migrate`; then: GRANT {WRITER} TO {told.login}; Nothing was written."
+            f"{ticket}: login {writer_rights.login} of the writer's connection may not fill its staging tables. Run `epochline"
+            f" migrate`; then: GRANT {WRITER} TO {writer_rights.login}; Nothing was written."
         )
-    if not asked.may_end_sessions:
+    if not ledger_rights.may_end_sessions:
         raise ConfigurationError(
-            f"{ticket}: the ledger's login may not end sessions of the writer's login {told.login}, so a zombie could"
-            f" not be fenced. A DBA has to run: GRANT {told.login} TO {OWNER}; Nothing was written."
+            f"{ticket}: the ledger's login may not end sessions of the writer's login {writer_rights.login}, so a zombie could"
+            f" not be fenced. A DBA has to run: GRANT {writer_rights.login} TO {OWNER}; Nothing was written."
         )
 
 
