@@ -30,24 +30,22 @@ def check_writer(ledger_dsn: str, writer_dsn: str, ticket: StagingTicket) -> Non
         staging = f'epochline_staging."{ticket.tables[0].table}"'
         with _session(writer_dsn) as writer:
             _refuse_a_stranger(writer, ticket)
-            writer_rights = execute(writer, "writer_rights", attempt_id=ticket.attempt_id, staging=staging).one()
+            of_writer = execute(writer, "writer_rights", attempt_id=ticket.attempt_id, staging=staging).one()
         with _session(ledger_dsn) as ledger:
-            ledger_rights = execute(
-                ledger, "ledger_rights", attempt_id=ticket.attempt_id, login=writer_rights.login
-            ).one()
+            of_ledger = execute(ledger, "ledger_rights", attempt_id=ticket.attempt_id, login=of_writer.login).one()
     except DBAPIError as error:
         raise explained(error.orig) from None
-    if writer_rights.token != ledger_rights.token:
+    if of_writer.token != of_ledger.token:
         raise ConfigurationError(_elsewhere(ticket))
-    if not writer_rights.may_stage:
+    if not of_writer.may_stage:
         raise ConfigurationError(
-            f"{ticket}: login {writer_rights.login} of the writer's connection may not fill its staging tables. Run `epochline"
-            f" migrate`; then: GRANT {WRITER} TO {writer_rights.login}; Nothing was written."
+            f"{ticket}: login {of_writer.login} of the writer's connection may not fill its staging tables. Run"
+            f" `epochline migrate`; then: GRANT {WRITER} TO {of_writer.login}; Nothing was written."
         )
-    if not ledger_rights.may_end_sessions:
+    if not of_ledger.may_end_sessions:
         raise ConfigurationError(
-            f"{ticket}: the ledger's login may not end sessions of the writer's login {writer_rights.login}, so a zombie could"
-            f" not be fenced. A DBA has to run: GRANT {writer_rights.login} TO {OWNER}; Nothing was written."
+            f"{ticket}: the ledger's login may not end sessions of the writer's login {of_writer.login}, so a zombie"
+            f" could not be fenced. A DBA has to run: GRANT {of_writer.login} TO {OWNER}; Nothing was written."
         )
 
 
