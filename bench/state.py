@@ -106,7 +106,7 @@ class Held:
             connection.cursor().execute(f"VACUUM (ANALYZE) {state}")
         subject = Subject(name=self.pipeline.name, ledger=self.ledger, declared=self.pipeline, source=self.kafka)
         accept = ACTIONS["accept-state"]
-        accept.act(subject, accept.asked({}), Request(actor="bench", reason="it was filled by hand"))  # type: ignore[attr-defined]
+        accept.act(subject, accept.parse({}), Request(actor="bench", reason="it was filled by hand"))  # type: ignore[attr-defined]
 
     def epoch(self, keys: Sequence[int]) -> None:
         """Send records of these keys, and run an epoch over them."""
@@ -127,7 +127,7 @@ class Held:
         with self._timed("stage"):
             run_job(self.spark, epoch.pipeline, epoch.epoch_id, ticket.attempt, credentials)
         with self._timed("seal"):
-            seal(self.ledger, ticket, run, invisible_allowed=frozenset())
+            seal(self.ledger, self.kafka, ticket, run)
         with self._timed("commit"):
             commit(self.ledger, self.kafka, epoch.pipeline, epoch.epoch_id)
         self.times["whole epoch"].append(time.monotonic() - begun)
