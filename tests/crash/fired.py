@@ -16,9 +16,6 @@ LAST = "test_every_failpoint_fired"
 TASKS = ("plan", "begin", "seal", "commit", "publish", "abort")
 """The use cases that a run's tasks call. Commands of an operator are answered to a person, who sees what came of them."""
 
-NOT_IN_A_RUN = frozenset({"tables.attempts.drop_staging"})
-"""Passed by a step of the contract of sinks that no task takes: `discard` drops the staging of all tables at once."""
-
 IN_SPARK = frozenset({"job.stage"})
 """Passed by the driver of a Spark job alone: `tests.crash.test_f02_spark_failpoints` kills it there."""
 
@@ -41,7 +38,7 @@ def failpoints_of_a_run() -> list[str]:
     """The failpoints that must act: those of the tasks' use cases, of the job and its writers, and of the sinks."""
     by_tasks = use_cases_of_a_run()
     used = {name for name in known_failpoints() if name.partition(".")[0] in by_tasks}
-    return sorted((used | set(named_by_hand())) - NOT_IN_A_RUN)
+    return sorted(used | set(named_by_hand()))
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from tests.integration.sinks_world import World, in_process, new_topics, produce
 
 KILLS = (
     "begin.committed", "write.copy", "write.commit", "write.committed", "manifest.committed",
-    "seal.commit.2", "seal.committed.2", "tables.targets.apply", "commit.commit", "commit.committed",
+    "seal.commit.2", "seal.committed.2", "commit.targets.apply", "commit.commit", "commit.committed",
 )  # fmt: skip
 PARTITIONS = 3
 

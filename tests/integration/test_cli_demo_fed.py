@@ -80,7 +80,7 @@ def test_somebody_who_feeds_at_the_same_time_makes_the_demo_stop(fed, topic_name
     feed(kafka_bootstrap, log, topic_name, 4)
     feed(kafka_bootstrap, write(tmp_path / "theirs", 1), topic_name, 4)
 
-    with pytest.raises(StackError, match="somebody else"):
+    with pytest.raises(StackError, match="another producer wrote to topic"):
         fed.finish()
 
 

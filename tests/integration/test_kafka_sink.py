@@ -268,7 +268,7 @@ def test_an_outbox_that_somebody_changed_is_not_sent(world):
     (box,) = world.it.pipeline.outboxes
     world.it.sql("DELETE FROM " + ".".join(f'"{part}"' for part in box.table.split(".")) + " WHERE value = 'a'")
 
-    with pytest.raises(SinkError, match="holds 1 rows of epoch 1 .*, 2 were committed"):
+    with pytest.raises(SinkError, match="holds 1 rows of epoch 1 .*, but 2 were committed"):
         world.it.publish()
 
     assert world.seen() == []
