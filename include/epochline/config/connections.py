@@ -36,12 +36,12 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCredentials:
-    """How a job reaches PostgreSQL and Kafka. Its text form shows no value."""
+    """Connection details of PostgreSQL, Kafka and schema registries. ``repr`` hides the values."""
 
     dsn: str = field(repr=False)
     kafka: Mapping[str, str] = field(repr=False)
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """Of schemas, by connection id: ``url``, perhaps ``login`` and ``password``."""
+    """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
 
 
 @dataclass(frozen=True, slots=True)

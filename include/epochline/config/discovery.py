@@ -74,7 +74,7 @@ def find(name: str, folder: Path | None = None) -> Pipeline:
     """The pipeline with this name.
 
     Raises:
-        DeclarationError: there is none; the message lists the declared ones.
+        DeclarationError: no file declares the pipeline; the message lists the declared ones.
     """
     found = find_all(folder)
     if name not in found:

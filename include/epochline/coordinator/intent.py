@@ -139,7 +139,7 @@ def settle(ledger: Ledger, source: OffsetSource, pipeline: Pipeline, run: Run, l
 
 
 def resume(ledger: Ledger, recovered: Recovered) -> Plan | None:
-    """The run's own epoch, unless there is none or it was aborted."""
+    """A plan with the run's own epoch; None if the run has no epoch or its epoch was aborted."""
     own = recovered.own
     if own is None or own.state not in _RESUMED:
         return None

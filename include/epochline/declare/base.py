@@ -7,9 +7,9 @@ import importlib.util
 import re
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from epochline.declare.columns import parse_type
 from epochline.declare.names import MAX_IDENTIFIER_BYTES
@@ -95,3 +95,7 @@ def check_reference(reference: str) -> str:
     if not any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body):
         raise ValueError(f"{spec.origin} defines no function {function!r}")
     return reference
+
+
+Reference = Annotated[str, AfterValidator(check_reference)]
+"""``module:function`` that exists."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from epochline.declare.base import DeclarationModel, check_columns, check_reference, in_order, reading_back
+from epochline.declare.base import DeclarationModel, Reference, check_columns, in_order, reading_back
 from epochline.declare.columns import LINEAGE
 from epochline.declare.specs import CustomSinkSpec, ExternalSpec, FilesSpec
 from epochline.declare.table import PostgresTable
@@ -31,7 +31,7 @@ class ExternalSink(DeclarationModel):
     """
 
     columns: dict[str, str] = Field(min_length=1)
-    select: str | None = None
+    select: Reference | None = None
     aggregated: bool = False
     max_unpublished_epochs: int = Field(default=100, ge=1)
 
@@ -41,11 +41,6 @@ class ExternalSink(DeclarationModel):
     @classmethod
     def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
         return check_columns(columns)
-
-    @field_validator("select")
-    @classmethod
-    def _select_exists(cls, select: str | None) -> str | None:
-        return None if select is None else check_reference(select)
 
     @property
     def name(self) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
-from epochline.declare.base import check_reference
+from epochline.declare.base import Reference
 from epochline.declare.table import PostgresTable
 from epochline.errors import StateError
 
@@ -31,12 +31,7 @@ class StateTable(PostgresTable):
     mode: Literal["upsert"] = "upsert"
     lineage: Literal[True] = True
     aggregated: Literal[True] = True
-    keys: str | None = None
-
-    @field_validator("keys")
-    @classmethod
-    def _keys_exists(cls, keys: str | None) -> str | None:
-        return None if keys is None else check_reference(keys)
+    keys: Reference | None = None
 
     @model_validator(mode="after")
     def _is_only_state(self) -> Self:

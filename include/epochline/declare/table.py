@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_columns, check_identifier, check_reference
+from epochline.declare.base import DeclarationModel, Reference, check_columns, check_identifier
 from epochline.declare.columns import INTEGERS, LINEAGE, ColumnType, parse_type
 from epochline.declare.names import order_column, split_table
 from epochline.declare.specs import SinkSpec, TableSpec
@@ -46,7 +46,7 @@ class PostgresTable(DeclarationModel):
     lineage: bool = True
     aggregated: bool = False
     before_images: int = Field(default=0, ge=0)
-    select: str | None = None
+    select: Reference | None = None
 
     @field_validator("key", "order_by", "measures", mode="before")
     @classmethod
@@ -70,11 +70,6 @@ class PostgresTable(DeclarationModel):
         if columns is not None and not columns:
             raise ValueError("name at least one column, or leave columns out for a table that exists")
         return None if columns is None else check_columns(columns)
-
-    @field_validator("select")
-    @classmethod
-    def _select_exists(cls, select: str | None) -> str | None:
-        return None if select is None else check_reference(select)
 
     @model_validator(mode="after")
     def _mode_has_what_it_needs(self) -> Self:

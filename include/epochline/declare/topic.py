@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from epochline.declare.base import DeclarationModel, check_columns, check_reference, in_order
+from epochline.declare.base import DeclarationModel, Reference, check_columns, in_order
 from epochline.declare.columns import LINEAGE, STAGED_PLACE, parse_type
 from epochline.declare.names import OUTBOX, outbox_table
 from epochline.declare.parsers import ValueFormat
@@ -68,7 +68,7 @@ class KafkaTopic(DeclarationModel):
     partition: str | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     order_by: tuple[str, ...] = ()
-    select: str | None = None
+    select: Reference | None = None
     aggregated: bool = False
     semantics: Literal["exactly_once", "at_least_once"] = "exactly_once"
     transaction_timeout: Duration = timedelta(minutes=15)
@@ -95,11 +95,6 @@ class KafkaTopic(DeclarationModel):
     @classmethod
     def _columns_are_known(cls, columns: dict[str, str]) -> dict[str, str]:
         return check_columns(columns)
-
-    @field_validator("select")
-    @classmethod
-    def _select_exists(cls, select: str | None) -> str | None:
-        return None if select is None else check_reference(select)
 
     @model_validator(mode="after")
     def _every_column_is_known(self) -> Self:

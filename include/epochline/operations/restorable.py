@@ -24,7 +24,7 @@ def obstacle(
     undone: Sequence[int] | None,
     view: SourceView,
 ) -> str | None:
-    """The first reason against going back; None if there is none.
+    """The first reason against going back; None if going back is allowed.
 
     Args:
         tx: holds the pipeline's row.

@@ -45,7 +45,7 @@ class Attempts(Protocol):
         """Insert the epoch's next attempt and make its staging tables."""
 
     def live(self, epoch: Epoch) -> Attempt | None:
-        """The epoch's attempt that is not fenced; None if there is none."""
+        """The epoch's attempt that is not fenced; None if every attempt is fenced or none was made."""
 
     def committed_token(self, pipeline: str, epoch_id: int) -> str | None:
         """Token of the attempt that committed an epoch; None if the epoch is not committed."""

@@ -50,7 +50,7 @@ class EpochRows(Protocol):
         """
 
     def find(self, pipeline: str, epoch_id: int) -> Epoch | None:
-        """An epoch, unlocked; None if there is none."""
+        """An epoch by its id, without a lock; None if the ledger does not have it."""
 
     def later_than(self, pipeline: str, epoch_id: int) -> Sequence[Epoch]:
         """Epochs with a higher id that are COMMITTED, PRE_COMMITTED or PLANNED."""

@@ -22,7 +22,7 @@ class Savepoints(Protocol):
         """Write a savepoint with a copy of every state table."""
 
     def find(self, pipeline: str, name: str) -> Savepoint | None:
-        """The pipeline's savepoint of this name; None if there is none."""
+        """The pipeline's savepoint of this name; None if no savepoint has it."""
 
     def of(self, pipeline: str) -> Sequence[Savepoint]:
         """The pipeline's savepoints, oldest first."""

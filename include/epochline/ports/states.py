@@ -16,7 +16,7 @@ class States(Protocol):
         """Content of each state table now, and as an epoch left it. Locks the tables until the transaction ends."""
 
     def last_committed(self, pipeline: str) -> int | None:
-        """Id of the pipeline's last committed epoch; None if there is none."""
+        """Id of the pipeline's last committed epoch; None before the first commit."""
 
     def leave(self, pipeline: Pipeline, epoch_id: int) -> None:
         """Record the present content of every state table as what the epoch left."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epochline.config.connections import Connections, JobCredentials
 
 if TYPE_CHECKING:
     from epochline.declare.pipeline import Pipeline
     from epochline.ports import Ledger, OffsetSource
+    from epochline.postgres.ledger.transactions import PostgresLedger
     from epochline.protocol.staging import StagingTicket
 
 
@@ -33,20 +34,15 @@ class Adapters:
     def ledger_of(self, pipeline: Pipeline) -> Ledger:
         """The ledger behind the pipeline's PostgreSQL connection."""
         from epochline.failpoints import watched
-        from epochline.postgres.ledger.transactions import PostgresLedger
-        from epochline.sinks import sinks_by
 
-        return watched(
-            PostgresLedger(
-                self.connections.postgres_dsn(pipeline.postgres_connection),
-                application_name=self.application_name,
-                lock_timeout=pipeline.lock_timeout.total_seconds(),
-                sink_factory=sinks_by(self.connections.kafka_settings),
-            )
-        )
+        lock_timeout = pipeline.lock_timeout.total_seconds()
+        return watched(self._ledger(pipeline.postgres_connection, lock_timeout=lock_timeout))
 
     def ledger_at(self, connection_id: str) -> Ledger:
         """The ledger of a database, for actions on pipelines that may no longer be declared."""
+        return self._ledger(connection_id)
+
+    def _ledger(self, connection_id: str, **options: Any) -> PostgresLedger:
         from epochline.postgres.ledger.transactions import PostgresLedger
         from epochline.sinks import sinks_by
 
@@ -54,6 +50,7 @@ class Adapters:
             self.connections.postgres_dsn(connection_id),
             application_name=self.application_name,
             sink_factory=sinks_by(self.connections.kafka_settings),
+            **options,
         )
 
     def offsets_of(self, pipeline: Pipeline) -> OffsetSource:
