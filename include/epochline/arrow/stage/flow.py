@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import ERROR, SKIP, marks, require_columns
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.source import source_batch
@@ -126,7 +128,7 @@ class BatchFlow:
         source = source_batch(batch)
         parsed = self._parse_records(source)
         rows = parsed.rows
-        if self._quarantines_tombstones and rows.column(TOMBSTONE).true_count:
+        if self._quarantines_tombstones and any_true(rows.column(TOMBSTONE)):
             for row in pc.indices_nonzero(rows.column(TOMBSTONE)).to_pylist():
                 record = int(parsed.record[row])
                 parsed.reasons[record] = "the record has no value, and tombstones are quarantined"
@@ -246,7 +248,8 @@ def _counts(source: pa.RecordBatch, parsed: _Parsed) -> Counts:
     topics = source.column("topic").dictionary_encode()
     topic_of = np.asarray(topics.indices)
     counts: Counts = {}
-    for at, topic in enumerate(topics.dictionary.to_pylist()):
+    names: list[Any] = topics.dictionary.to_pylist()
+    for at, topic in enumerate(names):
         for partition in np.unique(partitions[topic_of == at]).tolist():
             here = (topic_of == at) & (partitions == partition)
             received = int(here.sum())
