@@ -9,6 +9,7 @@ import getpass
 import inspect
 import os
 import socket
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -16,6 +17,8 @@ import typer
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
+from epochline.cli import printing
+from epochline.errors import ActionRefusedError, ConfigurationError, DeclarationError
 from epochline.operations import (
     ACTIONS,
     STALE_AFTER,
@@ -54,10 +57,6 @@ def actions(
 
     Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         rows = tx.operators.actions(pipeline)
     if as_json:
@@ -83,10 +82,6 @@ def savepoints(
 
     Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         found = tx.savepoints.of(pipeline)
     if as_json:
@@ -121,8 +116,6 @@ def janitor(
     Safe at any time: epochs with a live lease, and sealed epochs, are left alone. Exit code 0: success, even if there
     was nothing to do; 1: a database cannot be reached; 2: wrong use.
     """
-    from dataclasses import asdict
-
     from epochline.cli import connections, printing
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
@@ -150,7 +143,6 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
     from epochline.cli import connections
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
-    from epochline.errors import ConfigurationError, DeclarationError
 
     try:
         declared = discovery.find(pipeline)
@@ -217,10 +209,6 @@ def _run(
     action: Action[Any, Any], *, pipeline: str, reason: str, yes: bool, connection: str | None, as_json: bool,
     **parameters: Any,
 ) -> None:  # fmt: skip
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
     subject, parsed = subject_of(pipeline, connection), action.parse(parameters)
@@ -244,7 +232,6 @@ def _run_epochs(
     action: EpochAction[Any, Any], subject: Subject, parsed: Any, request: Request, *, as_json: bool
 ) -> None:
     """Plan, stage and commit in this process until the action is complete."""
-    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.run import as_dict
 
@@ -264,9 +251,6 @@ def _run_epochs(
 
 
 def _show(preview: ActionPreview, *, quiet: bool) -> None:
-    from epochline.cli import printing
-    from epochline.errors import ActionRefusedError
-
     for line in preview.lines if not quiet else ():
         printing.say(line)
     if preview.refusal is not None:
