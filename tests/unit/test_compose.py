@@ -31,12 +31,7 @@ HEALTHCHECK = {
     "additionalProperties": False,
     "required": ["test", "interval", "timeout", "retries", "start_period"],
     "properties": {
-        "test": {
-            "type": "array",
-            "minItems": 2,
-            "items": TEXT,
-            "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}],
-        },
+        "test": {"type": "array", "minItems": 2, "items": TEXT, "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}]},
         "interval": DURATION,
         "timeout": DURATION,
         "start_period": DURATION,

@@ -162,10 +162,7 @@ WRONG_PIPELINE = {
     "bytes into no column": ({"parse": Bytes(column="")}, "parse: a name must not be empty"),
     "unknown policy": ({"bad_records": "drop"}, "bad_records: Input should be 'fail' or 'quarantine'"),
     "interval of nothing": ({"schedule": timedelta(0)}, "schedule: an interval must be longer than zero"),
-    "interval beside schedule": (
-        {"settings": Settings(interval=5)},
-        "settings: interval: set schedule=",
-    ),
+    "interval beside schedule": ({"settings": Settings(interval=5)}, "settings: interval: set schedule="),
     "unknown profile": (
         {"profile": "nope"},
         "profile: there is no profile 'nope'; known profiles: checkpoint_demo, wo",
