@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from decimal import Decimal
 from itertools import pairwise
 
@@ -17,9 +18,10 @@ from epochline.declare.table import PostgresTable
 from epochline.protocol.staging import StagedTable
 
 COLUMNS = {"client": "text", "day": "date", "n": "bigint", "amount": "numeric(12,2)"}
-Row = tuple[str, int, int, str]
-
 SINK = PostgresTable(table="a", mode="add", key=("client", "day"), measures=("n", "amount"), columns=COLUMNS)
+
+Row = tuple[str, int, int, str]
+Sum = tuple[str, int, int, Decimal]
 
 
 def sums(columns: dict[str, str] = COLUMNS, sink: PostgresTable = SINK, max_keys: int = 100_000) -> PartialSums:
@@ -32,13 +34,10 @@ def rows(*given_rows: Row) -> pa.RecordBatch:
     columns = list(zip(*given_rows, strict=True)) or [()] * 4
     kinds = (pa.string(), pa.int32(), pa.int64(), pa.string())
     arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-    schema = record_schema(COLUMNS)
-    return pa.RecordBatch.from_arrays(
-        [array.cast(kind) for array, kind in zip(arrays, schema.types, strict=True)], schema=schema
-    )
+    return pa.record_batch(arrays, list(COLUMNS)).cast(record_schema(COLUMNS))
 
 
-def staged(summing: PartialSums, *batches: pa.RecordBatch) -> list[tuple[str, int, int, Decimal]]:
+def staged(summing: PartialSums, *batches: pa.RecordBatch) -> list[Sum]:
     given_up = [*map(summing.add, batches), summing.flush()]
     return [
         (client.as_py(), day.cast(pa.int32()).as_py(), n.as_py(), amount.as_py())
@@ -59,12 +58,12 @@ ROWS = st.lists(
 )
 
 
-def totals(summed: list[tuple[str, int, int, Decimal]]) -> dict[tuple[str, int], tuple[int, Decimal]]:
-    sums_of: dict[tuple[str, int], tuple[int, Decimal]] = {}
+def totals(summed: list[Sum]) -> tuple[Counter[object], dict[object, Decimal]]:
+    numbers, amounts = Counter[object](), defaultdict[object, Decimal](Decimal)
     for client, day, n, amount in summed:
-        before = sums_of.get((client, day), (0, Decimal()))
-        sums_of[client, day] = (before[0] + n, before[1] + amount)
-    return sums_of
+        numbers[client, day] += n
+        amounts[client, day] += amount
+    return numbers, amounts
 
 
 @given(ROWS, st.integers(0, 30), st.integers(1, 10))
