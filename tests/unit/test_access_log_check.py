@@ -80,13 +80,11 @@ def test_referrer_and_agent_are_sure_where_the_tail_is_regular(tail: bytes, colu
 @pytest.mark.parametrize(
     ("time", "seconds"),
     [
-        (b"17/May/2015:10:05:03 +0000", SECONDS),
-        (b"17/May/2015:15:50:03 +0545", SECONDS),
-        (b"17/May/2015:06:35:03 -0330", SECONDS),
-        (b"29/Feb/2016:00:00:00 +0000", 1456704000),
+        (TIME, SECONDS), (b"17/May/2015:15:50:03 +0545", SECONDS), (b"17/May/2015:06:35:03 -0330", SECONDS),
+        (b"17/MAY/2015:10:05:03 +0000", SECONDS), (b"29/Feb/2016:00:00:00 +0000", 1456704000),
         (b"31/Dec/1969:23:59:59 +0000", -1),
     ],
-)
+)  # fmt: skip
 def test_a_time_is_an_instant_whatever_its_zone(time: bytes, seconds: int) -> None:
     assert sound(LINE.replace(TIME, time)).seconds == seconds
 
@@ -125,7 +123,6 @@ def test_a_line_without_one_of_the_five_is_malformed(malformed: bytes) -> None:
         pytest.param(LINE + b"\r", id="carriage return"),
         pytest.param(LINE + b' "-" "-"  ', id="blanks at the end"),
         pytest.param(LINE + b' "-" "-" "192.0.2.1" 0.003', id="more fields"),
-        pytest.param(LINE.replace(TIME, b"17/MAY/2015:10:05:03 +0000"), id="month in capitals"),
     ],
 )
 def test_a_line_with_all_five_is_sound_whatever_else_it_holds(text: bytes) -> None:
@@ -182,16 +179,10 @@ def test_a_line_without_a_row_is_missing_and_a_second_row_is_a_duplicate(log: Pa
 
 
 ALTERED: list[Row] = [
-    ("192.0.2.8", *CLEAN_ROW[1:]),
-    (*CLEAN_ROW[:1], 0, *CLEAN_ROW[2:]),
-    (*CLEAN_ROW[:2], 201, *CLEAN_ROW[3:]),
-    (*CLEAN_ROW[:3], None, *CLEAN_ROW[4:]),
-    (*CLEAN_ROW[:4], None, *CLEAN_ROW[5:]),
-    (*CLEAN_ROW[:5], "/", *CLEAN_ROW[6:]),
-    (*CLEAN_ROW[:6], "HTTP/1.0", *CLEAN_ROW[7:]),
-    (*CLEAN_ROW[:7], None, *CLEAN_ROW[8:]),
-    (*CLEAN_ROW[:8], "curl"),
-]
+    ("192.0.2.8", *CLEAN_ROW[1:]), (*CLEAN_ROW[:1], 0, *CLEAN_ROW[2:]), (*CLEAN_ROW[:2], 201, *CLEAN_ROW[3:]),
+    (*CLEAN_ROW[:3], None, *CLEAN_ROW[4:]), (*CLEAN_ROW[:4], None, *CLEAN_ROW[5:]), (*CLEAN_ROW[:5], "/", *CLEAN_ROW[6:]),
+    (*CLEAN_ROW[:6], "HTTP/1.0", *CLEAN_ROW[7:]), (*CLEAN_ROW[:7], None, *CLEAN_ROW[8:]), (*CLEAN_ROW[:8], "curl"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ALTERED, ids=range(9))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from psycopg2.extensions import parse_dsn
@@ -13,7 +14,7 @@ from epochline.errors import ConfigurationError
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.adapters import Adapters
 
-HELD: dict[str, dict[str, Any]] = {
+HELD: dict[str, Any] = {
     "db": {"host": "db", "schema": "target", "login": "me", "password": "p@ss/1", "extra": {"sslmode": "require"}},
     "six": {"host": "::1", "port": 6432, "schema": "target"},
     "jobs": {"host": "db", "schema": "target", "login": "job"},
@@ -56,19 +57,15 @@ def test_what_a_connection_lacks_is_said_with_its_name() -> None:
 def test_a_job_is_given_the_writer_s_login_if_one_is_declared(
     writer: str | None, login: str, checked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
-
-    def check_writer(ledger: str, dsn: str, ticket: StagingTicket) -> None:
-        seen.append((parse_dsn(ledger)["user"], parse_dsn(dsn)["user"]))
-
-    monkeypatch.setattr("epochline.postgres.ledger.writer.check_writer", check_writer)
+    check = mock.Mock()
+    monkeypatch.setattr("epochline.postgres.ledger.writer.check_writer", check)
 
     given = credentials(writer)
 
     assert parse_dsn(given.dsn)["user"] == login
     assert given.kafka == {"bootstrap.servers": "k1:9093"}
     assert given.registries == {}
-    assert seen == checked
+    assert [tuple(parse_dsn(dsn)["user"] for dsn in call.args[:2]) for call in check.call_args_list] == checked
 
 
 def test_no_text_form_shows_a_password() -> None:
