@@ -85,21 +85,15 @@ def test_a_combined_line_gives_every_column_and_an_odd_line_passes(
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"", "places"),
-        (b"hello", "places"),
-        (LINE.replace(b" 200 ", b" OK "), "places"),
-        (LINE.replace(b" 200 ", b" 2000 "), "places"),
-        (LINE.replace(b" 203023", b""), "places"),
-        (LINE.replace(b" 203023", b" 12x"), "places"),
-        (LINE.replace(b" 203023", b" 1234567890123456789"), "places"),
+        (b"", "places"), (b"hello", "places"), (LINE.replace(b" 200 ", b" OK "), "places"),
+        (LINE.replace(b" 200 ", b" 2000 "), "places"), (LINE.replace(b" 203023", b""), "places"),
+        (LINE.replace(b" 203023", b" 12x"), "places"), (LINE.replace(b" 203023", b" 1234567890123456789"), "places"),
+        (LINE.replace(b"83.149.9.216 ", b""), "places"), (LINE.replace(b'HTTP/1.1"', b"HTTP/1.1"), "places"),
         (LINE.replace(b"17/May/2015:10:05:03 +0000", b"yesterday"), "no such time"),
-        (LINE.replace(b"83.149.9.216 ", b""), "places"),
-        (LINE.replace(b'HTTP/1.1"', b"HTTP/1.1"), "places"),
-        (LINE.replace(b"17/May", b"31/Feb"), "no such time"),
-        (LINE.replace(b"17/May", b"17/Foo"), "no such time"),
+        (LINE.replace(b"17/May", b"31/Feb"), "no such time"), (LINE.replace(b"17/May", b"17/Foo"), "no such time"),
         (LINE.replace(b"10:05:03", b"10:65:03"), "no such time"),
     ],
-)
+)  # fmt: skip
 def test_a_line_without_its_fields_is_an_error_of_its_own(line: bytes, reason: str) -> None:
     good, bad, other = parse(LINE, line, LINE)
 
