@@ -57,7 +57,9 @@ def test_every_column_of_a_regular_line_is_sure() -> None:
         pytest.param(rb"GET /\" HTTP/1.1", ("GET", frozenset({r"/\"", '/"'}), "HTTP/1.1"), id="escaped quote"),
     ],
 )
-def test_a_request_is_regular_or_odd_or_a_matter_of_taste(request_text: bytes, columns: tuple[object, ...]) -> None:
+def test_a_request_is_regular_or_odd_or_may_be_read_in_several_ways(
+    request_text: bytes, columns: tuple[object, ...]
+) -> None:
     assert sound(LINE.replace(REQUEST, request_text)).texts[:3] == columns
 
 
@@ -92,26 +94,15 @@ def test_a_time_is_an_instant_whatever_its_zone(time: bytes, seconds: int) -> No
 @pytest.mark.parametrize(
     "malformed",
     [
-        pytest.param(b"", id="empty"),
-        pytest.param(b" \t ", id="blank"),
-        pytest.param(b'{"client": "192.0.2.7"}', id="JSON"),
-        pytest.param(MALFORMED, id="32/Foo"),
-        pytest.param(LINE.replace(TIME, b"29/Feb/2015:10:05:03 +0000"), id="29 February of a common year"),
-        pytest.param(LINE.replace(TIME, b"17/May/2015:25:05:03 +0000"), id="25 o'clock"),
-        pytest.param(LINE.replace(TIME, b"17/May/2015:10:05:03"), id="no zone"),
-        pytest.param(LINE.replace(TIME, b"17/May/2015:10:05:03 +0075"), id="zone of 75 minutes"),
-        pytest.param(LINE.replace(b" 200 ", b" abc "), id="status abc"),
-        pytest.param(LINE.replace(b" 200 ", b" 20 "), id="status of two digits"),
-        pytest.param(LINE.removesuffix(b"1") + b"12kB", id="size with a unit"),
-        pytest.param(LINE.removesuffix(b"1"), id="no size"),
-        pytest.param(LINE.removesuffix(b"1") + b"9223372036854775808", id="size beyond bigint"),
-        pytest.param(LINE.removeprefix(b"h - - "), id="no client"),
-        pytest.param(LINE.replace(b' "GET / HTTP/1.1"', b""), id="no request"),
-        pytest.param(LINE.replace(b'1.1"', b"1.1"), id="request not closed"),
-        pytest.param(b"h - - [17/May/20", id="cut off"),
+        b"", b" \t ", b'{"client": "192.0.2.7"}', b"h - - [17/May/20", MALFORMED,
+        LINE.replace(TIME, b"29/Feb/2015:10:05:03 +0000"), LINE.replace(TIME, b"17/May/2015:25:05:03 +0000"),
+        LINE.replace(TIME, b"17/May/2015:10:05:03"), LINE.replace(TIME, b"17/May/2015:10:05:03 +0075"),
+        LINE.replace(b" 200 ", b" abc "), LINE.replace(b" 200 ", b" 20 "), LINE.removesuffix(b"1"),
+        LINE.removesuffix(b"1") + b"12kB", LINE.removesuffix(b"1") + b"9223372036854775808",
+        LINE.removeprefix(b"h - - "), LINE.replace(b' "GET / HTTP/1.1"', b""), LINE.replace(b'1.1"', b"1.1"),
     ],
-)
-def test_a_line_without_one_of_the_five_is_malformed(malformed: bytes) -> None:
+)  # fmt: skip
+def test_a_line_without_client_time_request_status_or_size_in_its_place_is_malformed(malformed: bytes) -> None:
     assert parse(malformed) is None
 
 

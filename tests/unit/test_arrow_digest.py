@@ -65,10 +65,8 @@ def test_key_and_value_do_not_run_into_each_other() -> None:
 def test_the_digest_is_what_it_was_in_earlier_processes_and_versions() -> None:
     """An attempt may be tried again by another process and version; a change of the digest would fail it."""
     assert digest_of([]) == 0
-    assert (
-        digest_of([("t", 3, 7, b"key", b"a value longer than a word"), ("u", 0, 0, None, b"x" * 2000)])
-        == 16325215890746047749
-    )
+    records: list[Record] = [("t", 3, 7, b"key", b"a value longer than a word"), ("u", 0, 0, None, b"x" * 2000)]
+    assert digest_of(records) == 16325215890746047749
 
 
 @pytest.mark.parametrize("long", [b"x" * 1024, b"x" * 1025])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from decimal import Decimal
 from itertools import pairwise
 
@@ -58,12 +58,12 @@ ROWS = st.lists(
 )
 
 
-def totals(summed: list[Sum]) -> tuple[Counter[object], dict[object, Decimal]]:
-    numbers, amounts = Counter[object](), defaultdict[object, Decimal](Decimal)
+def totals(summed: list[Sum]) -> Counter[tuple[str, int, str]]:
+    found: Counter[tuple[str, int, str]] = Counter()
     for client, day, n, amount in summed:
-        numbers[client, day] += n
-        amounts[client, day] += amount
-    return numbers, amounts
+        found[client, day, "n"] += n
+        found[client, day, "amount in cents"] += int(amount * 100)
+    return found
 
 
 @given(ROWS, st.integers(0, 30), st.integers(1, 10))

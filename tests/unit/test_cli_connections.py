@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -17,13 +16,7 @@ from epochline.local.credentials import VIEWER
 
 SECRET = "pa ss/word@%"
 
-
-@pytest.fixture(autouse=True)
-def no_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
-    for name in ("EPOCHLINE_POSTGRES", "EPOCHLINE_KAFKA", "SPARK_DEFAULT", "OTHER"):
-        monkeypatch.delenv(f"AIRFLOW_CONN_{name}", raising=False)
-
+pytestmark = pytest.mark.usefixtures("no_stack")
 
 OTHER = {
     "conn_type": "postgres", "host": "db.example", "port": 6432, "schema": "target", "login": "me", "password": SECRET,

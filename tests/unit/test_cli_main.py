@@ -20,12 +20,8 @@ COMMANDS = (
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
+def called(no_stack: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Call:
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    for name in ("EPOCHLINE_POSTGRES", "EPOCHLINE_KAFKA"):
-        monkeypatch.delenv(f"AIRFLOW_CONN_{name}", raising=False)
-
     return caller(monkeypatch, capsys)
 
 

@@ -30,61 +30,42 @@ REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
 TEXT = {"type": "string", "minLength": 1}
 DURATION = {"type": "string", "pattern": r"^\d+(ms|s|m|h)$"}
 NEED = {"enum": ["service_healthy", "service_completed_successfully", "service_started"]}
-HEALTHCHECK = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["test", "interval", "timeout", "retries", "start_period"],
-    "properties": {
-        "test": {"type": "array", "minItems": 2, "items": TEXT, "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}]},
-        "interval": DURATION,
-        "timeout": DURATION,
-        "start_period": DURATION,
-        "retries": {"type": "integer", "minimum": 1},
-    },
-}
-SERVICE = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["image", "environment"],
-    "properties": {
-        "image": {"type": "string", "pattern": r"^[a-z/]+:\d[\w.-]*$"},
-        "build": {"const": "."},
-        "init": {"type": "boolean"},
-        "restart": {"enum": ["no", "unless-stopped"]},
-        "stop_grace_period": DURATION,
-        "shm_size": {"type": "string", "pattern": r"^\d+mb$"},
-        "command": {"type": "array", "items": TEXT, "minItems": 1},
-        "environment": {
-            "type": "object",
-            "propertyNames": {"pattern": "^[A-Z][A-Z0-9_]*$"},
-            "additionalProperties": TEXT,  # YAML's own true, 1 and null mean other things than one thinks
-        },
-        "ports": {"type": "array", "items": TEXT},
-        "volumes": {"type": "array", "items": {"type": "string", "pattern": "^[^:]+:/[^:]+(:ro)?$"}},
-        "healthcheck": HEALTHCHECK,
-        "depends_on": {
-            "type": "object",
-            "additionalProperties": {
-                "type": "object",
-                "required": ["condition"],
-                "additionalProperties": False,
-                "properties": {"condition": NEED},
-            },
-        },
-    },
-}
-SCHEMA = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["name", "services", "volumes"],
-    "patternProperties": {"^x-": {"type": "object"}},
-    "properties": {
-        "name": TEXT,
-        "services": {"type": "object", "additionalProperties": SERVICE},
-        "volumes": {"type": "object", "additionalProperties": {"type": "null"}},
-    },
-}
 
+
+def exactly(required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "required": required.split(), "properties": properties}
+
+
+def each(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object with members of any names, each of which has a schema."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+SERVICE = exactly(
+    "image environment",
+    image={"type": "string", "pattern": r"^[a-z/]+:\d[\w.-]*$"},
+    build={"const": "."},
+    init={"type": "boolean"},
+    restart={"enum": ["no", "unless-stopped"]},
+    stop_grace_period=DURATION,
+    shm_size={"type": "string", "pattern": r"^\d+mb$"},
+    command={"type": "array", "items": TEXT, "minItems": 1},
+    # YAML's own true, 1 and null mean other things than one thinks.
+    environment=each(TEXT) | {"propertyNames": {"pattern": "^[A-Z][A-Z0-9_]*$"}},
+    ports={"type": "array", "items": {"type": "string"}},
+    volumes={"type": "array", "items": {"type": "string", "pattern": "^[^:]+:/[^:]+(:ro)?$"}},
+    healthcheck=exactly(
+        "test interval timeout retries start_period",
+        test={"type": "array", "minItems": 2, "items": TEXT, "prefixItems": [{"enum": ["CMD", "CMD-SHELL"]}]},
+        interval=DURATION,
+        timeout=DURATION,
+        start_period=DURATION,
+        retries={"type": "integer", "minimum": 1},
+    ),
+    depends_on=each(exactly("condition", condition=NEED)),
+)
+PARTS = {"name": TEXT, "services": each(SERVICE), "volumes": each({"type": "null"})}
+SCHEMA = exactly("name services volumes", **PARTS) | {"patternProperties": {"^x-": {"type": "object"}}}
 
 COMPOSE_TEXT = (PROJECT / "docker-compose.yaml").read_text()
 COMPOSE: Mapping[str, Any] = yaml.safe_load(COMPOSE_TEXT)

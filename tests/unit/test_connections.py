@@ -55,7 +55,7 @@ def test_what_a_connection_lacks_is_said_with_its_name() -> None:
     ids=["the ledger's", "its own"],
 )
 def test_a_job_is_given_the_writer_s_login_if_one_is_declared(
-    writer: str | None, login: str, checked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+    writer: str | None, login: str, checked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = mock.Mock()
     monkeypatch.setattr("epochline.postgres.ledger.writer.check_writer", check)
@@ -76,16 +76,11 @@ def test_no_text_form_shows_a_password() -> None:
 @pytest.mark.parametrize(
     ("master", "conf", "writers"),
     [
-        ("local[3]", {}, 3),
-        ("local[3,2]", {}, 3),
-        ("local", {}, 1),
-        ("local[3]", {"spark.cores.max": "8"}, 3),
-        ("spark://m:7077", {"spark.cores.max": "8"}, 8),
-        ("yarn", {"spark.executor.instances": "4", "spark.executor.cores": "2"}, 8),
-        ("yarn", {"spark.executor.instances": "4"}, 4),
-        ("yarn", {}, None),
+        ("local[3]", {}, 3), ("local[3,2]", {}, 3), ("local", {}, 1), ("local[3]", {"spark.cores.max": "8"}, 3),
+        ("spark://m:7077", {"spark.cores.max": "8"}, 8), ("yarn", {"spark.executor.instances": "4"}, 4),
+        ("yarn", {"spark.executor.instances": "4", "spark.executor.cores": "2"}, 8), ("yarn", {}, None),
     ],
-)
+)  # fmt: skip
 def test_how_many_sessions_write_is_read_from_master_and_settings(
     master: str, conf: dict[str, str], writers: int | None
 ) -> None:
