@@ -42,7 +42,7 @@ AT_LEAST_ONCE, EXACTLY_ONCE = stored(topic("at_least_once")), stored(topic())
 
 
 def test_a_topic_that_was_sent_to_at_least_once_cannot_become_exactly_once() -> None:
-    """P11: its epochs have no marker, so nobody could tell which ones are there; the other way round loses nothing."""
+    """P11: its epochs have no marker, so nobody knows which ones are there; the other way round loses nothing."""
     (refused,) = changes(AT_LEAST_ONCE, EXACTLY_ONCE)
     (allowed,) = changes(EXACTLY_ONCE, AT_LEAST_ONCE)
 

@@ -16,8 +16,8 @@ from epochline import cli
 from epochline.cli import connections, database
 from epochline.declare.source import KafkaSource
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, SourceUnavailableError
-from epochline.protocol.offsets import TopicPartition
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import SourceView
+from tests.unit.partitions import tp, view
 
 NAMES = ("first", "second", "third")
 DECLARED = """
@@ -49,15 +49,12 @@ class Servers:
     def ask(self, opened: Servers, name: str, *, pipeline: str) -> list[dict[str, Any]]:
         if pipeline in self.refused:
             raise self.refused[pipeline]
-        head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4,
-                "epoch_id": 1, "seconds": 2.0}  # fmt: skip
-        return [head]
+        head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4}
+        return [head | {"epoch_id": 1, "seconds": 2.0}]
 
     def look(self, source: KafkaSource) -> SourceView:
         (topic,) = source.topics
-        tps = [TopicPartition(topic=topic, partition=number, topic_id="one") for number in (0, 1)]
-        views = [PartitionView(tp=tp, log_start=3, last_stable=9, high_watermark=9) for tp in tps]
-        return SourceView(cluster_id="c", partitions=views)
+        return SourceView(cluster_id="c", partitions=[view(tp(number, topic, "one"), 3, 9) for number in (0, 1)])
 
 
 @pytest.fixture

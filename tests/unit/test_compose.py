@@ -95,10 +95,6 @@ def image_environment() -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def pinned(package: str) -> str:
-    return found(rf"^{package}==(\S+)", PROJECT / "requirements.txt")
-
-
 def after_its_needs(name: str, seen: tuple[str, ...] = ()) -> None:
     assert name not in seen, f"{name} waits for itself"
     for need in SERVICES[name].get("depends_on", {}):
@@ -130,20 +126,15 @@ def test_ports_are_published_once_and_on_the_loopback_address_only() -> None:
     assert len({port for _, port, *_ in published}) == len(published)
 
 
-def test_every_mounted_path_exists_and_every_volume_is_declared() -> None:
+def test_every_mounted_path_exists_and_is_no_source_of_the_image_and_every_volume_is_declared() -> None:
     for source, _, *options in MOUNTED:
         if source.startswith("."):
             assert (PROJECT / source).exists(), source
             assert options == ["ro"], source
         else:
             assert source in COMPOSE["volumes"]
-
-
-def test_no_service_hides_the_library_of_the_image_behind_sources() -> None:
-    mounted = {source for source, *_ in MOUNTED}
-
-    assert not {one for one in mounted if one.startswith(("./include/epochline", "./plugins"))}
-    assert "./include" not in mounted
+    assert "./include" not in {source for source, *_ in MOUNTED}, "hides the library of the image behind sources"
+    assert not any(source.startswith(("./include/epochline", "./plugins")) for source, *_ in MOUNTED)
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in SETTINGS if name.startswith("EPOCHLINE_")}))
@@ -221,7 +212,8 @@ def test_the_connector_in_the_image_is_of_pysparks_version_and_its_jars_are_thos
     spark = found(r'name="spark-sql-kafka-0-10_2\.13" rev="([\d.]+)"', JARS / "spark.xml")
     locked = [line.split()[1] for line in (JARS / "spark.sha256").read_text().splitlines()]
 
-    assert spark == pinned("pyspark") == pinned("pyspark-client")
+    for package in ("pyspark", "pyspark-client"):
+        assert found(rf"^{package}==(\S+)", PROJECT / "requirements.txt") == spark
     assert image_environment()["EPOCHLINE_SPARK_JARS"].split(",") == [f"/opt/spark-jars/{jar}" for jar in locked]
 
 
