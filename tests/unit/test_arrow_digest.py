@@ -45,14 +45,16 @@ def test_the_digest_knows_no_order_and_no_batches(records: list[Record], random:
     assert digest_of(random.sample(records, len(records))) == digest(record_hashes(whole)) == sum(parts) % 2**64
 
 
-@given(RECORDS.filter(bool), st.data(), st.sampled_from(["key", "value", "offset"]))
+@given(RECORDS.filter(bool), st.data(), st.sampled_from(["topic", "partition", "offset", "key", "value"]))
 def test_another_record_gives_another_digest(records: list[Record], data: st.DataObject, what: str) -> None:
     at = data.draw(st.integers(0, len(records) - 1))
     topic, partition, offset, key, value = records[at]
     changed = {
+        "topic": (topic + "0", partition, offset, key, value),
+        "partition": (topic, partition ^ 1, offset, key, value),
+        "offset": (topic, partition, offset ^ 1, key, value),
         "key": (topic, partition, offset, (key or b"") + b"\0", value),
         "value": (topic, partition, offset, key, None if value == b"" else b"" if value is None else value[:-1]),
-        "offset": (topic, partition, offset ^ 1, key, value),
     }[what]
 
     assert digest_of([*records[:at], changed, *records[at + 1 :]]) != digest_of(records)
