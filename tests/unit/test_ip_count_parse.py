@@ -20,7 +20,7 @@ from pipelines.ip_count import parse
         (b"neither", None),
     ],
 )
-def test_a_day_that_does_not_exist_is_the_record_s_error(line, moment):
+def test_a_day_that_does_not_exist_is_the_record_s_error(line: bytes, moment: datetime | None) -> None:
     """E5, E5b: such a line is set aside, and counted on no other day."""
     parsed = parse(pa.RecordBatch.from_pydict({"value": pa.array([line], pa.binary())}))
 

@@ -8,10 +8,8 @@ import pytest
 from pipelines.raw_value import parse, parse_all_but_15
 
 
-def parsed(value: bytes | None, function=parse) -> tuple[str | None, str | None]:
-    batch = pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], names=["value"])
-    row = function(batch).to_pylist()[0]
-    return row["value"], row["_error"]
+def batch(value: bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], names=["value"])
 
 
 @pytest.mark.parametrize(
@@ -19,8 +17,8 @@ def parsed(value: bytes | None, function=parse) -> tuple[str | None, str | None]
 )
 def test_every_shape_of_fifteen_is_fifteen(value: bytes) -> None:
     """X2."""
-    assert parsed(value) == ("15", None)
-    assert parsed(value, parse_all_but_15) == (None, "15 is set aside")
+    assert parse(batch(value)).to_pylist() == [{"value": "15", "_error": None}]
+    assert parse_all_but_15(batch(value)).to_pylist() == [{"value": None, "_error": "15 is set aside"}]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +28,7 @@ def test_every_shape_of_fifteen_is_fifteen(value: bytes) -> None:
 )  # fmt: skip
 def test_what_is_no_number_is_the_records_error(value: bytes | None) -> None:
     """X2, F28."""
-    number, error = parsed(value)
+    (row,) = parse(batch(value)).to_pylist()
 
-    assert number is None
-    assert "is not a number" in str(error)
+    assert row["value"] is None
+    assert "is not a number" in row["_error"]
