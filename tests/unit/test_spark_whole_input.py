@@ -21,21 +21,20 @@ def stream(batches: int, *, ended: bool) -> bytes:
     writer = pa.ipc.new_stream(sink, SCHEMA)
     for number in range(batches):
         writer.write_batch(pa.record_batch([[number]], schema=SCHEMA))
-    if not ended:
-        return sink.getvalue()
-    writer.close()
+    if ended:
+        writer.close()
     return sink.getvalue()
 
 
 def main(infile: io.BufferedReader, outfile: object) -> int:
     """As pyspark's worker: it alone holds the stream, and reads Spark's word when the task is done."""
-    rows = sum(batch.num_rows for batch in pa.ipc.open_stream(infile))
+    rows: int = sum(batch.num_rows for batch in pa.ipc.open_stream(infile))
     require_whole_input("the attempt")
     return rows
 
 
 def run(data: bytes) -> int:
-    return main(io.BufferedReader(io.BytesIO(data)), None)  # type: ignore[arg-type]
+    return main(io.BufferedReader(io.BytesIO(data)), None)
 
 
 def test_an_input_that_was_ended_by_spark_is_whole() -> None:
