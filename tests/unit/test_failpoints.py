@@ -17,18 +17,8 @@ from epochline import ports
 from epochline.cli import connections
 from epochline.coordinator import begin
 from epochline.errors import ConfigurationError
-from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
-from epochline.failpoints.sites import (
-    BY_HAND,
-    SIDES,
-    SINK,
-    SOURCE,
-    USE_CASES,
-    named_by_hand,
-    port_method,
-    sites_of,
-    use_cases,
-)
+from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, sites, watched, watched_source
+from epochline.failpoints.sites import port_method, sites_of, use_cases
 from epochline.testing import FakeKafka, FakeLedger
 from tests.contract.worlds import orders, run
 
@@ -38,7 +28,7 @@ IO_METHODS = ("execute", "copy_expert", "commit", "rollback", "save", "begin_tra
 CASES = [pytest.param(path, id=path.stem) for path in use_cases()]
 JOB = [
     pytest.param(path, id=path.stem)
-    for place in BY_HAND
+    for place in sites.BY_HAND
     for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
 ]
 
@@ -75,7 +65,7 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path: Path) -> None:
         if ast.unparse(call.func).startswith("self._tx."):
             assert port_method(call), f"{path.name}:{call.lineno}: no call that the watched ports know"
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "sink":
-            assert call.func.attr in SINK, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
+            assert call.func.attr in sites.SINK, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
 
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or node.id not in ("ledger", "tx", "source"):
@@ -146,7 +136,7 @@ def test_the_job_passes_a_failpoint_before_every_io_call(path: Path) -> None:
 
 
 def test_every_failpoint_has_a_name_of_its_own() -> None:
-    by_hand = list(named_by_hand())
+    by_hand = list(sites.named_by_hand())
     by_port = [name for path in use_cases() for site in sites_of(path).values() for name in site.names]
 
     assert len(set(by_hand)) == len(by_hand)
@@ -161,8 +151,8 @@ def test_every_failpoint_has_a_name_of_its_own() -> None:
 
 
 def test_the_sides_and_methods_are_those_of_the_ports() -> None:
-    assert set(SIDES) == {name for name in vars(ports.Transaction) if not name.startswith("_")}
-    assert set(SOURCE) == {name for name in vars(ports.OffsetSource) if not name.startswith("_")}
+    assert set(sites.SIDES) == {name for name in vars(ports.Transaction) if not name.startswith("_")}
+    assert set(sites.SOURCE) == {name for name in vars(ports.OffsetSource) if not name.startswith("_")}
 
 
 # Off.
@@ -221,21 +211,18 @@ def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
         failpoint("write.copy")
 
 
-def test_exit_ends_the_process_as_sigkill_would_and_is_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("once", "exits"), [("", [137, 137, 137]), (":once", [137, 0, 0])])
+def test_exit_ends_the_process_as_sigkill_would_and_is_recorded(once: str, exits: list[int], tmp_path: Path) -> None:
+    """With ``once`` it acts in one process and lets the next ones through."""
     record = tmp_path / "fired"
     code = "from epochline.failpoints import failpoint\ntry:\n failpoint('write.copy')\nfinally:\n print('cleaned up')"
+    given = {"EPOCHLINE_FAILPOINT": f"write.copy:exit{once}", "EPOCHLINE_FAILPOINT_RECORD": str(record)}
 
-    ended = in_a_process(code, EPOCHLINE_FAILPOINT="write.copy:exit", EPOCHLINE_FAILPOINT_RECORD=str(record))
+    ended = [in_a_process(code, **given) for _ in exits]
 
-    assert (ended.returncode, ended.stdout) == (137, "")
-    assert record.read_text() == "write.copy\n"
-
-
-def test_once_acts_in_one_process_and_lets_the_next_one_through(tmp_path: Path) -> None:
-    code = "from epochline.failpoints import failpoint; failpoint('write.copy')"
-    given = {"EPOCHLINE_FAILPOINT": "write.copy:exit:once", "EPOCHLINE_FAILPOINT_RECORD": str(tmp_path / "fired")}
-
-    assert [in_a_process(code, **given).returncode for _ in range(3)] == [137, 0, 0]
+    assert [one.returncode for one in ended] == exits
+    assert [one.stdout for one in ended] == ["cleaned up\n" if exit_code == 0 else "" for exit_code in exits]
+    assert record.read_text() == "write.copy\n" * exits.count(137)
 
 
 def test_stop_stops_the_process_until_it_is_let_go_on() -> None:
@@ -265,7 +252,7 @@ def test_raise_and_the_nth_time_and_several_at_once() -> None:
 )
 def test_each_call_of_a_use_case_is_a_place_of_its_own(name: str, said: str) -> None:
     """Two calls of one method in one module have two names; the run without an epoch ends before the second call."""
-    assert name in {site.name for site in sites_of(USE_CASES / "begin.py").values()}
+    assert name in {site.name for site in sites_of(sites.USE_CASES / "begin.py").values()}
     arm({"EPOCHLINE_FAILPOINT": f"{name}:raise"})
 
     with pytest.raises(Exception, match=said):
