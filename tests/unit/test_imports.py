@@ -196,25 +196,17 @@ from types import SimpleNamespace
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
+from epochline import Files, KafkaTopic, PostgresTable, Text
 from epochline.airflow import connections, operators, publishing
 from epochline.airflow.dag_file import epoch_dag
-from tests.contract.worlds import fake_world, run
+from tests.contract.worlds import fake_world, orders
 
 runpy.run_path("dags/access_log.py")["dag"].get_task("pre_commit")
 
 # The adapters, as a task makes them: none of them connects before it is asked something.
 columns = {"value": "text"}
-shown = Pipeline(
-    name="shown",
-    source=KafkaSource(topics="shown"),
-    parse=Text(),
-    sinks=[
-        PostgresTable(table="shown", columns=columns),
-        KafkaTopic(topic="out", columns=columns, value=Text()),
-        Files(path=sys.argv[1], columns=columns),
-    ],
-)
+topic, files = KafkaTopic(topic="out", columns=columns, value=Text()), Files(path=sys.argv[1], columns=columns)
+shown = orders(name="shown", sinks=[PostgresTable(table="shown", columns=columns), topic, files])
 assert "publish" in epoch_dag(shown).task_ids
 ledger = connections.ledger_of(shown)
 connections.offsets_of(shown)
@@ -244,9 +236,9 @@ class Events:
 
 
 def execute(task, who, epoch=None):
-    ti = SimpleNamespace(dag_id="orders", run_id=who, get_task_states=lambda **asked: {})
     context = {
-        "ti": ti, "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
+        "ti": SimpleNamespace(dag_id="orders", run_id=who, get_task_states=lambda **asked: {}),
+        "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
         "inlet_events": Events(), "outlet_events": Events(),
     }
     if epoch is None:
@@ -260,10 +252,7 @@ def execute(task, who, epoch=None):
 
 
 execute(dag.get_task("plan_epoch"), "run-1")
-planned = world.plan("run-1")
-ticket = world.begin(1)
-world.stage(planned, ticket)
-world.seal(ticket)
+world.to_sealed("run-1")
 execute(dag.get_task("commit_epoch"), "run-1", "1")
 world.kafka.produce("orders", 0, 3)
 execute(dag.get_task("plan_epoch"), "run-2")

@@ -33,9 +33,8 @@ class Ivy:
 @pytest.fixture
 def ivy(monkeypatch: pytest.MonkeyPatch) -> Ivy:
     ivy = Ivy()
-    java = Java(executable=Path("java"), version="17", major=17)
     monkeypatch.setattr("epochline.local.jars.subprocess.run", ivy.run)
-    monkeypatch.setattr("epochline.local.jars.find_java", lambda: java)
+    monkeypatch.setattr("epochline.local.jars.find_java", lambda: Java(executable=Path("java"), version="17", major=17))
     return ivy
 
 

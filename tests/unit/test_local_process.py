@@ -45,14 +45,6 @@ def test_a_server_runs_under_the_recorded_pid_until_it_is_stopped_and_is_not_cal
     assert not daemon.stop()
 
 
-def test_a_killed_server_is_called_crashed_until_it_is_started_again(daemon: Daemon) -> None:
-    os.kill(start(daemon), signal.SIGKILL)
-
-    wait_until(lambda: daemon.crashed)
-    start(daemon)
-    assert not daemon.crashed
-
-
 def test_a_server_that_ignores_the_first_signal_gets_the_next(daemon: Daemon) -> None:
     pid = start(daemon, "sh", "-c", "trap '' TERM; echo set; while :; do sleep 0.1; done")
     wait_until(lambda: "set" in daemon.log.read_text())
@@ -76,7 +68,9 @@ def test_a_reused_pid_is_neither_ours_nor_stopped(home: Home, daemon: Daemon) ->
 
 
 @pytest.mark.parametrize("detach", ["", "setsid "], ids=["same session", "own session"])
-def test_what_a_killed_server_left_running_is_ended_at_the_next_start(daemon: Daemon, detach: str) -> None:
+def test_a_killed_server_is_called_crashed_and_what_it_left_is_ended_at_the_next_start(
+    daemon: Daemon, detach: str
+) -> None:
     pid = start(daemon, "sh", "-c", f"{detach}sleep 61 & echo $!; wait")
     wait_until(lambda: daemon.log.read_text().strip().isdigit())
     child = int(daemon.log.read_text())
@@ -86,6 +80,7 @@ def test_what_a_killed_server_left_running_is_ended_at_the_next_start(daemon: Da
 
     start(daemon)
 
+    assert not daemon.crashed
     wait_until(lambda: not psutil.pid_exists(child) or identity(child) is None)
 
 

@@ -28,8 +28,6 @@ HOSTILE = {
 texts = st.text(min_size=1, max_size=260).filter(lambda text: "\0" not in text)
 ids = st.integers(1, 2**63 - 1)
 
-Staging = tuple[str, str, int, int]
-
 
 @given(pipeline=texts, sink=texts, epoch_id=ids, attempt=st.integers(1, 2**31 - 1))
 def test_a_staging_table_is_found_again_by_its_name(pipeline: str, sink: str, epoch_id: int, attempt: int) -> None:
@@ -59,7 +57,7 @@ def test_hostile_names_give_plain_ones(pipeline: str, sink: str) -> None:
 
 
 @given(one=st.tuples(texts, texts, ids, ids), other=st.tuples(texts, texts, ids, ids))
-def test_two_stagings_never_share_a_table(one: Staging, other: Staging) -> None:
+def test_two_stagings_never_share_a_table(one: tuple[str, str, int, int], other: tuple[str, str, int, int]) -> None:
     assert (staging_table(*one) == staging_table(*other)) == (one == other)
 
 

@@ -153,10 +153,8 @@ def test_a_schema_that_nobody_can_read_is_the_records_error(answering: Registry)
 
 
 def test_the_header_is_a_zero_byte_and_four_of_the_id() -> None:
-    value = with_header(0x01020304, b"body")
-
-    assert value == b"\0\1\2\3\4body"
-    assert split_header(value) == 0x01020304
+    assert with_header(0x01020304, b"body") == b"\0\1\2\3\4body"
+    assert split_header(b"\0\1\2\3\4body") == 0x01020304
 
 
 def test_a_derived_schema_can_be_null_everywhere_and_keeps_exact_types() -> None:
