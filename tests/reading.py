@@ -53,7 +53,7 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
 
 
 def rows_of_files(epoch: CommittedEpoch, form: str = "parquet") -> list[dict[str, Any]]:
-    """The rows of an epoch in files, read as the documentation tells a reader to."""
+    """The rows of an epoch in files, read as the documentation says."""
     if not epoch.files:
         return []
     store, _ = fsspec.url_to_fs(epoch.files[0])
@@ -86,15 +86,7 @@ def range_batch(one: PlannedRange, records: Sequence[Any]) -> pa.RecordBatch:
 
 def batch_of(records: Sequence[Any]) -> pa.RecordBatch:
     """Records of kafka-python as a batch of the source's schema, without headers."""
-    columns = [
-        [record.topic for record in records],
-        [record.partition for record in records],
-        [record.offset for record in records],
-        [record.timestamp * 1000 for record in records],
-        [record.timestamp_type for record in records],
-        [record.key for record in records],
-        [record.value for record in records],
-        [[] for _ in records],
-    ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SOURCE_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)
+    same = ("topic", "partition", "offset", "timestamp_type", "key", "value")
+    columns = {name: [getattr(one, name) for one in records] for name in same}
+    columns |= {"timestamp": [one.timestamp * 1000 for one in records], "headers": [[] for _ in records]}
+    return pa.RecordBatch.from_pydict(columns, schema=SOURCE_SCHEMA)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TESTS = Path(__file__).parent
 
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
 
 
-class ByServers(LoadScopeScheduling):
+class ByServers(LoadScopeScheduling):  # type: ignore[misc]
     """Gives a process whole groups of tests, in the order of the collection."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -9,7 +9,8 @@ RECORD = {"value": "text", "at": "timestamptz"}
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The value as text, an error if it is not text, and the record's own timestamp."""
-    values, errors = [], []
+    values: list[str | None] = []
+    errors: list[str | None] = []
     for value in batch.column("value").to_pylist():
         try:
             values.append(value.decode())
