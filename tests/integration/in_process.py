@@ -7,26 +7,16 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from epochline import Pipeline
+from epochline import Pipeline, coordinator
 from epochline.audit.source import record_batch
-from epochline.coordinator import (
-    LEASE,
-    CommitResult,
-    Plan,
-    PlanOutcome,
-    PlanRequest,
-    Published,
-    begin,
-    commit,
-    plan,
-    publish,
-    seal,
-)
+from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, PlanRequest, Published
 from epochline.kafka.records import RecordReader
+from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Counts, EpochKind, Run
@@ -47,6 +37,9 @@ Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
 @dataclass
 class InProcess:
     """One pipeline on a real PostgreSQL; where its records come from is said by ``source`` and ``read``."""
+
+    lease: ClassVar[timedelta] = LEASE
+    """Of attempts."""
 
     dsn: str
     pipeline: Pipeline
@@ -75,11 +68,11 @@ class InProcess:
 
     def asked_to_plan(self, **options: Any) -> tuple[Plan, Run]:
         run = Run(dag_id=self.pipeline.name, run_id=f"{self.run_prefix}-{next(self._runs)}", host="here")
-        return plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
+        return coordinator.plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
 
     def begun(self, planned: Plan, run: Run) -> StagingTicket:
         assert planned.epoch is not None
-        ticket = begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=LEASE)
+        ticket = coordinator.begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=self.lease)
         assert ticket is not None
         return ticket
 
@@ -142,14 +135,25 @@ class InProcess:
         return ticket
 
     def seal(self, ticket: StagingTicket, run: Run) -> Counts:
-        return seal(self.ledger, self.source, ticket, run)
+        return coordinator.seal(self.ledger, self.source, ticket, run)
 
     def commit(self, planned: Plan) -> CommitResult:
         assert planned.epoch is not None
-        return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
+        return coordinator.commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
 
     def publish(self) -> Sequence[Published]:
-        return publish(self.ledger, self.pipeline)
+        return coordinator.publish(self.ledger, self.pipeline)
+
+    @property
+    def subject(self) -> Subject:
+        """The pipeline, as operations take it."""
+        return Subject(name=self.pipeline.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
+
+    def act(self, name: str, request: Request, /, **asked: Any) -> Done:
+        """Do an operation that is no epoch."""
+        action = ACTIONS[name]
+        assert isinstance(action, DirectAction)
+        return action.act(self.subject, action.parse(asked), request)
 
 
 def from_kafka(bootstrap: str) -> Read:

@@ -14,36 +14,27 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from psycopg2 import sql
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from epochline import Files, KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
 from epochline.local.stack import Stack
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import ACTIONS, EpochAction, Request
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
-from tests.databases import query
+from tests.databases import copy_database, query
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.reading import source_batch
@@ -51,7 +42,7 @@ from tests.reading import source_batch
 STEPS = 25
 COLUMNS = {"value": "text"}
 LEASE = timedelta(0)
-"""Whoever plans next may take over what was left."""
+"""The next plan may take over what was left."""
 LINEAGE = ("_topic", "_partition", "_offset", "_row", "_epoch")
 ORDER = Request(actor="ada@here", reason="a made-up history")
 PARTITIONS = (0, 1)
@@ -65,7 +56,7 @@ class OperatorsMachine(RuleBasedStateMachine):
     database: Callable[[], str]
     superuser: str = ""
     met: Counter[str] = Counter()
-    """What happened in all histories, so that their silence means something."""
+    """What happened in all histories: without it a history that does nothing would pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +71,6 @@ class OperatorsMachine(RuleBasedStateMachine):
         self.backup: dict[str, Any] | None = None
         self.savepoints: list[str] = []
         self.lives = 0
-        self.behind = False
 
     # The world.
 
@@ -131,12 +121,8 @@ class OperatorsMachine(RuleBasedStateMachine):
     def name(self) -> str:
         return self.job.pipeline.name
 
-    def _subject(self) -> Subject:
-        return Subject(name=self.name, ledger=self.job.ledger, declared=self.job.pipeline, source=self.kafka)
-
     def _act(self, action: str, **asked: Any) -> None:
-        known: Any = ACTIONS[action]
-        known.act(self._subject(), known.parse(asked), ORDER)
+        self.job.act(action, ORDER, **asked)
         self.met[action] += 1
 
     # Runs.
@@ -216,7 +202,7 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     @rule()
     def a_backup_is_made(self) -> None:
-        self._copy(self._database, f"{self._database}_backup")
+        copy_database(self.superuser, self._database, f"{self._database}_backup")
         self.backup = {
             "read_by": {key: list(values) for key, values in self.read_by.items()}, "job": self.job,
             "savepoints": list(self.savepoints), "before": list(self.before), "topic": self.topic,
@@ -226,7 +212,7 @@ class OperatorsMachine(RuleBasedStateMachine):
     @rule()
     def the_backup_is_put_back(self) -> None:
         assert self.backup is not None
-        self._copy(f"{self._database}_backup", self._database)
+        copy_database(self.superuser, f"{self._database}_backup", self._database)
         self.read_by = {key: list(values) for key, values in self.backup["read_by"].items()}
         self.savepoints, self.before = list(self.backup["savepoints"]), list(self.backup["before"])
         self.met["put back"] += 1
@@ -234,14 +220,6 @@ class OperatorsMachine(RuleBasedStateMachine):
     @property
     def _database(self) -> str:
         return self.dsn.rpartition("/")[2]
-
-    def _copy(self, source: str, target: str) -> None:
-        with closing(psycopg2.connect(self.superuser)) as admin, admin.cursor() as cursor:
-            admin.autocommit = True
-            names = {"source": sql.Identifier(source), "target": sql.Identifier(target)}
-            cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {target} WITH (FORCE)").format(**names))
-            made = "CREATE DATABASE {target} OWNER epochline TEMPLATE {source} STRATEGY FILE_COPY"
-            cursor.execute(sql.SQL(made).format(**names))
 
     # What operators do.
 
@@ -268,20 +246,19 @@ class OperatorsMachine(RuleBasedStateMachine):
     @rule(step=st.sampled_from([None, 1]))
     def extend_back(self, step: int | None) -> None:
         self._go_on()
-        known: Any = ACTIONS["extend-back"]
+        known = ACTIONS["extend-back"]
+        assert isinstance(known, EpochAction)
         run = Run(dag_id=self.name, run_id=f"back {next(_numbers)}", host="here")
         try:
-            planned = known.plan(self._subject(), known.parse({"to": "earliest", "step": step}), ORDER, run)
+            planned = known.plan(self.job.subject, known.parse({"to": "earliest", "step": step}), ORDER, run)
         except ActionRefusedError as refusal:
-            self._back_there(refusal)
-            return
+            if "they are back there" in str(refusal):
+                return
+            raise
         self._staged(planned, run)
         self.job.commit(planned)
         self._publish()
         self.met["extend-back"] += 1
-
-    def _back_there(self, refusal: ActionRefusedError) -> None:
-        assert "they are back there" in str(refusal)
 
     @rule()
     def drop_and_take_over(self) -> None:
@@ -361,14 +338,14 @@ class OperatorsMachine(RuleBasedStateMachine):
 def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, always_the_same: bool) -> Counter[str]:
     """Run so many histories of `STEPS` steps; what happened in them."""
     made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
-    run_state_machine_as_test(
+    run_machine(
         type("MachineOfOperators", (OperatorsMachine,), made),
         settings=settings(
             max_examples=histories,
             stateful_step_count=STEPS,
             deadline=None,
             derandomize=always_the_same,
-            # A smaller history costs hundreds of runs of a second and more; who wants one adds Phase.shrink.
+            # A smaller history costs hundreds of runs of a second and more; add Phase.shrink to get one.
             phases=(Phase.generate,),
             database=None,
             suppress_health_check=list(HealthCheck),

@@ -28,7 +28,9 @@ RUN = Run(dag_id="people", run_id="manual__1", host="somewhere")
 
 
 @pytest.fixture
-def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch) -> str:
+def people_topic(
+    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """A declared pipeline, its database and its topic of two partitions; the topic's name."""
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
@@ -37,12 +39,11 @@ def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_p
 
 
 def declare(folder: Path, topic: str, **columns: str) -> None:
-    text = DECLARED.format(topic=topic, columns=columns or {"id": "bigint"})
-    (folder / "people.py").write_text(text)
+    (folder / "people.py").write_text(DECLARED.format(topic=topic, columns=columns or {"id": "bigint"}))
 
 
 @pytest.fixture
-def call(people_topic: str, capsys, monkeypatch) -> Call:
+def call(people_topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     return caller(monkeypatch, capsys)
 
 

@@ -18,8 +18,8 @@ import fsspec
 from psycopg2 import sql
 
 from epochline import CustomSink, Files, KafkaTopic, PostgresTable, Text
-from epochline.coordinator import Plan, abort, begin
-from epochline.protocol.epoch import AbortOutcome, Run
+from epochline.coordinator import abort
+from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
 from tests.databases import query
@@ -29,7 +29,7 @@ from tests.reading import rows_in_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 BRIEF = timedelta(seconds=0.2)
-"""The lease of runs that are killed: whoever comes next waits for its end."""
+"""The lease of runs that are killed: the next run waits for its end."""
 
 COLUMNS = {"value": "text"}
 
@@ -184,11 +184,7 @@ RUN = "tests.integration.sink_kinds:take_run"
 class Runs(sinks_step.Watched):
     """Whole runs, in a process of their own."""
 
-    def begun(self, planned: Plan, run: Run) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=BRIEF)
-        assert ticket is not None
-        return ticket
+    lease = BRIEF
 
     def shown(self) -> Sequence[object]:
         """A run that goes well."""
@@ -197,8 +193,9 @@ class Runs(sinks_step.Watched):
     def sealed_and_aborted(self) -> AbortOutcome:
         """A run whose sealed epoch an operator aborts."""
         planned, run, _ = self.sealed(lease=BRIEF)
-        name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
-        return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
+        assert planned.epoch is not None
+        epoch_id = planned.epoch.epoch_id
+        return abort(self.ledger, self.pipeline.name, epoch_id, run, reason="the test says so", by_operator=True)
 
 
 def take_run() -> None:

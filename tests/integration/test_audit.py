@@ -15,14 +15,15 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
-from epochline.kafka.source import KafkaOffsets
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import ACTIONS, EpochAction, Request
 from tests.commands import caller, connect_to
 from tests.crash.watching import all_decided
-from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import Topic, admin_of, delete_records, make_topic, produce, transactional_producer
+from tests.integration.sinks_world import in_process
 
 COLUMNS = {"id": "bigint", "name": "text", "price": "numeric", "seen": "timestamptz", "extra": "jsonb", "raw": "json"}
+ROW = "INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES"
 
 
 @dataclass
@@ -57,11 +58,12 @@ def person(number: int, **changes: Any) -> bytes:
 
 
 NewAudited = Callable[..., Audited]
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
 def audited(
-    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Patch, capsys: Any
 ) -> NewAudited:
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
@@ -81,8 +83,7 @@ def audited(
             name=topic_name, source=KafkaSource(topics=topic_name),
             sinks=sinks or (PostgresTable(table="people", columns=COLUMNS),), **declared,
         )  # fmt: skip
-        source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
-        world = InProcess(postgres_dsn, pipeline, source, from_kafka(kafka_bootstrap))
+        world = in_process(postgres_dsn, kafka_bootstrap, pipeline)
         make_topic(kafka_bootstrap, topic_name, 2)
         world.create()
         return Audited(world, kafka_bootstrap, topic_name, call)
@@ -105,16 +106,11 @@ def committed(audited: NewAudited) -> Audited:
 
 def test_a_target_that_was_put_back_is_called_exact_and_so_is_what_was_read_again(committed: Audited) -> None:
     """INV-9, C12: what was undone is no more expected, nor is anything of the restore itself."""
-    world = committed.world
-    subject = Subject(name=committed.topic, ledger=world.ledger, declared=world.pipeline, source=world.source)
-
-    def act(name: str) -> None:
-        ACTIONS[name].act(subject, ACTIONS[name].parse({"name": "two"}), Request(actor="ada", reason="to see"))  # type: ignore[attr-defined]
-
-    act("savepoint")
+    world, request = committed.world, Request(actor="ada", reason="to see")
+    world.act("savepoint", request, name="two")
     committed.produce(0, [person(n) for n in range(40, 45)])
     world.epoch()
-    act("restore")
+    world.act("restore", request, name="two")
     code, differences, epochs = committed.audit()
     assert (code, differences, [one["epoch_id"] for one in epochs]) == (0, [], [1, 2])
 
@@ -125,22 +121,22 @@ def test_a_target_that_was_put_back_is_called_exact_and_so_is_what_was_read_agai
     assert [(one["epoch_id"], one["verdict"]) for one in epochs] == [(1, "exact"), (2, "exact"), (5, "exact")]
 
 
-def test_an_exact_target_is_called_exact(committed: Audited) -> None:
-    """INV-9: every record is accounted for, quarantined ones too, when its range is read again."""
+def test_an_exact_target_is_called_exact_with_progress_on_a_terminal_alone(
+    committed: Audited, monkeypatch: Patch
+) -> None:
+    """INV-9: every record is accounted for, quarantined ones too, when its range is read again.
+
+    Progress goes to standard error: what is read from a pipe is results alone.
+    """
     code, differences, epochs = committed.audit()
 
     assert (code, differences) == (0, [])
     assert [(one["epoch_id"], one["verdict"]) for one in epochs] == [(1, "exact"), (2, "exact")]
     assert [(one["partition"], one["found"]["received"]) for one in epochs[0]["partitions"]] == [(0, 30), (1, 30)]
 
-
-def test_an_audit_shows_its_progress_on_a_terminal_and_nowhere_else(committed: Audited, monkeypatch: Any) -> None:
-    """To the last offset, on standard error: what is read from a pipe is results alone."""
     piped = committed.call("audit", committed.topic)[1][0]
     monkeypatch.setenv("FORCE_COLOR", "1")  # how a pipe passes for a terminal
-
     shown = committed.call("audit", committed.topic)[1][0]
-
     assert piped["err"] == ""
     assert "auditing 2 epochs" in shown["err"]
     assert "80/80" in shown["err"]
@@ -153,10 +149,7 @@ def test_planted_damage_is_named_by_topic_partition_and_offset(committed: Audite
     committed.sql("INSERT INTO people SELECT * FROM people WHERE _partition = 1 AND _offset = 3")
     committed.sql("UPDATE people SET name = 'Eve', raw = '{\"z\":1 }' WHERE _partition = 0 AND _offset = 35")
     committed.sql("UPDATE people SET price = 1.5 WHERE _partition = 0 AND _offset = 36")
-    committed.sql("INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES (1, 'other', 0, 5, 0, 2)")
-    committed.sql(
-        "INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES (1, %s, 0, 5, 0, 9)", committed.topic
-    )
+    committed.sql(f"{ROW} (1, 'other', 0, 5, 0, 2), (1, %s, 0, 5, 0, 9)", committed.topic)
 
     code, differences, epochs = committed.audit()
 
@@ -180,22 +173,16 @@ def test_planted_damage_is_named_by_topic_partition_and_offset(committed: Audite
 def test_only_the_epochs_that_are_named_are_looked_at(committed: Audited) -> None:
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
 
-    assert committed.audit("--epochs", "2")[0] == 0
-    assert committed.audit("--epochs", "2..")[0] == 0
     assert [one["epoch_id"] for one in committed.audit("--epochs", "..1")[2]] == [1]
-    assert committed.audit("--epochs", "1..2")[0] == 1
-    assert committed.call("audit", committed.topic, "--epochs", "one")[0] == 2
-    assert committed.call("audit", committed.topic, "--epochs", "7..9")[0] == 1
-    assert committed.call("audit", committed.topic, "--epochs", "0")[0] == 1
+    for epochs, code in {"2": 0, "2..": 0, "1..2": 1, "one": 2, "7..9": 1, "0": 1}.items():
+        assert committed.call("audit", committed.topic, "--epochs", epochs)[0] == code, epochs
     assert committed.call("audit", "nobody")[0] == 1
 
 
 def test_a_ledger_that_was_altered_is_found(committed: Audited) -> None:
     """INV-9: digest and counts of the ledger are what Kafka gives."""
     committed.sql(
-        "UPDATE epochline.planned_range SET source_digest = source_digest - 1 WHERE epoch_id = 1 AND partition = 0"
-    )
-    committed.sql(
+        "UPDATE epochline.planned_range SET source_digest = source_digest - 1 WHERE epoch_id = 1 AND partition = 0;"
         "UPDATE epochline.planned_range SET records_read = records_read - 1, records_passed = records_passed - 1"
         " WHERE epoch_id = 2 AND partition = 1"
     )
@@ -217,7 +204,7 @@ def test_a_quarantined_record_must_be_in_the_quarantine_as_it_came(committed: Au
 
 
 def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -> None:
-    """F25: retention took the first offsets; what is left is judged, and the exit code tells."""
+    """F25: retention took the first offsets; what is left is judged, and the exit code says so."""
     delete_records(committed.bootstrap, committed.topic, {0: 12})
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
 
@@ -242,7 +229,7 @@ def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
 
 
 def test_markers_and_aborted_records_are_passed_over(audited: NewAudited) -> None:
-    """The end of a range is told by position, although its last offset is a marker."""
+    """The consumer's position shows the end of a range, although its last offset is a marker."""
     one = audited()
     with transactional_producer(one.bootstrap, one.topic) as producer:
         for at, keep in enumerate((True, False, True, False)):
@@ -276,7 +263,7 @@ def test_what_compaction_took_is_not_judged(audited: NewAudited) -> None:
     one.world.epoch()
     # As if the marker's offset had held a record that compaction took since.
     one.sql("UPDATE epochline.planned_range SET records_read = records_read + 1, records_passed = records_passed + 1")
-    one.sql("INSERT INTO people (id, _topic, _partition, _offset, _row, _epoch) VALUES (6, %s, 0, 5, 0, 1)", one.topic)
+    one.sql(f"{ROW} (6, %s, 0, 5, 0, 1)", one.topic)
 
     code, differences, (epoch,) = one.audit()
 
@@ -288,7 +275,7 @@ def test_what_compaction_took_is_not_judged(audited: NewAudited) -> None:
     assert one.audit()[:2] == (1, [("people", "missing", 0, 2, None)])
 
 
-def test_every_row_of_an_exploded_record_is_compared(audited: NewAudited, tmp_path: Path, monkeypatch: Any) -> None:
+def test_every_row_of_an_exploded_record_is_compared(audited: NewAudited, tmp_path: Path, monkeypatch: Patch) -> None:
     (tmp_path / "audit_lines.py").write_text(
         "import json, pyarrow as pa\n"
         "def parse(batch):\n"
@@ -325,9 +312,7 @@ def test_every_row_of_an_exploded_record_is_compared(audited: NewAudited, tmp_pa
     assert "cannot be imported" in epochs[0]["sinks"][0]["said"]
 
 
-def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests_and_it_says_so(
-    audited: NewAudited,
-) -> None:
+def test_targets_without_a_row_per_record_are_compared_by_counts_and_digests(audited: NewAudited) -> None:
     one = audited(
         PostgresTable(table="newest", mode="upsert", key="id", columns=COLUMNS),
         PostgresTable(table="sums", mode="add", key="name", measures="id", columns={"name": "text", "id": "bigint"}),
@@ -380,13 +365,9 @@ def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committ
     assert committed.audit("--epochs", 1)[1] == [("quarantine", "changed", 1, 29, None)]
     committed.sql(
         'INSERT INTO epochline.epoch SELECT (jsonb_populate_record(e, \'{"epoch_id": 3, "kind": "requeue"}\')).*'
-        " FROM epochline.epoch e WHERE epoch_id = 2"
-    )
-    committed.sql(
+        " FROM epochline.epoch e WHERE epoch_id = 2;"
         "INSERT INTO epochline.planned_target SELECT pipeline, 3, sink, columns FROM epochline.planned_target"
-        " WHERE epoch_id = 2"
-    )
-    committed.sql(
+        " WHERE epoch_id = 2;"
         'INSERT INTO epochline.requeue_claim SELECT pipeline, 3, generation, topic_id, partition, "offset"'
         " FROM epochline.quarantined_record"
     )
@@ -404,16 +385,14 @@ def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committ
     assert committed.audit("--epochs", 3)[1] == [("people", "changed", 1, 29, "id")]
 
 
-def test_an_audit_beside_an_epoch_on_its_way_looks_at_committed_rows_alone(committed: Audited) -> None:
+def test_an_audit_takes_committed_rows_alone_and_compares_them_in_groups(
+    committed: Audited, monkeypatch: Patch
+) -> None:
+    """Bounded memory: groups of few epochs and chunks of few records find what one look finds."""
     committed.produce(0, [person(1)])
-    planned, run = committed.world.planned()
-    committed.world.stage(planned, committed.world.begun(planned, run))
-
+    committed.world.staged()
     assert committed.audit()[:2] == (0, [])
 
-
-def test_a_million_offsets_apart_epochs_are_compared_in_groups(committed: Audited, monkeypatch: Any) -> None:
-    """Bounded memory: groups of few epochs and chunks of few records find what one look finds."""
     monkeypatch.setattr("epochline.audit.recorded._AT_ONCE", 1)
     monkeypatch.setattr("epochline.kafka.records._RECORDS", 7)
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset IN (7, 33)")
@@ -421,7 +400,7 @@ def test_a_million_offsets_apart_epochs_are_compared_in_groups(committed: Audite
     assert committed.audit()[:2] == (1, [("people", "missing", 0, 7, None), ("people", "missing", 0, 33, None)])
 
 
-def test_what_the_operations_page_says_of_audits_works(committed: Audited, monkeypatch: Any) -> None:
+def test_what_the_operations_page_says_of_audits_works(committed: Audited) -> None:
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     section = text.partition("## Auditing what is committed")[2].partition("\n## ")[0]
     commands, index = (re.search(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("bash", "sql"))
@@ -449,10 +428,10 @@ def test_records_that_the_target_refused_are_expected_in_the_quarantine(audited:
     assert one.audit()[:2] == (0, [])
     one.sql("ALTER TABLE people DROP CONSTRAINT few")
     requeue = ACTIONS["requeue"]
-    subject = Subject(name=one.topic, ledger=one.world.ledger, declared=one.world.pipeline, source=one.world.source)
+    assert isinstance(requeue, EpochAction)
+    run = replace(run, run_id="an operator's")
     order = Request(actor="ada", reason="the rule was mended")
-    asked, run = requeue.parse({"everything": True}), replace(run, run_id="an operator's")
-    planned = requeue.plan(subject, asked, order, run)  # type: ignore[attr-defined]
+    planned = requeue.plan(one.world.subject, requeue.parse({"everything": True}), order, run)
     one.world.staged_and_sealed(planned, run)
     one.world.commit(planned)
 

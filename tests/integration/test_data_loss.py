@@ -193,9 +193,7 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
         assert tx.chain.advance(
             world.epoch(1),
             PlannedRange(
-                tp=first.ranges[0].tp,
-                range=OffsetRange(start=5, until=8),
-                leader_epoch=first.ranges[0].leader_epoch,
+                tp=first.ranges[0].tp, range=OffsetRange(start=5, until=8), leader_epoch=first.ranges[0].leader_epoch
             ),
         )
 

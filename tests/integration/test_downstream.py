@@ -248,9 +248,7 @@ def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world
 
 
 def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothing_else(
-    world: World,
-    login: Login,
-    as_superuser: Any,
+    world: World, login: Login, as_superuser: Any
 ) -> None:
     """SEC-6: the reader's role and two rights on the cursor (docs/downstream.md)."""
     committed(world, 2)
