@@ -9,6 +9,7 @@ import pytest
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
+from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.epoch import Epoch, Run
 from tests.commands import Call, caller, connect_to
 from tests.integration.kafka_topics import make_topic
@@ -35,6 +36,8 @@ def people_topic(
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     declare(tmp_path, topic_name)
+    # Each test has a ledger of its own, but they share a broker, which remembers the group.
+    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.people")
     return make_topic(kafka_bootstrap, topic_name, 2)
 
 

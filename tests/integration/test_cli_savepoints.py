@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from epochline.config import discovery
-from epochline.kafka.source import KafkaOffsets
 from tests.commands import Call
 from tests.databases import query
-from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.in_process import InProcess
+from tests.integration.sinks_world import in_process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 
@@ -21,9 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 @pytest.fixture
 def committed(fed: str, postgres_dsn: str, kafka_bootstrap: str) -> InProcess:
     """A pipeline with one committed epoch, of 100 records, and 50 more to come."""
-    source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
-    source.forget("epochline.people")
-    people = InProcess(postgres_dsn, discovery.find("people"), source, from_kafka(kafka_bootstrap))
+    people = in_process(postgres_dsn, kafka_bootstrap, discovery.find("people"))
     people.epoch()
     return people
 
@@ -34,7 +32,7 @@ def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProce
     block = re.search(r"```\n(epochline savepoint .*?)```", section, re.DOTALL)
     assert block is not None
     make, show, restore, delete = (
-        shlex.split(line.replace("word_count", "people"))[1:] for line in block[1].splitlines()
+        shlex.split(line)[1:] for line in block[1].replace("word_count", "people").splitlines()
     )
 
     assert call(*make, "--yes")[0] == 0
@@ -54,13 +52,14 @@ def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProce
 
 def test_a_savepoint_that_does_not_exist_changes_nothing(call: Call, committed: InProcess, postgres_dsn: str) -> None:
     """C13."""
-    before = query(postgres_dsn, "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline")
+    statement = "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline"
+    before = query(postgres_dsn, statement)
 
     code, _, err = call("restore", "people", "nothing", "--reason", "why not", "--yes")
 
     assert code == 1
     assert "people has no savepoint nothing; there are: none" in err
-    assert query(postgres_dsn, "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline") == before
+    assert query(postgres_dsn, statement) == before
 
 
 def test_a_savepoint_is_written_to_a_file_once_and_read_back(
