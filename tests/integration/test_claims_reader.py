@@ -23,7 +23,6 @@ AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def ticket(postgres_dsn: str) -> StagingTicket:
     """An attempt of an epoch that claims two of three quarantined records, of two partitions."""
-
     world = postgres_world(postgres_dsn)
     quarantined(world)
     headers = json.dumps([["h", base64.b64encode(b"\x00\xff").decode()], ["empty", None]])
