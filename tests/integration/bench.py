@@ -45,9 +45,8 @@ class Bench:
         self.kafka = FakeKafka()
         self.ledger = PostgresLedger(dsn, lock_timeout=2)
         self.sink = sink
-        self.pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=record), sinks=[sink]
-        )
+        source, parse = KafkaSource(topics="orders"), Json(columns=record)
+        self.pipeline = Pipeline(name="orders", source=source, parse=parse, sinks=[sink])
         self.runs = 0
         for partition in (0, 1):
             self.kafka.produce("orders", partition, 0)

@@ -27,9 +27,8 @@ def sink_at(path: str) -> FileSink:
 
 
 def attempt_of(epoch_id: int, number: int = 1, *, pipeline: str = "visits", token: str = "") -> SinkAttempt:
-    return SinkAttempt(
-        pipeline=pipeline, generation=1, epoch_id=epoch_id, attempt=number, token=token or str(uuid.uuid4())
-    )
+    token = token or str(uuid.uuid4())
+    return SinkAttempt(pipeline=pipeline, generation=1, epoch_id=epoch_id, attempt=number, token=token)
 
 
 def visitors(epoch_id: int, part: int) -> list[str]:
@@ -41,9 +40,8 @@ def all_visitors(*epoch_ids: int) -> list[str]:
 
 
 def batch_of(names: Sequence[str | None]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"visitor": list(names), "pages": list(range(len(names)))}, schema=record_schema(COLUMNS)
-    )
+    columns = {"visitor": list(names), "pages": list(range(len(names)))}
+    return pa.RecordBatch.from_pydict(columns, schema=record_schema(COLUMNS))
 
 
 def write_part(sink: FileSink, attempt: SinkAttempt, part: int) -> WrittenPart:

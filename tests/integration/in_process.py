@@ -80,13 +80,10 @@ class InProcess:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         spec = self.pipeline.spec
-        flow = OnePassFactory(
-            pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused
-        )
-        sets_aside = spec.bad_records == "quarantine"
-        writer = StagingWriter(
-            WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, sets_aside=sets_aside)
-        )
+        functions, sets_aside = ship_functions(spec), spec.bad_records == "quarantine"
+        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, sets_aside=sets_aside)
+        writer = StagingWriter(order)
         before = dict(sys.modules)
         try:
             # A consumer that a failed write leaves open would not let its process end.

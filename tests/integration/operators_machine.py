@@ -98,9 +98,8 @@ class OperatorsMachine(RuleBasedStateMachine):
         sinks: list[Any] = [PostgresTable(table="t", columns=COLUMNS)]
         if self.files:
             sinks.append(Files(path=str(self.folder / name), columns=COLUMNS, format="json"))
-        pipeline = Pipeline(
-            name=name, source=KafkaSource(topics=self.topic, startup=self.startup), parse=Text(), sinks=sinks
-        )
+        source = KafkaSource(topics=self.topic, startup=self.startup)
+        pipeline = Pipeline(name=name, source=source, parse=Text(), sinks=sinks)
         self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
         self.job.create()
         self.savepoints = []
@@ -326,9 +325,8 @@ class OperatorsMachine(RuleBasedStateMachine):
                 break
         self.the_target_holds_what_the_standing_epochs_read()
         self.nothing_is_there_twice()
-        origins = dict(
-            self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
-        )
+        heads = self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
+        origins = dict(heads)
         held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
         assert set(held) <= set(self._rows())
         if self.files:

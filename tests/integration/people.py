@@ -25,13 +25,12 @@ pipeline = Pipeline(
 )
 dag = epoch_dag(pipeline)
 """
+Patch = pytest.MonkeyPatch
 RUN = Run(dag_id="people", run_id="manual__1", host="somewhere")
 
 
 @pytest.fixture
-def people_topic(
-    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> str:
+def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Patch) -> str:
     """A declared pipeline, its database and its topic of two partitions; the topic's name."""
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
@@ -46,7 +45,7 @@ def declare(folder: Path, topic: str, **columns: str) -> None:
 
 
 @pytest.fixture
-def call(people_topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+def call(people_topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> Call:
     return caller(monkeypatch, capsys)
 
 

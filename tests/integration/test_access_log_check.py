@@ -85,7 +85,7 @@ def dsn(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the checker gets: the password is in the environment alone."""
     parts = parse_dsn(postgres_dsn)
     monkeypatch.setenv("PGPASSWORD", parts.pop("password"))
-    return make_dsn(**parts)
+    return str(make_dsn(**parts))
 
 
 @pytest.fixture

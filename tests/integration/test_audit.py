@@ -16,7 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.operations import ACTIONS, EpochAction, Request
-from tests.commands import caller, connect_to
+from tests.commands import Call, caller
 from tests.crash.watching import all_decided
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import Topic, admin_of, delete_records, make_topic, produce, transactional_producer
@@ -33,7 +33,7 @@ class Audited:
     world: InProcess
     bootstrap: str
     topic: str
-    call: Callable[..., tuple[int, list[dict[str, Any]]]]
+    call: Call
 
     def produce(self, partition: int, values: Iterable[bytes | None], **more: Any) -> None:
         produce(self.bootstrap, self.topic, values, partition=partition, **more)
@@ -43,7 +43,9 @@ class Audited:
 
     def audit(self, *arguments: object) -> tuple[int, list[tuple[Any, ...]], list[dict[str, Any]]]:
         """Exit code, differences as (where, kind, partition, offset, said), and the epochs."""
-        code, lines = self.call("audit", self.topic, "--json", *arguments)
+        code, out, err = self.call("audit", self.topic, "--json", *arguments)
+        assert err == ""
+        lines = [json.loads(line) for line in out.splitlines()]
         found = [line["difference"] for line in lines if "difference" in line]
         shown = [(d["where"], d["kind"], d["partition"], d["offset"], d["said"]) for d in found]
         return code, shown, [line["epoch"] for line in lines if "epoch" in line]
@@ -59,15 +61,15 @@ def person(number: int, **changes: Any) -> bytes:
 
 NewAudited = Callable[..., Audited]
 Patch = pytest.MonkeyPatch
+Capsys = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
 def audited(
-    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Patch, capsys: Any
+    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> NewAudited:
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-    command = caller(monkeypatch, capsys)
 
     def call(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
         code, out, err = command(*arguments)
@@ -86,7 +88,7 @@ def audited(
         world = in_process(postgres_dsn, kafka_bootstrap, pipeline)
         make_topic(kafka_bootstrap, topic_name, 2)
         world.create()
-        return Audited(world, kafka_bootstrap, topic_name, call)
+        return Audited(world, kafka_bootstrap, topic_name, caller(monkeypatch, capsys))
 
     return make
 
@@ -121,9 +123,7 @@ def test_a_target_that_was_put_back_is_called_exact_and_so_is_what_was_read_agai
     assert [(one["epoch_id"], one["verdict"]) for one in epochs] == [(1, "exact"), (2, "exact"), (5, "exact")]
 
 
-def test_an_exact_target_is_called_exact_with_progress_on_a_terminal_alone(
-    committed: Audited, monkeypatch: Patch
-) -> None:
+def test_an_exact_target_is_called_exact_with_progress_on_a_terminal(committed: Audited, monkeypatch: Patch) -> None:
     """INV-9: every record is accounted for, quarantined ones too, when its range is read again.
 
     Progress goes to standard error: what is read from a pipe is results alone.
@@ -134,13 +134,12 @@ def test_an_exact_target_is_called_exact_with_progress_on_a_terminal_alone(
     assert [(one["epoch_id"], one["verdict"]) for one in epochs] == [(1, "exact"), (2, "exact")]
     assert [(one["partition"], one["found"]["received"]) for one in epochs[0]["partitions"]] == [(0, 30), (1, 30)]
 
-    piped = committed.call("audit", committed.topic)[1][0]
+    assert committed.call("audit", committed.topic)[2] == ""
     monkeypatch.setenv("FORCE_COLOR", "1")  # how a pipe passes for a terminal
-    shown = committed.call("audit", committed.topic)[1][0]
-    assert piped["err"] == ""
-    assert "auditing 2 epochs" in shown["err"]
-    assert "80/80" in shown["err"]
-    assert "auditing" not in shown["text"]
+    _, out, err = committed.call("audit", committed.topic)
+    assert "auditing 2 epochs" in err
+    assert "80/80" in err
+    assert "auditing" not in out
 
 
 def test_planted_damage_is_named_by_topic_partition_and_offset(committed: Audited) -> None:
@@ -165,7 +164,7 @@ def test_planted_damage_is_named_by_topic_partition_and_offset(committed: Audite
         ("quarantine", "missing", 1, 29, None),
     ]
     assert [one["differences"] for one in epochs] == [3, 3]
-    said = committed.call("audit", committed.topic)[1][0]["text"]
+    said = committed.call("audit", committed.topic)[1]
     assert f"people: missing: {committed.topic}-0 offset 7 (epoch 1)" in said
     assert f"people: extra: {committed.topic}-0 offset 5 (no committed epoch)" in said
     assert "7 differences" in said
@@ -261,9 +260,8 @@ def test_what_compaction_took_is_not_judged(audited: NewAudited) -> None:
     code, differences, (epoch,) = one.audit()
 
     assert (code, differences) == (3, [])
-    assert epoch["partitions"][0]["not_judged"] == [
-        "1 records have been compacted away: rows without a record are not judged"
-    ]
+    note = "1 records have been compacted away: rows without a record are not judged"
+    assert epoch["partitions"][0]["not_judged"] == [note]
     one.sql("DELETE FROM people WHERE _offset = 2")
     assert one.audit()[:2] == (1, [("people", "missing", 0, 2, None)])
 
@@ -276,19 +274,19 @@ def test_every_row_of_an_exploded_record_is_compared(audited: NewAudited, tmp_pa
     )
     monkeypatch.syspath_prepend(tmp_path)
     record = {"line": "text"}
-    one = audited(
-        PostgresTable(table="lines", columns=record), parse="audit_lines:parse", record=record, explode="line"
-    )
+    sink = PostgresTable(table="lines", columns=record)
+    one = audited(sink, parse="audit_lines:parse", record=record, explode="line")
     one.produce(0, [b'["a", "b"]', b"[]", b'["c"]'])
     one.world.epoch()
     assert one.audit()[0] == 0
     one.sql("DELETE FROM lines WHERE line = 'b'")
 
-    code, lines = one.call("audit", one.topic, "--json")
+    code, out, _ = one.call("audit", one.topic, "--json")
 
     assert code == 1
-    assert lines[0]["difference"] | {"topic": ""} == {
-        "epoch_id": 1, "where": "lines", "kind": "missing", "topic": "", "partition": 0, "offset": 0, "row": 1, "said": None,
+    assert json.loads(out.splitlines()[0])["difference"] == {
+        "epoch_id": 1, "where": "lines", "kind": "missing", "topic": one.topic, "partition": 0, "offset": 0, "row": 1,
+        "said": None,
     }  # fmt: skip
 
     with monkeypatch.context() as broken:
@@ -339,17 +337,17 @@ def test_a_table_that_was_altered_is_not_judged(committed: Audited) -> None:
 
 
 def test_superseded_generations_and_declared_losses_are_shown(committed: Audited) -> None:
-    committed.sql("UPDATE epochline.pipeline SET generation = 2")
     committed.sql(
+        "UPDATE epochline.pipeline SET generation = 2;"
         "INSERT INTO epochline.committed_range SELECT pipeline, generation, topic, topic_id, partition, until_offset,"
         " until_offset + 5, NULL, 'declared loss' FROM epochline.committed_range WHERE until_offset = 40 AND partition = 0"
     )
 
-    code, [shown] = committed.call("audit", committed.topic)
+    code, out, _ = committed.call("audit", committed.topic)
 
     assert code == 0
-    assert "generation 1: superseded" in shown["text"]
-    assert f"{committed.topic}-0: offsets [40, 45) were declared lost (generation 1)" in shown["text"]
+    assert "generation 1: superseded" in out
+    assert f"{committed.topic}-0: offsets [40, 45) were declared lost (generation 1)" in out
 
 
 def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committed: Audited) -> None:
@@ -378,9 +376,7 @@ def test_rows_of_a_requeue_are_compared_with_the_records_that_it_claimed(committ
     assert committed.audit("--epochs", 3)[1] == [("people", "changed", 1, 29, "id")]
 
 
-def test_an_audit_takes_committed_rows_alone_and_compares_them_in_groups(
-    committed: Audited, monkeypatch: Patch
-) -> None:
+def test_an_audit_takes_committed_rows_alone_and_compares_groups(committed: Audited, monkeypatch: Patch) -> None:
     """Bounded memory: groups of few epochs and chunks of few records find what one look finds."""
     committed.produce(0, [person(1)])
     committed.world.staged()

@@ -15,9 +15,7 @@ KILLS = (
 PARTITIONS = 3
 
 
-def test_the_target_is_the_source_table_after_every_epoch_wherever_it_was_killed(
-    postgres_dsn: str, kafka_bootstrap: str
-) -> None:
+def test_the_target_is_the_source_table_after_every_killed_epoch(postgres_dsn: str, kafka_bootstrap: str) -> None:
     """A process dies at each step in turn; keys move between partitions; the connector repeats its last records."""
     (topic,) = new_topics(kafka_bootstrap, partitions=PARTITIONS, names=("cdc",))
     changes = {"name": topic, "source": KafkaSource(topics=topic), "writer_connection": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -101,11 +101,6 @@ class World:
 
 
 KILLS = ("never", "while it writes", "before the seal", "after the commit")
-
-
-@pytest.fixture(scope="module")
-def dsn(new_database: Callable[[], str]) -> str:
-    return new_database()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -214,9 +209,7 @@ def of_mysql(customer: str, pos: int, file: object, ts_ms: int, operation: str =
     ids=["rotated within a millisecond", "one file", "a snapshot", "a digit more"],
 )
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_of_mysql_the_file_and_then_the_position_decide(
-    dsn: str, older: tuple[Any, ...], newer: tuple[Any, ...], epochs: int
-) -> None:
+def test_of_mysql_the_file_and_then_the_position_decide(dsn: str, older: Any, newer: Any, epochs: int) -> None:
     world = World(dsn)
 
     world.send([of_mysql("newer", *newer)], 0)

@@ -19,36 +19,37 @@ from epochline_examples.programs import PROGRAMS
 from epochline_examples.steps import Look
 from pipelines import city_lookup
 from tests.integration.in_process import InProcess
-from tests.integration.kafka_topics import make_topic, produce
+from tests.integration.kafka_topics import Topic, produce
 from tests.integration.sinks_world import in_process
 
 ROOT = Path(__file__).parents[2]
+Patch = pytest.MonkeyPatch
 IDS = [b"%d" % number for number in range(1, 10)]
 
 
 @pytest.fixture
-def program(
-    postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> InProcess:
+def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
+    return Topic(kafka_bootstrap, topic_name).make()
+
+
+@pytest.fixture
+def program(postgres_dsn: str, kafka_bootstrap: str, topic: Topic, tmp_path: Path, monkeypatch: Patch) -> InProcess:
     """The shipped declaration, reading a topic of the test's own."""
     services = tmp_path / "pg_service.conf"
     settings = "".join(f"{key}={value}\n" for key, value in parse_dsn(postgres_dsn).items())
     services.write_text(f"[{city_lookup.SERVICE}]\n{settings}")
     monkeypatch.setenv("PGSERVICEFILE", str(services))
-    make_topic(kafka_bootstrap, topic_name)
     declared = find("city_lookup", ROOT / "dags")
-    pipeline = declared.model_copy(update={"name": f"city.{topic_name}", "source": KafkaSource(topics=topic_name)})
+    pipeline = declared.model_copy(update={"name": f"city.{topic}", "source": KafkaSource(topics=topic.name)})
     one = in_process(postgres_dsn, kafka_bootstrap, pipeline)
     one.create()
     one.sql((ROOT / "include" / "epochline_examples" / "city_lookup.sql").read_text())
     return one
 
 
-def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(
-    program: InProcess, kafka_bootstrap: str, topic_name: str
-) -> None:
+def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(program: InProcess, topic: Topic) -> None:
     """E9: 1>>>beijing … 9>>>chongqing; an id without a city has none."""
-    produce(kafka_bootstrap, topic_name, [*IDS, b"10", b"one", b"\xff"])
+    produce(topic.servers, topic.name, [*IDS, b"10", b"one", b"\xff"])
 
     program.epoch()
 
@@ -61,14 +62,14 @@ def test_each_id_gets_its_city_and_what_is_no_id_is_set_aside(
 
 
 def test_a_look_up_that_takes_too_long_sets_one_record_aside_and_the_epoch_commits(
-    program: InProcess, kafka_bootstrap: str, topic_name: str
+    program: InProcess, topic: Topic
 ) -> None:
     """E9b: the city of 5 takes longer than the declared second; the other eight arrive."""
     program.sql(
         "ALTER TABLE city RENAME TO cities; CREATE VIEW city AS SELECT id, name FROM cities"
         " WHERE CASE id WHEN '5' THEN pg_sleep(60) IS NOT NULL ELSE true END"
     )
-    produce(kafka_bootstrap, topic_name, IDS)
+    produce(topic.servers, topic.name, IDS)
 
     program.epoch()
 
@@ -78,10 +79,10 @@ def test_a_look_up_that_takes_too_long_sets_one_record_aside_and_the_epoch_commi
 
 
 def test_an_epoch_whose_cities_cannot_be_reached_fails_retryably_and_sets_nothing_aside(
-    program: InProcess, kafka_bootstrap: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    program: InProcess, topic: Topic, monkeypatch: Patch
 ) -> None:
     """INV-9: no record is to blame for a store that is down, or for a service that nobody named."""
-    produce(kafka_bootstrap, topic_name, [b"1"])
+    produce(topic.servers, topic.name, [b"1"])
     planned, run = program.planned()
     ticket = program.begun(planned, run)
     monkeypatch.setenv("PGSERVICEFILE", str(ROOT / "nowhere"))
@@ -93,7 +94,7 @@ def test_an_epoch_whose_cities_cannot_be_reached_fails_retryably_and_sets_nothin
 
 
 def test_the_program_of_the_command_line_finds_its_cities_with_the_login_of_jobs(
-    stack: Stack, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, kafka_bootstrap: str, monkeypatch: Patch
 ) -> None:
     """SEC-2: the password is in one file that its owner alone reads; the login may read the cities, and no more."""
     monkeypatch.setenv("EPOCHLINE_HOME", str(stack.home.root))

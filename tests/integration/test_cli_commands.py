@@ -9,14 +9,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
 from psycopg2.extensions import parse_dsn
 
 from epochline.local.stack import Stack
 from epochline.protocol.epoch import Epoch
 from tests.commands import Call
 from tests.databases import as_connection, query
-from tests.integration.people import declare
+from tests.integration.people import Patch, declare
 
 
 def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -> None:
@@ -97,7 +96,7 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoc
 
 
 def test_an_operator_who_says_yes_aborts_an_epoch(
-    call: Call, planned: Epoch, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+    call: Call, planned: Epoch, postgres_dsn: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     code, out, _ = call("abort", "people", 1, "--reason", "perhaps")
@@ -163,7 +162,7 @@ def test_sql_changes_nothing_unless_it_may_write_and_an_error_is_one_paragraph(c
 
 
 def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(
-    call: Call, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
+    call: Call, postgres_dsn: str, monkeypatch: Patch
 ) -> None:
     opened: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
     monkeypatch.setattr("os.execve", lambda *given: opened.append(given))
@@ -179,9 +178,7 @@ def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(
     assert "read_only=on" in environment["PGOPTIONS"]
 
 
-def test_a_ledger_that_is_missing_is_named_with_its_remedy(
-    call: Call, stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_that_is_missing_is_named_with_its_remedy(call: Call, stack: Stack, monkeypatch: Patch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(stack.postgres.dsn("postgres")))
 
     code, _, err = call("ledger")

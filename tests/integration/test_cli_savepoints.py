@@ -31,9 +31,8 @@ def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProce
     section = PAGE.partition("## Savepoints")[2].partition("\n## ")[0]
     block = re.search(r"```\n(epochline savepoint .*?)```", section, re.DOTALL)
     assert block is not None
-    make, show, restore, delete = (
-        shlex.split(line)[1:] for line in block[1].replace("word_count", "people").splitlines()
-    )
+    commands = block[1].replace("word_count", "people").splitlines()
+    make, show, restore, delete = (shlex.split(line)[1:] for line in commands)
 
     assert call(*make, "--yes")[0] == 0
     committed.epoch()

@@ -94,9 +94,7 @@ def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topi
     assert world.heads() == {0: 3, 1: 3}
 
 
-def test_what_retention_deleted_after_it_was_read_is_no_loss_and_a_deleted_topic_is_one(
-    read: World, topic: Topic
-) -> None:
+def test_retention_of_what_was_read_is_no_loss_and_a_deleted_topic_is_one(read: World, topic: Topic) -> None:
     """The advice to create the topic would be wrong for a topic that was read."""
     topic.delete_records({0: 3})
     assert read.plan("r2").outcome is PlanOutcome.NOTHING_TO_READ

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg2
 import pytest
 from psycopg2 import errors
-from psycopg2.extensions import TRANSACTION_STATUS_IDLE, connection
+from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from epochline.coordinator import announce
 from epochline.downstream import take_epochs
@@ -33,6 +33,7 @@ from tests.integration.logins import AsSuperuser, Login, user
 _runs = itertools.count(1)
 INCLUDE = Path(__file__).parents[2] / "include"
 
+Session = psycopg2.extensions.connection
 Query = Callable[..., list[tuple[Any, ...]]]
 
 KILLED = """
@@ -62,7 +63,7 @@ def world(postgres_dsn: str, query: Query) -> World:
 
 
 @pytest.fixture
-def session(postgres_dsn: str) -> Iterator[connection]:
+def session(postgres_dsn: str) -> Iterator[Session]:
     with closing(psycopg2.connect(postgres_dsn)) as one:
         yield one
 
@@ -73,7 +74,7 @@ def committed(world: World, epochs: int) -> None:
         world.to_committed(f"run-{next(_runs)}")
 
 
-def take(session: connection, consumer: str = "daily") -> list[int]:
+def take(session: Session, consumer: str = "daily") -> list[int]:
     """What a consumer does: a row per epoch, in the transaction of its cursor."""
     taken = []
     for epoch_id in epochs_for(session, consumer):
@@ -82,11 +83,11 @@ def take(session: connection, consumer: str = "daily") -> list[int]:
     return taken
 
 
-def epochs_for(session: connection, consumer: str = "daily") -> Iterator[int]:
+def epochs_for(session: Session, consumer: str = "daily") -> Iterator[int]:
     return take_epochs(session, consumer, "orders", "orders")
 
 
-def work(session: connection, epoch_id: int) -> None:
+def work(session: Session, epoch_id: int) -> None:
     with session.cursor() as cursor:
         cursor.execute("INSERT INTO daily SELECT %s, count(*) FROM orders WHERE _epoch = %s", (epoch_id, epoch_id))
 
@@ -99,7 +100,7 @@ def done(query: Query) -> list[int]:
 
 
 def test_each_epoch_that_the_sink_shows_is_taken_once_and_in_order_together_with_its_work(
-    world: World, session: connection, query: Query
+    world: World, session: Session, query: Query
 ) -> None:
     committed(world, 3)
     assert take(session) == [1, 2, 3]
@@ -118,7 +119,7 @@ def test_each_epoch_that_the_sink_shows_is_taken_once_and_in_order_together_with
 
 @pytest.mark.parametrize(("at", "left"), [("before", []), ("after", [1])])
 def test_a_consumer_killed_around_its_commit_takes_each_epoch_once(
-    world: World, session: connection, query: Query, postgres_dsn: str, at: str, left: list[int]
+    world: World, session: Session, query: Query, postgres_dsn: str, at: str, left: list[int]
 ) -> None:
     """Work and cursor are there both or not at all."""
     committed(world, 2)
@@ -133,7 +134,7 @@ def test_a_consumer_killed_around_its_commit_takes_each_epoch_once(
 
 
 def test_two_consumers_of_one_name_share_the_epochs_and_two_names_take_them_all(
-    world: World, session: connection, query: Query, postgres_dsn: str
+    world: World, session: Session, query: Query, postgres_dsn: str
 ) -> None:
     committed(world, 6)
     together = threading.Barrier(3)
@@ -152,7 +153,7 @@ def test_two_consumers_of_one_name_share_the_epochs_and_two_names_take_them_all(
 
 
 def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(
-    world: World, session: connection, query: Query, postgres_dsn: str
+    world: World, session: Session, query: Query, postgres_dsn: str
 ) -> None:
     committed(world, 2)
     other = epochs_for(session)
@@ -167,9 +168,7 @@ def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(
     assert done(query) == [1, 2]
 
 
-def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(
-    world: World, session: connection, query: Query
-) -> None:
+def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(world: World, session: Session, query: Query) -> None:
     """C12: its rows are gone; what read the range again is taken instead."""
     subject = Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
     for what, epochs in (("savepoint", 1), ("restore", 2)):
@@ -183,7 +182,7 @@ def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(
     assert take(session) == [1, 5]
 
 
-def test_an_error_or_a_break_gives_the_epoch_in_hand_back(world: World, session: connection, query: Query) -> None:
+def test_an_error_or_a_break_gives_the_epoch_in_hand_back(world: World, session: Session, query: Query) -> None:
     committed(world, 2)
 
     def fails_at_the_second() -> None:
@@ -204,7 +203,7 @@ def test_an_error_or_a_break_gives_the_epoch_in_hand_back(world: World, session:
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_a_block_that_ends_the_transaction_is_refused(world: World, session: connection, ends: str) -> None:
+def test_a_block_that_ends_the_transaction_is_refused(world: World, session: Session, ends: str) -> None:
     committed(world, 2)
     epochs = epochs_for(session)
     next(epochs)
@@ -215,7 +214,7 @@ def test_a_block_that_ends_the_transaction_is_refused(world: World, session: con
         next(epochs)
 
 
-def test_a_failed_statement_that_is_passed_over_takes_no_epoch(world: World, session: connection, query: Query) -> None:
+def test_a_failed_statement_that_is_passed_over_takes_no_epoch(world: World, session: Session, query: Query) -> None:
     """COMMIT of a failed transaction is a ROLLBACK, and says so to nobody."""
     committed(world, 1)
     epochs = epochs_for(session)
@@ -230,7 +229,7 @@ def test_a_failed_statement_that_is_passed_over_takes_no_epoch(world: World, ses
     assert take(session) == [1]
 
 
-def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world: World, session: connection) -> None:
+def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world: World, session: Session) -> None:
     session.autocommit = True
     with pytest.raises(DownstreamError, match="Set autocommit to False"):
         epochs_for(session)

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import typer
-from click.testing import Result
 from kafka import KafkaProducer
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from epochline.cli import feed as feed_cli
 from epochline.cli import stack as stack_cli

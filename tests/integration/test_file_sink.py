@@ -48,6 +48,7 @@ from tests.integration.file_epochs import (
 from tests.processes.client import Forked, fork_server
 from tests.reading import rows_of_files
 
+Patch = pytest.MonkeyPatch
 ATTEMPT = attempt_of(1)
 EPOCHS = range(1, 26)
 
@@ -333,7 +334,7 @@ def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_fas
     assert_only_whole_folders(disk)
 
 
-def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: Patch) -> None:
     """INV-5: the manifest is asked."""
     sink = sink_at(memory)
     committable = sealed(sink, attempt_of(1))
@@ -350,9 +351,7 @@ def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: 
     assert left(memory) == []
 
 
-def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(
-    memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(memory: str, monkeypatch: Patch) -> None:
     sink = sink_at(memory)
     committable = sealed(sink, attempt_of(1))
 
@@ -477,7 +476,7 @@ def test_a_damaged_entry_is_named(disk: str) -> None:
         list(committed_files(disk))
 
 
-def test_on_a_disk_every_step_is_synced_before_the_next(disk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_disk_every_step_is_synced_before_the_next(disk: str, monkeypatch: Patch) -> None:
     """Also a power cut between two steps leaves a state that recovery knows: files, then folder, then manifest."""
     steps: list[tuple[str, int, str]] = []
     fsync, rename = os.fsync, os.rename
@@ -561,9 +560,7 @@ def test_a_reader_that_lists_the_folders_of_a_disk_sees_whole_epochs_only(disk: 
     assert len(list(Path(disk).glob("epoch=*"))) == len(EPOCHS)
 
 
-def test_a_follower_misses_no_epoch_that_was_shown_while_it_listed(
-    memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follower_misses_no_epoch_that_was_shown_while_it_listed(memory: str, monkeypatch: Patch) -> None:
     """A listing is no snapshot: it may hold an epoch and not the one before it. Then both wait, or both are given."""
     sink = sink_at(memory)
     committed(sink, attempt_of(1))
