@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         """What the last attempt of each epoch read."""
         self.before: list[str] = []
         """What the table held before its first pipeline."""
-        self.backup: dict[str, Any] | None = None
+        self.backup: tuple[InProcess, Any] | None = None
         self.savepoints: list[str] = []
         self.lives = 0
 
@@ -202,18 +203,14 @@ class OperatorsMachine(RuleBasedStateMachine):
     @rule()
     def a_backup_is_made(self) -> None:
         copy_database(self.superuser, self._database, f"{self._database}_backup")
-        self.backup = {
-            "read_by": {key: list(values) for key, values in self.read_by.items()}, "job": self.job,
-            "savepoints": list(self.savepoints), "before": list(self.before), "topic": self.topic,
-        }  # fmt: skip
+        self.backup = self.job, deepcopy((self.read_by, self.savepoints, self.before))
 
-    @precondition(lambda self: self.backup is not None and self.backup["job"] is self.job)
+    @precondition(lambda self: self.backup is not None and self.backup[0] is self.job)
     @rule()
     def the_backup_is_put_back(self) -> None:
         assert self.backup is not None
         copy_database(self.superuser, f"{self._database}_backup", self._database)
-        self.read_by = {key: list(values) for key, values in self.backup["read_by"].items()}
-        self.savepoints, self.before = list(self.backup["savepoints"]), list(self.backup["before"])
+        self.read_by, self.savepoints, self.before = deepcopy(self.backup[1])
         self.met["put back"] += 1
 
     @property

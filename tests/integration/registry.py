@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 from typing import IO
@@ -17,6 +16,7 @@ from typing import IO
 from epochline.local.jars import cache_folder
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK
+from tests.waiting import wait_for
 
 _IVY = Path(__file__).with_suffix(".xml")
 _SHA256 = "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba"
@@ -38,11 +38,7 @@ class SchemaRegistry:
         options = ["-Xmx400m", f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self._port}"]
         command = [str(find_java().executable), *options, "-jar", str(runner)]
         self._process = subprocess.Popen(command, cwd=runner.parent, stdout=self._log, stderr=subprocess.STDOUT)
-        until = time.monotonic() + _PATIENCE
-        while not self._answers():
-            assert self._process.poll() is None, f"the registry ended; see {self._log.name}"
-            assert time.monotonic() < until, f"the registry does not answer; see {self._log.name}"
-            time.sleep(0.2)
+        wait_for(f"the registry answers; see {self._log.name}", self._answers, _PATIENCE, every=0.2)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -52,6 +48,8 @@ class SchemaRegistry:
         self._log.close()
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the registry ended; see {self._log.name}"
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
                 return bool(answer.status == 200)

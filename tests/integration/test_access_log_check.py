@@ -150,9 +150,10 @@ def test_programs_get_json(cursor: Cursor, dsn: str, log: Path) -> None:
 
 def test_rows_of_another_topic_can_be_left_out(cursor: Cursor, dsn: str, log: Path) -> None:
     plant(cursor, log)
-    cursor.execute("CREATE TEMP TABLE other AS SELECT * FROM access_log")
-    cursor.execute("UPDATE other SET _topic = 'other'")
-    cursor.execute("INSERT INTO access_log SELECT * FROM other")
+    cursor.execute(
+        "CREATE TEMP TABLE other AS SELECT * FROM access_log; UPDATE other SET _topic = 'other';"
+        " INSERT INTO access_log SELECT * FROM other"
+    )
 
     assert run(dsn, log).returncode == 1
     assert run(dsn, log, "--topic", "access_log").returncode == 0

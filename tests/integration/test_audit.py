@@ -16,7 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
 from epochline.operations import ACTIONS, EpochAction, Request
-from tests.commands import Call, caller
+from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided
 from tests.integration.in_process import InProcess
 from tests.integration.kafka_topics import Topic, admin_of, delete_records, make_topic, produce, transactional_producer
@@ -70,13 +70,6 @@ def audited(
 ) -> NewAudited:
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
-
-    def call(*arguments: object) -> tuple[int, list[dict[str, Any]]]:
-        code, out, err = command(*arguments)
-        if "--json" not in arguments:
-            return code, [{"text": out, "err": err}]
-        assert err == ""
-        return code, [json.loads(line) for line in out.splitlines()]
 
     def make(*sinks: PostgresTable, **declared: Any) -> Audited:
         declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
@@ -196,7 +189,7 @@ def test_a_ledger_that_was_altered_is_found(committed: Audited) -> None:
 
 
 def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -> None:
-    """F25: retention took the first offsets; what is left is judged, and the exit code says so."""
+    """F25, F26: after retention the rest is judged; of a topic made again nothing, since only its id tells it apart."""
     delete_records(committed.bootstrap, committed.topic, {0: 12})
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 7")
 
@@ -208,14 +201,10 @@ def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset = 12")
     assert committed.audit()[:2] == (1, [("people", "missing", 0, 12, None)])
 
-
-def test_a_topic_made_again_is_not_judged(committed: Audited) -> None:
-    """F26: the topic id decides; the same offsets of another log prove nothing."""
     Topic(committed.bootstrap, committed.topic).make_again(2)
     committed.produce(0, [person(n) for n in range(500, 540)])
 
     code, differences, epochs = committed.audit()
-
     assert (code, differences) == (3, [])
     assert "was deleted and made again" in epochs[0]["partitions"][0]["not_judged"][0]
 

@@ -34,9 +34,6 @@ from tests.reading import range_batch, source_batch
 REGISTRY = "epochline_registry"
 A = {"a": "text"}
 PERSON = {"id": "bigint", "name": "text"}
-PERSON_SCHEMA = {
-    "type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
-}  # fmt: skip
 _numbers = itertools.count(1)
 
 
@@ -66,6 +63,9 @@ def subject() -> str:
 
 def record(*fields: tuple[str, Any], name: str = "r") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+PERSON_SCHEMA = record(("id", "long"), ("name", "string"))
 
 
 def registered(client: SchemaRegistryClient, schema: Any, **more: Any) -> int:

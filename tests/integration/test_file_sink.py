@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -91,12 +92,9 @@ def sink(path: str) -> FileSink:
 def left(path: str) -> list[str]:
     """Every file of a folder that no entry of the manifest names, entries apart, and empty folders of attempts."""
     shown = {file for epoch in committed_files(path) for file in epoch.files}
-    if path.startswith("memory://"):
-        root = path.removeprefix("memory:/")
-        there = {f"memory:/{name}" for name in MemoryFileSystem.store if name.startswith(f"{root}/")}
-    else:
-        there = {str(one) for one in Path(path).rglob("*") if one.is_file()}
-        there |= {str(one) for one in Path(path, "_epochline/staging").glob("*")}
+    store, root = fsspec.url_to_fs(path)
+    there = {path.removesuffix(root) + one for one in store.find(root)}
+    there |= {str(one) for one in Path(path, "_epochline/staging").glob("*")}
     return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
 
 
@@ -207,16 +205,26 @@ def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file_and_moves_
 # Parts, tried again.
 
 
-def test_a_repeated_part_overwrites_nothing_and_counts_once(sink: FileSink, path: str) -> None:
-    """I4: both tries were finished; the ledger counted the first."""
+def test_a_part_that_is_tried_again_or_runs_on_adds_nothing_to_what_is_shown(sink: FileSink, path: str) -> None:
+    """INV-4, I4: the ledger counted the first try; a file that is half written at the seal is not moved with it."""
     parts = stage(sink, ATTEMPT)
     again = write_part(sink, ATTEMPT, 1)
     assert again.message["file"] != parts[1].message["file"]
+    zombie = sink.write(ATTEMPT, 1)
+    zombie.write(batch_of(["too late"] * 1000))
 
     sink.commit(seal(sink, ATTEMPT, parts))
 
     assert read_visitors(path) == all_visitors(1)
     assert left(path) == []
+    if path.startswith("/"):
+        with pytest.raises(SinkUnavailableError, match="It was removed meanwhile"):
+            zombie.finish()
+        assert left(path) == []
+    else:
+        zombie.finish()
+    zombie.close()
+    assert read_visitors(path) == all_visitors(1)
 
 
 def test_a_batch_of_other_columns_is_refused_and_the_failed_task_takes_its_file_away(sink: FileSink, path: str) -> None:
@@ -230,25 +238,6 @@ def test_a_batch_of_other_columns_is_refused_and_the_failed_task_takes_its_file_
     writer.close()
 
     assert [name for name in left(path) if "part-" in name] == []
-
-
-def test_a_task_that_runs_on_adds_nothing_to_what_is_shown(sink: FileSink, path: str) -> None:
-    """INV-4, I4: a file that is half written at the seal is not moved with the others."""
-    parts = stage(sink, ATTEMPT)
-    zombie = sink.write(ATTEMPT, 1)
-    zombie.write(batch_of(["too late"] * 1000))
-
-    sink.commit(seal(sink, ATTEMPT, parts))
-
-    assert read_visitors(path) == all_visitors(1)
-    if path.startswith("/"):
-        with pytest.raises(SinkUnavailableError, match="It was removed meanwhile"):
-            zombie.finish()
-        assert left(path) == []
-    else:
-        zombie.finish()
-    zombie.close()
-    assert read_visitors(path) == all_visitors(1)
 
 
 # The seal.
@@ -368,14 +357,14 @@ def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(memory: str, 
     assert read_visitors(memory) == all_visitors(1)
 
 
-def test_a_folder_that_cannot_be_is_refused_for_good(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_and_a_store_without_a_driver_are_refused_for_good(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    sink = sink_at(str(tmp_path / "file" / "visits"))
-
     with pytest.raises(SinkError, match="NotADirectoryError") as said:
-        sink.begin(attempt_of(1))
-
+        sink_at(str(tmp_path / "file" / "visits")).begin(ATTEMPT)
     assert not said.value.retryable
+
+    with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
+        sink_at("nosuch://bucket/visits")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
@@ -401,11 +390,6 @@ def write_until_full(writer: FilePart) -> None:
     for _ in range(10):
         writer.write(batch_of([uuid.uuid4().hex for _ in range(1000)]))
     writer.finish()
-
-
-def test_a_store_without_a_driver_is_refused_by_name() -> None:
-    with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
-        sink_at("nosuch://bucket/visits")
 
 
 # Others in the same folder, and a ledger that went back.
@@ -454,11 +438,8 @@ def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str,
 
 def test_lost_files_are_named_and_nothing_of_their_epoch_is_shown(sink: FileSink, path: str) -> None:
     committable = sealed(sink, attempt_of(1))
-    one = f"{committable.body['folder']}/{committable.body['files'][1]['file']}"
-    if path.startswith("/"):
-        Path(path, one).unlink()
-    else:
-        del MemoryFileSystem.store[f"{path.removeprefix('memory:/')}/{one}"]
+    store, file = fsspec.url_to_fs(f"{path}/{committable.body['folder']}/{committable.body['files'][1]['file']}")
+    store.rm_file(file)
 
     with pytest.raises(SinkError, match=r"files of the committed epoch 1 are lost; neither _epochline/staging/e1_a1_"):
         sink.commit(committable)
@@ -469,7 +450,7 @@ def test_lost_files_are_named_and_nothing_of_their_epoch_is_shown(sink: FileSink
 
 
 def test_a_damaged_entry_is_named(disk: str) -> None:
-    committed(sink_at(disk), attempt_of(1))
+    committed(sink_at(disk), ATTEMPT)
     Path(disk, "_epochline/manifest/0000000001.json").write_text('{"epoch": 1}')
 
     with pytest.raises(SinkError, match=r"0000000001.json is not an entry of a manifest"):
