@@ -10,6 +10,7 @@ import sqlite3
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -53,11 +54,10 @@ class Kind(Protocol):
         """Take away some of what an attempt wrote and was counted."""
 
 
+@dataclass
 class Table:
+    _mode: str
     follows = False
-
-    def __init__(self, mode: str) -> None:
-        self._mode = mode
 
     def declare(self) -> PostgresTable:
         key = ("value",) if self._mode == "upsert" else ()
@@ -90,11 +90,10 @@ class Topic:
         _delete_staged(world, ticket.table(box.table).table)
 
 
+@dataclass
 class Folder:
+    _path: str
     follows = True
-
-    def __init__(self, path: str) -> None:
-        self._path = path
 
     def declare(self) -> Files:
         return Files(path=self._path, columns=COLUMNS)
@@ -118,13 +117,12 @@ class Folder:
         return {prefix + file for file in store.find(path) if file.endswith(".parquet")}
 
 
+@dataclass
 class Sqlite:
     """The own sink of the page."""
 
+    _path: str
     follows = True
-
-    def __init__(self, path: str) -> None:
-        self._path = path
 
     def declare(self) -> CustomSink:
         return CustomSink(sink="sqlite_sink:SqliteSink", options={"path": self._path}, columns=COLUMNS)

@@ -98,15 +98,20 @@ def left(path: str) -> list[str]:
     return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
 
 
-def process(step: str, path: str, place: Path, failpoint: str) -> Forked:
+def ledger(path: str) -> Path:
+    """Where processes keep the committable of the epoch."""
+    return Path(f"{path} ledger")
+
+
+def process(step: str, path: str, failpoint: str) -> Forked:
     task, environment = "tests.integration.file_epochs:main", {"EPOCHLINE_FAILPOINT": failpoint}
-    forked: Forked = fork_server.fork(task, step, path, place, environment=environment)
+    forked: Forked = fork_server.fork(task, step, path, ledger(path), environment=environment)
     return forked
 
 
-def kill(step: str, path: str, place: Path, failpoint: str) -> None:
+def kill(step: str, path: str, failpoint: str) -> None:
     """A process takes the step and dies at the failpoint."""
-    with process(step, path, place, f"{failpoint}:exit") as killed:
+    with process(step, path, f"{failpoint}:exit") as killed:
         killed.communicate()
     assert killed.returncode == KILLED
 
@@ -262,23 +267,22 @@ def test_a_seal_names_the_file_that_is_missing_or_cut(sink: FileSink, path: str)
 @pytest.mark.parametrize("failpoint", [name for name in failpoints_of_the_sink() if name != "files.abort"])
 @pytest.mark.parametrize("times", [1, 2], ids=["recovered", "recovered twice"])
 def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
-    failpoint: str, times: int, disk: str, tmp_path: Path
+    failpoint: str, times: int, disk: str
 ) -> None:
     """Q5, INV-6: also between the rename and the manifest nothing is written twice. What was sealed is committed."""
-    place = tmp_path / "ledger"
     committed(sink_at(disk), attempt_of(1))
-    kill("whole", disk, place, failpoint)
+    kill("whole", disk, failpoint)
     assert read_visitors(disk) in (all_visitors(1), all_visitors(1, 2))
     assert_only_whole_folders(disk)
 
     for _ in range(times):
         sink = sink_at(disk)
-        if place.exists():
-            sink.recover_and_commit(kept(place))
+        if ledger(disk).exists():
+            sink.recover_and_commit(kept(ledger(disk)))
         else:
             sink.recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
             committable = sealed(sink, attempt_of(2, 2))
-            keep(committable, place)
+            keep(committable, ledger(disk))
             sink.commit(committable)
 
     assert read_visitors(disk) == all_visitors(1, 2)
@@ -287,9 +291,9 @@ def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_the
     assert read_visitors(disk) == all_visitors(1, 2, 3)
 
 
-def test_a_killed_abort_is_made_good_by_the_next_one(disk: str, tmp_path: Path) -> None:
+def test_a_killed_abort_is_made_good_by_the_next_one(disk: str) -> None:
     """I6, INV-7."""
-    kill("abort", disk, tmp_path / "ledger", "files.abort")
+    kill("abort", disk, "files.abort")
     assert left(disk) != []
 
     sink_at(disk).recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
@@ -299,15 +303,12 @@ def test_a_killed_abort_is_made_good_by_the_next_one(disk: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("failpoint", ["files.rename", "files.renamed", "files.manifest", "files.shown"])
-def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(
-    failpoint: str, disk: str, tmp_path: Path
-) -> None:
+def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(failpoint: str, disk: str) -> None:
     """INV-5: two commit the same epoch, and a third one comes after it."""
     sink = sink_at(disk)
-    place = tmp_path / "ledger"
     committable = sealed(sink, attempt_of(2))
-    keep(committable, place)
-    with process("commit", disk, place, f"{failpoint}:stop") as zombie:
+    keep(committable, ledger(disk))
+    with process("commit", disk, f"{failpoint}:stop") as zombie:
         zombie.until_stopped()
         sink.recover_and_commit(committable)
         committed(sink, attempt_of(3))
@@ -424,9 +425,9 @@ def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, sink: FileSink
     assert read_visitors(path) == before
 
 
-def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str, tmp_path: Path) -> None:
+def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str) -> None:
     """F38: killed between rename and manifest, and then the ledger went back."""
-    kill("whole", disk, tmp_path / "ledger", "files.renamed")
+    kill("whole", disk, "files.renamed")
     sink = sink_at(disk)
     committable = sealed(sink, attempt_of(2, 2))
 
