@@ -209,18 +209,23 @@ def test_what_kafka_holds_no_more_is_listed_and_not_judged(committed: Audited) -
     assert "was deleted and made again" in epochs[0]["partitions"][0]["not_judged"][0]
 
 
-def test_markers_and_aborted_records_are_passed_over(audited: NewAudited) -> None:
-    """The consumer's position shows the end of a range, although its last offset is a marker."""
-    one = audited()
+def epoch_of_transactions(one: Audited, *kept: bool) -> None:
+    """An epoch of transactions of five records each, some of them aborted."""
     with transactional_producer(one.bootstrap, one.topic) as producer:
-        for at, keep in enumerate((True, False, True, False)):
+        for at, keep in enumerate(kept):
             producer.begin_transaction()
             for number in range(5):
-                producer.send(one.topic, person(at * 5 + number), partition=0)
+                producer.send(one.topic, person(at * 5 + number), key=b"k", partition=0)
             producer.flush()
             producer.commit_transaction() if keep else producer.abort_transaction()
     all_decided(one.bootstrap, one.topic)
     one.world.epoch()
+
+
+def test_markers_and_aborted_records_are_passed_over(audited: NewAudited) -> None:
+    """The consumer's position shows the end of a range, although its last offset is a marker."""
+    one = audited()
+    epoch_of_transactions(one, True, False, True, False)
 
     code, differences, epochs = one.audit()
 
@@ -235,13 +240,7 @@ def test_what_compaction_took_is_not_judged(audited: NewAudited) -> None:
     with admin_of(one.bootstrap) as admin:
         resource = ConfigResource(ConfigResourceType.TOPIC, one.topic, {"cleanup.policy": "compact"})
         admin.alter_configs([resource])
-    with transactional_producer(one.bootstrap, one.topic) as producer:
-        producer.begin_transaction()
-        for number in range(5):
-            producer.send(one.topic, person(number), key=b"k", partition=0)
-        producer.commit_transaction()
-    all_decided(one.bootstrap, one.topic)
-    one.world.epoch()
+    epoch_of_transactions(one, True)
     # As if the marker's offset had held a record that compaction took since.
     one.sql("UPDATE epochline.planned_range SET records_read = records_read + 1, records_passed = records_passed + 1")
     one.sql(f"{ROW} (6, %s, 0, 5, 0, 1)", one.topic)

@@ -39,6 +39,7 @@ from tests.integration.file_epochs import (
     committed,
     keep,
     kept,
+    ledger,
     read_visitors,
     seal,
     sealed,
@@ -98,14 +99,9 @@ def left(path: str) -> list[str]:
     return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
 
 
-def ledger(path: str) -> Path:
-    """Where processes keep the committable of the epoch."""
-    return Path(f"{path} ledger")
-
-
 def process(step: str, path: str, failpoint: str) -> Forked:
     task, environment = "tests.integration.file_epochs:main", {"EPOCHLINE_FAILPOINT": failpoint}
-    forked: Forked = fork_server.fork(task, step, path, ledger(path), environment=environment)
+    forked: Forked = fork_server.fork(task, step, path, environment=environment)
     return forked
 
 
@@ -278,11 +274,11 @@ def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_the
     for _ in range(times):
         sink = sink_at(disk)
         if ledger(disk).exists():
-            sink.recover_and_commit(kept(ledger(disk)))
+            sink.recover_and_commit(kept(disk))
         else:
             sink.recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
             committable = sealed(sink, attempt_of(2, 2))
-            keep(committable, ledger(disk))
+            keep(committable, disk)
             sink.commit(committable)
 
     assert read_visitors(disk) == all_visitors(1, 2)
@@ -307,7 +303,7 @@ def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_fas
     """INV-5: two commit the same epoch, and a third one comes after it."""
     sink = sink_at(disk)
     committable = sealed(sink, attempt_of(2))
-    keep(committable, ledger(disk))
+    keep(committable, disk)
     with process("commit", disk, f"{failpoint}:stop") as zombie:
         zombie.until_stopped()
         sink.recover_and_commit(committable)
