@@ -22,6 +22,7 @@ from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, WRITE_ID, run, seen_in
 from tests.databases import query
+from tests.integration.in_process import epoch_of
 
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}
@@ -66,8 +67,8 @@ class Bench:
         return plan(self.ledger, self.kafka, self.pipeline, run(f"run-{self.runs}"))
 
     def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, "orders", planned.epoch.epoch_id, planned.epoch.run, lease=LEASE)
+        epoch = epoch_of(planned)
+        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=LEASE)
         assert ticket is not None
         staged = ticket.table(self.sink.table)
         nexts = {one.tp.partition: one.range.start for one in planned.ranges}
@@ -100,22 +101,18 @@ class Bench:
 
     def sealed(self, *rows: Row) -> Plan:
         planned = self.plan(*rows)
-        ticket = self.stage(planned, *rows)
-        assert planned.epoch is not None
-        seal(self.ledger, self.kafka, ticket, planned.epoch.run)
+        seal(self.ledger, self.kafka, self.stage(planned, *rows), epoch_of(planned).run)
         return planned
 
     def commit(self, planned: Plan) -> CommitResult:
-        assert planned.epoch is not None
-        return commit(self.ledger, self.kafka, "orders", planned.epoch.epoch_id)
+        return commit(self.ledger, self.kafka, "orders", epoch_of(planned).epoch_id)
 
     def epoch(self, *rows: Row) -> CommitResult:
         return self.commit(self.sealed(*rows))
 
     def state(self, planned: Plan) -> EpochState:
-        assert planned.epoch is not None
         with self.ledger.transaction() as tx:
-            return tx.epochs.lock("orders", planned.epoch.epoch_id).state
+            return tx.epochs.lock("orders", epoch_of(planned).epoch_id).state
 
     def rows(self, columns: str = "k, v") -> list[tuple[Any, ...]]:
         return self.sql(f"SELECT {columns} FROM t ORDER BY 1, 2")  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Counts, EpochKind, Run
+from epochline.protocol.epoch import Counts, Epoch, EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
@@ -32,6 +32,11 @@ from epochline.spark.staging import StagingWriter, WriteOrder
 from tests.databases import query
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
+
+
+def epoch_of(planned: Plan) -> Epoch:
+    assert planned.epoch is not None
+    return planned.epoch
 
 
 @dataclass
@@ -71,8 +76,8 @@ class InProcess:
         return coordinator.plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
 
     def begun(self, planned: Plan, run: Run) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = coordinator.begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=self.lease)
+        epoch_id = epoch_of(planned).epoch_id
+        ticket = coordinator.begin(self.ledger, self.pipeline.name, epoch_id, run, lease=self.lease)
         assert ticket is not None
         return ticket
 
@@ -99,7 +104,7 @@ class InProcess:
     def _records(self, planned: Plan, ticket: StagingTicket) -> Generator[pa.RecordBatch]:
         for one in planned.ranges:
             yield from self.read(one)
-        if planned.epoch is not None and planned.epoch.kind is EpochKind.REQUEUE:
+        if epoch_of(planned).kind is EpochKind.REQUEUE:
             claims = ClaimReader(ticket, self.dsn)
             for claimed in claims.partitions():
                 yield from claims.read(claimed)
@@ -135,8 +140,7 @@ class InProcess:
         return coordinator.seal(self.ledger, self.source, ticket, run)
 
     def commit(self, planned: Plan) -> CommitResult:
-        assert planned.epoch is not None
-        return coordinator.commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
+        return coordinator.commit(self.ledger, self.source, self.pipeline.name, epoch_of(planned).epoch_id)
 
     def publish(self) -> Sequence[Published]:
         return coordinator.publish(self.ledger, self.pipeline)

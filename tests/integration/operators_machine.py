@@ -37,7 +37,7 @@ from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
 from tests.databases import copy_database, query
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import InProcess, epoch_of
 from tests.reading import source_batch
 
 STEPS = 25
@@ -128,8 +128,7 @@ class OperatorsMachine(RuleBasedStateMachine):
     # Runs.
 
     def _staged(self, planned: Plan, run: Run) -> None:
-        assert planned.epoch is not None
-        self.reading = (self.name, planned.epoch.epoch_id)
+        self.reading = (self.name, epoch_of(planned).epoch_id)
         self.read_by[self.reading] = []
         self.job.staged_and_sealed(planned, run)
 
@@ -336,16 +335,10 @@ def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, al
     run_machine(
         type("MachineOfOperators", (OperatorsMachine,), made),
         settings=settings(
-            max_examples=histories,
-            stateful_step_count=STEPS,
-            deadline=None,
-            derandomize=always_the_same,
+            max_examples=histories, stateful_step_count=STEPS, deadline=None, derandomize=always_the_same,
             # A smaller history costs hundreds of runs of a second and more; add Phase.shrink to get one.
-            phases=(Phase.generate,),
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=False,
+            phases=(Phase.generate,), database=None, suppress_health_check=list(HealthCheck), print_blob=False,
         ),
-    )
+    )  # fmt: skip
     assert OperatorsMachine.met["epoch"] > histories
     return +OperatorsMachine.met

@@ -25,6 +25,7 @@ from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
 from tests.databases import query
 from tests.integration import sinks_step
+from tests.integration.in_process import epoch_of
 from tests.integration.sinks_world import World, values
 from tests.reading import rows_in_folder
 
@@ -102,19 +103,19 @@ class Folder:
         return sorted((row["value"] for row in rows_in_folder(self._path)), key=str)
 
     def left(self, world: World) -> int:
-        return len(self._files() - {file for epoch in committed_files(self._path) for file in epoch.files})
+        return len(self._unshown())
 
     def spoil(self, world: World, ticket: StagingTicket) -> None:
         store, _ = fsspec.url_to_fs(self._path)
-        shown = {file for epoch in committed_files(self._path) for file in epoch.files}
-        for file in self._files() - shown:
+        for file in self._unshown():
             store.rm_file(fsspec.url_to_fs(file)[1])
 
-    def _files(self) -> set[str]:
+    def _unshown(self) -> set[str]:
         store, path = fsspec.url_to_fs(self._path)
         prefix = self._path.removesuffix(path)
         store.invalidate_cache()
-        return {prefix + file for file in store.find(path) if file.endswith(".parquet")}
+        files = {prefix + file for file in store.find(path) if file.endswith(".parquet")}
+        return files - {file for epoch in committed_files(self._path) for file in epoch.files}
 
 
 @dataclass
@@ -152,17 +153,11 @@ FOLLOWING = ("topic", "files", "own", "memory")
 
 
 def kind_of(name: str, folder: Path) -> Kind:
-    match name:
-        case "append" | "upsert":
-            return Table(name)
-        case "topic":
-            return Topic()
-        case "files":
-            return Folder(str(folder / "files"))
-        case "memory":
-            return Folder(f"memory://{uuid.uuid4().hex}/lines")
-        case _:
-            return Sqlite(str(folder / "lines.db"))
+    kinds: dict[str, Kind] = {
+        "append": Table("append"), "upsert": Table("upsert"), "topic": Topic(), "files": Folder(str(folder / "files")),
+        "memory": Folder(f"memory://{uuid.uuid4().hex}/lines"), "own": Sqlite(str(folder / "lines.db")),
+    }  # fmt: skip
+    return kinds[name]
 
 
 def write_sink_of_the_page(folder: Path) -> None:
@@ -191,9 +186,8 @@ class Runs(sinks_step.Watched):
     def sealed_and_aborted(self) -> AbortOutcome:
         """A run whose sealed epoch an operator aborts."""
         planned, run, _ = self.sealed(lease=BRIEF)
-        assert planned.epoch is not None
-        epoch_id = planned.epoch.epoch_id
-        return abort(self.ledger, self.pipeline.name, epoch_id, run, reason="the test says so", by_operator=True)
+        name, epoch_id = self.pipeline.name, epoch_of(planned).epoch_id
+        return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 
 
 def take_run() -> None:

@@ -36,8 +36,8 @@ class World:
     dsn: str
     records: dict[int, list[Record]] = field(default_factory=lambda: {one: [] for one in range(PARTITIONS)})
     kafka: FakeKafka = field(default_factory=FakeKafka)
-    killed_after: int | None = None
-    """Batches of an epoch after which its reader dies."""
+    killed_after: int = -1
+    """Batches of an epoch after which its reader dies; never, if it is negative."""
 
     def __post_init__(self) -> None:
         name = f"cdc{next(_numbers)}"
@@ -58,10 +58,9 @@ class World:
     def _read(self, planned: PlannedRange) -> Iterable[pa.RecordBatch]:
         offsets = range(planned.range.start, planned.range.until)
         for at in range(0, len(offsets), 3):
-            if self.killed_after is not None:
-                if self.killed_after == 0:
-                    raise KilledError
-                self.killed_after -= 1
+            if self.killed_after == 0:
+                raise KilledError
+            self.killed_after -= 1
             chosen = [self.records[planned.tp.partition][offset] for offset in offsets[at : at + 3]]
             keys, contents = zip(*chosen, strict=True)
             moments = [datetime(2024, 1, 1, tzinfo=UTC)] * len(chosen)
@@ -87,7 +86,7 @@ class World:
             self.killed_after = batches
             with pytest.raises(KilledError):
                 self.one.stage(planned, ticket)
-            self.killed_after = None
+            self.killed_after = -1
             ticket = self.one.begun(planned, run)
         if kill == "before the seal":
             self.one.stage(planned, ticket)

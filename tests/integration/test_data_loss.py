@@ -16,6 +16,7 @@ from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import OpenTransaction
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
 from tests.databases import query
+from tests.integration.in_process import epoch_of
 from tests.integration.kafka_topics import Topic, admin_of, read_topic
 from tests.waiting import wait_for
 
@@ -62,16 +63,16 @@ def world_of(dsn: str, topic: Topic) -> World:
 def commit_visible(world: World, visible: int, who: str) -> Plan:
     """Plan and commit an epoch of one range, of whose offsets so many have a record that can be seen."""
     planned = world.plan(who)
-    assert planned.epoch is not None
+    epoch_id = epoch_of(planned).epoch_id
     [one] = planned.ranges
-    ticket = world.begin(planned.epoch.epoch_id, who)
+    ticket = world.begin(epoch_id, who)
     assert ticket is not None
     seen = seen_in(one, received=visible, passed=visible)
     rows = rows_of(one)[:visible]
     assert world.writer.part(ticket, 0, {"orders": rows}, {(one.tp.topic, one.tp.partition): seen})
     assert world.writer.end(ticket)
     world.seal(ticket, who)
-    world.commit(planned.epoch.epoch_id)
+    world.commit(epoch_id)
     return planned
 
 
@@ -180,8 +181,7 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
     assert shown(planned) == ["0[5, 12)"]
     assert planned.ranges[0].leader_epoch != first.ranges[0].leader_epoch
 
-    assert planned.epoch is not None
-    abort(world.ledger, "orders", planned.epoch.epoch_id, run("r2"), reason="a test says so")
+    abort(world.ledger, "orders", epoch_of(planned).epoch_id, run("r2"), reason="a test says so")
     with world.ledger.transaction() as tx:
         assert tx.chain.advance(world.epoch(1), replace(first.ranges[0], range=OffsetRange(start=5, until=8)))
 

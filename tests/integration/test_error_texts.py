@@ -56,8 +56,8 @@ CONNECTING: dict[str, Connecting] = {
 
 def ticket(table: str) -> StagingTicket:
     staged = StagedTable(sink="t", table=table, columns={"k": "text", "n": "integer"})
-    numbers = {"epoch_id": 1, "attempt": 1, "attempt_id": 1}
-    return StagingTicket(pipeline="p", **numbers, application_name="epochline:1:x", tables=(staged,))
+    session = "epochline:1:x"
+    return StagingTicket(pipeline="p", epoch_id=1, attempt=1, attempt_id=1, application_name=session, tables=(staged,))
 
 
 @pytest.mark.parametrize("what", CONNECTING.values(), ids=CONNECTING.keys())
