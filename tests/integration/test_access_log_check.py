@@ -120,7 +120,7 @@ def test_one_row_more_or_less_is_found(cursor: Cursor, dsn: str, log: Path) -> N
 
     assert doubled.returncode == 1
     assert doubled.stdout.splitlines()[-1] == "NOT EXACT: duplicates 1"
-    assert f"duplicate: {log.read_text().split()[0]}"[:10] in doubled.stdout
+    assert "duplicate:" in doubled.stdout
     assert path in doubled.stdout
 
     cursor.execute("DELETE FROM access_log WHERE _offset = 7")
@@ -131,8 +131,15 @@ def test_one_row_more_or_less_is_found(cursor: Cursor, dsn: str, log: Path) -> N
     assert f"missing: {log.read_text().splitlines()[7]}" in deleted.stdout
 
 
-def test_programs_get_json(cursor: Cursor, dsn: str, log: Path) -> None:
+def test_rows_of_another_topic_can_be_left_out_and_programs_get_json(cursor: Cursor, dsn: str, log: Path) -> None:
     plant(cursor, log)
+    cursor.execute(
+        "CREATE TEMP TABLE other AS SELECT * FROM access_log; UPDATE other SET _topic = 'other';"
+        " INSERT INTO access_log SELECT * FROM other"
+    )
+    assert run(dsn, log).returncode == 1
+    assert run(dsn, log, "--topic", "access_log").returncode == 0
+
     cursor.execute("UPDATE access_log SET bytes = bytes + 1 WHERE _offset = 3")
     cursor.execute("DELETE FROM epochline.quarantined_record WHERE value LIKE '{%%'")
     cursor.execute("UPDATE requests_per_client SET requests = requests + 1 WHERE client LIKE 'host-%%'")
@@ -146,17 +153,6 @@ def test_programs_get_json(cursor: Cursor, dsn: str, log: Path) -> None:
     assert found["quarantine_differing"] > 0
     assert found["requests_per_client_differing"] > 0
     assert len(found["samples"]) == 5
-
-
-def test_rows_of_another_topic_can_be_left_out(cursor: Cursor, dsn: str, log: Path) -> None:
-    plant(cursor, log)
-    cursor.execute(
-        "CREATE TEMP TABLE other AS SELECT * FROM access_log; UPDATE other SET _topic = 'other';"
-        " INSERT INTO access_log SELECT * FROM other"
-    )
-
-    assert run(dsn, log).returncode == 1
-    assert run(dsn, log, "--topic", "access_log").returncode == 0
 
 
 def test_a_database_without_the_tables_is_named_in_one_line(dsn: str, log: Path) -> None:

@@ -28,15 +28,20 @@ def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -
     assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
 
 
-def test_plan_shows_the_next_ranges_and_changes_nothing(call: Call, fed: str, postgres_dsn: str) -> None:
+def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, fed: str, postgres_dsn: str) -> None:
     before = query(postgres_dsn, "SELECT * FROM epochline.pipeline")
 
     shown = json.loads(call("plan", "people", "--json")[1])
     limited = call("plan", "people", "--max-records", 10)
+    rows = json.loads(call("lag", "people", "--json")[1])
 
     assert [(p["start"], p["until"], p["backlog_after"]) for p in shown["partitions"]] == [(0, 50, 25), (0, 50, 25)]
     assert limited[0] == 0
     assert "would read 10 offsets and leave 140" in limited[1]
+    assert [(row["head"], row["end"], row["lag"]) for row in rows] == [(0, 75, 75), (0, 75, 75)]
+    assert call("lag", "--fail-above", 150)[0] == 0
+    assert call("lag", "--fail-above", 149)[0] == 3
+    assert "people: 150 records behind" in call("lag")[1]
     assert query(postgres_dsn, "SELECT * FROM epochline.pipeline") == before
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.committed_range") == [(0,)]
 
@@ -57,16 +62,7 @@ def test_plan_shows_an_unfinished_epoch_and_what_the_declaration_changed(
     assert "epoch 1 of people is PLANNED" in call("plan", "people")[1]
 
 
-def test_lag_counts_what_is_not_committed_of_the_pipelines_that_can_be_asked(
-    call: Call, fed: str, tmp_path: Path
-) -> None:
-    rows = json.loads(call("lag", "people", "--json")[1])
-
-    assert [(row["head"], row["end"], row["lag"]) for row in rows] == [(0, 75, 75), (0, 75, 75)]
-    assert call("lag", "--fail-above", 150)[0] == 0
-    assert call("lag", "--fail-above", 149)[0] == 3
-    assert "people: 150 records behind" in call("lag")[1]
-
+def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call: Call, fed: str, tmp_path: Path) -> None:
     (tmp_path / "absent.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
         "epoch_dag(Pipeline(name='absent', source=KafkaSource(topics='no_such_topic'), parse=Text(),\n"
