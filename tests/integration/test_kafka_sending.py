@@ -24,14 +24,7 @@ from epochline.kafka.markers import Marker, last_marker
 from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from tests.armed import armed
-from tests.integration.kafka_topics import (
-    delete_topic,
-    make_topic,
-    produce,
-    read_topic,
-    transactional_producer,
-    values,
-)
+from tests.integration.kafka_topics import delete_topic, make_topic, produce, read_topic, transactional_producer, values
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.integration.sends import sending_process
 
@@ -409,9 +402,7 @@ def test_a_secured_cluster_is_checked_sent_to_and_read_by_one_connection(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"sasl.password": "wrong canary-77"}, {"ssl.ca.location": "other-ca"}],
-    ids=["password", "authority"],
+    "changes", [{"sasl.password": "wrong canary-77"}, {"ssl.ca.location": "other-ca"}], ids=["password", "authority"]
 )
 def test_a_refused_login_is_said_at_once_and_not_tried_again(
     secure_kafka: SecureKafka, changes: dict[str, str], monkeypatch: pytest.MonkeyPatch

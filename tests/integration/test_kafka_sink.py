@@ -12,13 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
-from epochline.errors import (
-    ActionRefusedError,
-    OutboxTooLargeError,
-    SinkAheadError,
-    SinkError,
-    SinkUnavailableError,
-)
+from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import outbox

@@ -542,10 +542,7 @@ def test_a_batch_without_rows_opens_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"concurrency": 0}, "Lookup.concurrency"),
-        ({"timeout": timedelta(0)}, "Lookup.timeout"),
-    ],
+    [({"concurrency": 0}, "Lookup.concurrency"), ({"timeout": timedelta(0)}, "Lookup.timeout")],
     ids=str,
 )
 def test_a_lookup_that_could_never_answer_is_refused(options: dict[str, Any], message: str) -> None:

@@ -173,10 +173,7 @@ def test_under_the_policy_fail_the_record_is_named_and_nothing_is_sealed(postgre
 def test_many_records_are_found_at_once_and_left_out_of_every_sink(postgres_dsn: str) -> None:
     """INV-9, C3: both tables show the same records; the balance holds with what was set aside."""
     values = [kv(f"k{n}", 10 if n % 7 == 0 else 1) for n in range(200)]
-    sinks = [
-        PostgresTable(table="t"),
-        PostgresTable(table="copies", columns=RECORD),
-    ]
+    sinks = [PostgresTable(table="t"), PostgresTable(table="copies", columns=RECORD)]
     it = Target(postgres_dsn, f"{RAISES} CREATE TABLE t (k text, v int, {LINEAGE}); {RAISING}", values, sinks)
 
     [said] = it.sealed_after_attempts()

@@ -110,8 +110,7 @@ def test_a_type_is_one_of_a_list_and_never_a_piece_of_sql(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a;b", 'a"b', "a b", "ü", "a/b", "../../etc", "{{ x }}", "a\n", "x" * 101, "", "-a", "_a", "%s"],
+    "name", ["a;b", 'a"b', "a b", "ü", "a/b", "../../etc", "{{ x }}", "a\n", "x" * 101, "", "-a", "_a", "%s"]
 )
 def test_a_pipeline_has_a_plain_name(name: str) -> None:
     """It is a DAG's id, part of a consumer group, of file names and of Spark's application name."""
