@@ -6,7 +6,8 @@ import secrets
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -33,6 +34,11 @@ from tests.integration.logins import AsSuperuser, Login, execute, superuser, use
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
 ROLES = ("epochline_owner", "epochline_writer", "epochline_reader")
+
+
+def at(dsn: str, database: str) -> str:
+    """The same login at another database."""
+    return make_url(dsn).set(database=database).render_as_string(hide_password=False)
 
 
 @pytest.fixture
@@ -97,8 +103,8 @@ def test_an_owner_ends_the_sessions_of_a_writer_that_it_fences(
     world: World, ticket: StagingTicket, writer: str
 ) -> None:
     """INV-4, SEC-6: a zombie that holds its transaction open loses it, and the refused write is recorded."""
-    zombie = psycopg2.connect(writer, application_name=ticket.application_name)
-    with zombie.cursor() as cursor:
+    with closing(psycopg2.connect(writer, application_name=ticket.application_name)) as zombie:
+        cursor = zombie.cursor()
         table = sql.Identifier("epochline_staging", ticket.table("orders").table)
         cursor.execute(sql.SQL("INSERT INTO {} (value) VALUES ('late')").format(table))
 
@@ -106,9 +112,7 @@ def test_an_owner_ends_the_sessions_of_a_writer_that_it_fences(
 
         with pytest.raises(psycopg2.OperationalError):
             cursor.execute("SELECT 1")
-    zombie.close()
-    refused = execute(writer, "SELECT what FROM epochline.fenced_write")
-    assert refused == [("its session was ended",)]
+    assert execute(writer, "SELECT what FROM epochline.fenced_write") == [("its session was ended",)]
 
 
 def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: StagingTicket, writer: str) -> None:
@@ -224,22 +228,18 @@ def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stac
     with pytest.raises(errors.InsufficientPrivilege):
         execute(stack.postgres.dsn(login=name), "CREATE TEMPORARY TABLE mine (a int)")
     with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
-        execute(make_url(stack.postgres.dsn(login=name)).set(database="airflow").render_as_string(False), "SELECT 1")
+        execute(at(stack.postgres.dsn(login=name), "airflow"), "SELECT 1")
 
 
 # Who makes them
 
 
-def test_a_login_that_may_make_no_roles_migrates_and_is_told_what_a_dba_has_to_run(
+def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_run(
     stack: Stack, login: Login, new_database: Callable[[], str]
 ) -> None:
-    """The roles of the server are hidden behind other names for this one test's function."""
     plain = login(attributes="NOCREATEROLE")
     database = f"bare_{secrets.token_hex(4)}"
-    execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(plain)}")
-    dsn = make_url(plain).set(database=database).render_as_string(False)
-    upgrade(sqlalchemy_url(dsn))
-    own_roles(stack, dsn, database)
+    dsn = migrated(stack, plain, database, database)
 
     left = arrange_roles(sqlalchemy_url(dsn))
 
@@ -265,26 +265,15 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     maker = login(attributes="CREATEROLE")
     prefix = f"two_{secrets.token_hex(4)}"
     databases = [f"{prefix}_{number}" for number in (1, 2)]
-    urls = []
-    for database in databases:
-        execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(maker)}")
-        dsn = make_url(maker).set(database=database).render_as_string(False)
-        upgrade(sqlalchemy_url(dsn))
-        own_roles(stack, dsn, prefix)
-        urls.append(sqlalchemy_url(dsn))
-    barrier, told = threading.Barrier(2), []
+    urls = [sqlalchemy_url(migrated(stack, maker, database, prefix)) for database in databases]
+    barrier = threading.Barrier(2)
 
-    def arrange(url: str) -> None:
+    def arrange(url: str) -> Sequence[str]:
         barrier.wait()
-        told.append(arrange_roles(url))
+        return arrange_roles(url)
 
-    threads = [threading.Thread(target=arrange, args=(url,)) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert told == [[], []]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(arrange, urls)) == [[], []]
     roles = f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{prefix}%' AND NOT rolcanlogin"
     assert execute(stack.postgres.superuser_dsn, roles) == [(3,)]
     for database in databases:
@@ -292,12 +281,16 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     drop_roles(stack, prefix)
 
 
-def own_roles(stack: Stack, dsn: str, prefix: str) -> None:
-    """Let a database's function speak of roles of this test's own: those of the server are in use by other tests."""
+def migrated(stack: Stack, login: str, database: str, prefix: str) -> str:
+    """A database of the login's, whose function names roles of this test's own: other tests use the server's roles."""
+    execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(login)}")
+    dsn = at(login, database)
+    upgrade(sqlalchemy_url(dsn))
     ((body,),) = execute(superuser(stack, dsn), "SELECT pg_get_functiondef('epochline.arrange_roles()'::regprocedure)")
     for role in ROLES:
         body = body.replace(role, role.replace("epochline", prefix))
     execute(superuser(stack, dsn), body)
+    return dsn
 
 
 def drop_roles(stack: Stack, prefix: str) -> None:
@@ -321,39 +314,23 @@ def test_a_repeat_grants_what_was_taken_and_what_is_new(
 # Clear words
 
 
-def test_a_writer_in_order_is_let_through(ticket: StagingTicket, owner: str, writer: str) -> None:
+def test_a_writer_that_lacks_something_is_refused_before_spark_starts_with_the_statement_that_helps(
+    ticket: StagingTicket, owner: str, writer: str, login: Login, new_database: Callable[[], str]
+) -> None:
+    """INV-4: if its sessions could not be ended, a zombie could not be fenced, and nobody would know before."""
     check_writer(owner, writer, ticket)
-
-
-def test_a_writer_without_the_role_is_named_before_spark_starts(
-    ticket: StagingTicket, owner: str, login: Login
-) -> None:
-    stranger = login()
-
-    with pytest.raises(ConfigurationError, match=f"GRANT epochline_writer TO {user(stranger)};"):
-        check_writer(owner, stranger, ticket)
-
-
-def test_a_writer_whose_sessions_could_not_be_ended_is_refused(ticket: StagingTicket, owner: str, login: Login) -> None:
-    """INV-4: without this a zombie could not be fenced, and nobody would know before there is one."""
-    apart = login("epochline_writer")
-
-    with pytest.raises(ConfigurationError, match=f"GRANT {user(apart)} TO epochline_owner;"):
-        check_writer(owner, apart, ticket)
-
-
-def test_a_writer_of_another_database_is_refused(
-    ticket: StagingTicket, owner: str, writer: str, new_database: Callable[[], str]
-) -> None:
-    elsewhere = make_url(writer).set(database=parse_dsn(new_database())["dbname"]).render_as_string(False)
-    no_ledger = make_url(writer).set(database="template1").render_as_string(False)
-
-    for other in (elsewhere, no_ledger):
-        with pytest.raises(ConfigurationError, match="leads to another database"):
+    stranger, apart = login(), login("epochline_writer")
+    for other, missing in (
+        (stranger, f"GRANT epochline_writer TO {user(stranger)};"), (apart, f"GRANT {user(apart)} TO epochline_owner;"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigurationError, match=missing):
             check_writer(owner, other, ticket)
+    for other in (parse_dsn(new_database())["dbname"], "template1"):
+        with pytest.raises(ConfigurationError, match="leads to another database"):
+            check_writer(owner, at(writer, other), ticket)
 
 
-def test_a_login_without_any_role_is_told_what_it_lacks(world: World, login: Login) -> None:
+def test_a_login_without_any_role_learns_which_it_lacks(world: World, login: Login) -> None:
     world.ledger = PostgresLedger(login())
 
     with pytest.raises(LedgerError, match="epochline_owner"):
