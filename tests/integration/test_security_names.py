@@ -15,6 +15,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, orders, run
+from tests.databases import query
 from tests.integration.bench import Bench
 from tests.integration.kafka_topics import Topic
 
@@ -39,14 +40,11 @@ NAMES = {
 }
 
 
-def relations(bench: Bench) -> set[tuple[str, str]]:
-    """Every table and view of a user, by schema and name, exactly as the catalogue spells them."""
-    return set(
-        bench.sql(
-            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE c.relkind IN ('r', 'v', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
-        )
-    )
+RELATIONS = (
+    "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE c.relkind IN ('r', 'v', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+)
+"""Every table and view of a user, by schema and name, exactly as the catalogue spells them."""
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
@@ -55,19 +53,14 @@ def test_the_table_that_is_made_has_exactly_the_declared_name(postgres_dsn: str,
     schema = "s " + name[:60] if len(name.encode()) > 61 or name.startswith(("pg_", "epochline")) else name
     schema = schema.encode()[:63].decode(errors="ignore").replace(".", "")
     columns = {name: "text", f"{name[:20]}2": "integer"}
-    one = Bench(postgres_dsn, PostgresTable(table="t", columns={"k": "text"}), {"k": "text"})
-    before = relations(one)
+    before = query(postgres_dsn, RELATIONS)
 
     hostile = Bench(postgres_dsn, PostgresTable(table=f"{schema}.{name}", columns=columns), columns)
     hostile.epoch({name: TEXT, f"{name[:20]}2": 7})
 
-    made = relations(one) - before
-    assert made == {(schema, name)}
-    found = hostile.sql(
-        sql.SQL("SELECT {} FROM {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(schema, name)
-        )
-    )
+    assert set(query(postgres_dsn, RELATIONS)) - set(before) == {(schema, name)}
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+    found = query(postgres_dsn, sql.SQL("SELECT {} FROM {}").format(listed, sql.Identifier(schema, name)))
     assert found == [(TEXT, 7)]
 
 
@@ -128,7 +121,6 @@ def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_nam
     postgres_dsn: str, kafka_bootstrap: str
 ) -> None:
     """SEC-1, on a real broker: the longest name that there is, and the ledger spells it out."""
-
     topic = ("Hostile.topic-_" * 17)[:249]
     Topic(kafka_bootstrap, topic).make().produce(0, 1)
     pipeline = Pipeline(
@@ -160,10 +152,8 @@ def test_what_a_trigger_says_is_kept_as_it_was_said(postgres_dsn: str) -> None:
     begin(ledger, "orders", planned.epoch.epoch_id, said, lease=LEASE)
     abort(ledger, "orders", planned.epoch.epoch_id, said, reason=TEXT)
 
-    bench = Bench(postgres_dsn, PostgresTable(table="t", columns={"k": "text"}), {"k": "text"}, create=False)
-    assert bench.sql("SELECT dag_id, run_id, host, note, error FROM epochline.epoch") == [
-        (said.dag_id, said.run_id, said.host, TEXT, TEXT)
-    ]
+    kept = query(postgres_dsn, "SELECT dag_id, run_id, host, note, error FROM epochline.epoch")
+    assert kept == [(said.dag_id, said.run_id, said.host, TEXT, TEXT)]
 
 
 @pytest.mark.parametrize("limit", ["1; DROP TABLE x", "{{ 1 }}", "1e3", "", "0x10", None, [], "-1"])

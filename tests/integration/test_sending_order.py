@@ -41,8 +41,7 @@ def test_rows_without_a_record_are_sent_in_the_order_in_which_they_were_staged(p
     with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
         session.autocommit = True
         for epoch_id in (1, 2):
-            rows = [(value(number), number // 1001, number, epoch_id) for number in NUMBERS]
-            cursor.executemany(insert, rows)
+            cursor.executemany(insert, [(value(number), number // 1001, number, epoch_id) for number in NUMBERS])
             if epoch_id == 1:
                 cursor.execute(sql.SQL("DELETE FROM {}").format(table))
                 cursor.execute(sql.SQL("VACUUM {}").format(table))
@@ -56,8 +55,7 @@ def test_rows_without_a_record_are_sent_in_the_order_in_which_they_were_staged(p
 def test_a_writer_notes_part_and_number_of_every_row_for_a_topic(postgres_dsn: str, kafka_bootstrap: str) -> None:
     """Across the batches of a part, here one of each partition."""
     world = new_world(postgres_dsn, kafka_bootstrap, KafkaTopic(topic="out", value=Text()))
-    values = [f"{number}" for number in range(20)]
-    world.produce(*values)
+    world.produce(*map(str, range(20)))
     planned, run = world.it.planned()
     world.it.stage(planned, world.it.begun(planned, run))
 
