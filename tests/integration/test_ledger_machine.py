@@ -42,16 +42,16 @@ from epochline.errors import (
     PlanChangedError,
     SealRefusedError,
 )
-from epochline.ports import Ledger, Sink, Transaction
+from epochline.ports import Ledger, Transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange, chain_breaks
+from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, PostgresWriter, orders, rows_of, seen_in
 
 EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))
-STEPS = 25
 RUNS = ("A", "B", "C")
 REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
 """How a step may fail whatever happened before. Anything else is a defect: a head never moves under a sealed epoch,
@@ -440,17 +440,13 @@ def test_no_history_loses_or_doubles_a_record(new_database: Callable[[], str]) -
     run_state_machine_as_test(
         type("MachineOnPostgres", (LedgerMachine,), {"dsn": new_database()}),
         settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
+            max_examples=EXAMPLES, stateful_step_count=25, deadline=None, database=None,
             # A few histories are always the same ones: chance may not decide whether they meet what they must.
             derandomize="EPOCHLINE_MACHINE_EXAMPLES" not in os.environ,
             # Threads of `at_once` decide what a later step finds, so that no history can be replayed or made smaller.
-            phases=(Phase.generate,),
-            database=None,
-            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate,), suppress_health_check=list(HealthCheck),
         ),
-    )
+    )  # fmt: skip
 
     of_tasks = {f"{task} after a lost answer" for task in ("begin", "seal", "abort")}
     missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted", *of_tasks}

@@ -128,13 +128,9 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=named)
 def test_a_command_of_the_page_prints_what_the_page_shows(
-    block: str,
-    postgres_dsn: str,
-    kafka_bootstrap: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.shop")

@@ -35,13 +35,7 @@ COLUMNS = {
 }  # fmt: skip
 JSON = Json(columns=COLUMNS)
 REGEX = Regex(pattern=r"(?P<name>\w+)=(?P<id>-?\d+)", columns={"id": "integer"})
-FUNCTION = {
-    "price": "numeric(12,2)",
-    "ratio": "double precision",
-    "at": "timestamptz",
-    "day": "date",
-    "small": "smallint",
-}
+FUNCTION = {name: COLUMNS[name] for name in ("price", "ratio", "at", "day", "small")}
 FUNCTIONS = '''
 import json
 from datetime import datetime, timedelta
@@ -410,14 +404,12 @@ def test_a_million_records_in_one_partition_need_no_more_memory_than_a_few(dsn: 
         for start in range(planned.range.start, planned.range.until, at_once):
             if start in (total // 10, total - at_once):
                 held.append(psutil.Process().memory_info().rss)
-            yield pa.record_batch(
-                {
-                    "topic": pa.array([planned.tp.topic] * at_once),
-                    "partition": pa.array([planned.tp.partition] * at_once, pa.int32()),
-                    "offset": pa.array(range(start, start + at_once), pa.int64()),
-                    "value": payload,
-                }
-            )
+            place = {
+                "topic": pa.array([planned.tp.topic] * at_once),
+                "partition": pa.array([planned.tp.partition] * at_once, pa.int32()),
+                "offset": pa.array(range(start, start + at_once), pa.int64()),
+            }
+            yield pa.record_batch({**place, "value": payload})
 
     one.read = read
     recovery.last_fault()

@@ -33,12 +33,9 @@ def settings(kafka: SecureKafka, **changes: str) -> dict[str, str]:
 
 
 def test_planning_the_mirror_and_the_audit_go_through_one_connection(
-    secure_kafka: SecureKafka,
-    topic: str,
-    postgres_dsn: str,
-    caplog: pytest.LogCaptureFixture,
+    secure_kafka: SecureKafka, topic: str, postgres_dsn: str, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """SEC-2, SEC-4: read from AIRFLOW_CONN_… as tasks and the command line read it; the password is in no log."""
     caplog.set_level(logging.DEBUG)
     held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}

@@ -21,23 +21,12 @@ from tests.integration.kafka_topics import Topic
 
 TEXT = """it's "quoted"; DROP TABLE epochline.epoch; -- %s %(x)s {{ conn.epochline_postgres.password }} ü🧾 \\ :x"""
 NAMES = {
-    "quotes": 'o\'r"d""er',
-    "statement": 'x"; DROP SCHEMA epochline CASCADE; --',
-    "comment": "a -- b /* c */",
-    "placeholders": "50%s %(x)s %% %",
-    "colon": ":name ::text",
-    "unicode": "заказы-注文-🧾",
-    "right to left": "\u202egpj.exe",
-    "63 bytes": "z" * 63,
-    "63 bytes of unicode": "ü" * 31 + "x",
-    "reserved": "select",
-    "like a system table": "pg_class",
-    "like a temporary schema": "pg_temp",
-    "like the ledger": "epochline",
-    "white space": " \t\n",
-    "upper case": "Table",
-    "template": "{{ var.value.x }}",
-}
+    "quotes": 'o\'r"d""er', "statement": 'x"; DROP SCHEMA epochline CASCADE; --', "comment": "a -- b /* c */",
+    "placeholders": "50%s %(x)s %% %", "colon": ":name ::text", "unicode": "заказы-注文-🧾",
+    "right to left": "\u202egpj.exe", "63 bytes": "z" * 63, "63 bytes of unicode": "ü" * 31 + "x", "reserved": "select",
+    "like a system table": "pg_class", "like a temporary schema": "pg_temp", "like the ledger": "epochline",
+    "white space": " \t\n", "upper case": "Table", "template": "{{ var.value.x }}",
+}  # fmt: skip
 
 
 RELATIONS = (
@@ -67,22 +56,13 @@ def test_the_table_that_is_made_has_exactly_the_declared_name(postgres_dsn: str,
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("pg_temp.t", "is reserved"),
-        ("pg_temp_3.t", "is reserved"),
-        ("pg_toast.t", "is reserved"),
-        ("pg_catalog.pg_class", "is reserved"),
-        ("information_schema.tables", "is reserved"),
-        ("epochline.epoch", "is reserved"),
-        ("epochline_staging.t", "is reserved"),
-        ("x" * 64, "63 bytes"),
-        ("s." + "ü" * 32, "63 bytes"),
-        ("", "empty"),
-        ("s.", "empty"),
-        (".t", "empty"),
-        ("a\0b", "NUL"),
+        ("pg_temp.t", "is reserved"), ("pg_temp_3.t", "is reserved"), ("pg_toast.t", "is reserved"),
+        ("pg_catalog.pg_class", "is reserved"), ("information_schema.tables", "is reserved"),
+        ("epochline.epoch", "is reserved"), ("epochline_staging.t", "is reserved"), ("x" * 64, "63 bytes"),
+        ("s." + "ü" * 32, "63 bytes"), ("", "empty"), ("s.", "empty"), (".t", "empty"), ("a\0b", "NUL"),
         ("a\ud800b", "surrogates"),
     ],
-)
+)  # fmt: skip
 def test_a_table_that_postgresql_would_cut_hide_or_refuse_is_refused_when_declared(table: str, said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         PostgresTable(table=table, columns={"k": "text"})
