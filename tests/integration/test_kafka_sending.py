@@ -91,9 +91,6 @@ def sent(settings: Settings, topic: str, count: int, epoch: int = 1) -> int:
     return send(settings, topic, records(count, epoch), epoch)
 
 
-# All or nothing.
-
-
 def test_a_failed_transaction_shows_nothing_and_its_repeat_everything_once(settings: Settings, topic: str) -> None:
     """P9, P12: after 50 of 100 records a read_committed consumer sees none, then 100."""
     with armed("topic.record@51:raise"), pytest.raises(FailpointError):
@@ -139,9 +136,6 @@ def test_one_sender_sends_epoch_after_epoch_in_order(settings: Settings, topic: 
     assert values(settings, topic) == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
 
 
-# Time-outs.
-
-
 def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(
     settings: Settings, topic: str
 ) -> None:
@@ -155,9 +149,6 @@ def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itsel
     sent(settings, topic, 10)
 
     assert values(settings, topic) == [record.value for record in records(10)]
-
-
-# Markers.
 
 
 def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_overlooked(
@@ -213,9 +204,6 @@ def test_a_marker_that_cannot_be_read_is_named_by_its_offset(settings: Settings,
         marked(settings, topic)
 
 
-# Records as they are.
-
-
 def test_a_key_goes_to_the_partition_that_javas_producer_chooses(settings: Settings, topic: str) -> None:
     keys = [b"", b"k", "ключ".encode(), *(b"key %d" % number for number in range(100))]
     send(settings, topic, [Outgoing(key=key, value=b"v") for key in keys])
@@ -260,9 +248,6 @@ def test_a_record_larger_than_librdkafkas_own_default_is_sent(settings: Settings
     send(settings, topic, [Outgoing(key=None, value=large)] * 3)
 
     assert values(settings, topic) == [large] * 3
-
-
-# Refused beforehand.
 
 
 def test_a_time_out_above_the_brokers_is_refused_with_both_numbers_and_by_the_fence(
@@ -319,9 +304,6 @@ def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(settings
     assert int(configs["segment.ms"]["value"]) == 3_600_000, (
         "an open segment is never compacted, and every publish reads it"
     )
-
-
-# Connections.
 
 
 def test_brokers_that_do_not_answer_are_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,7 +318,7 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: World) -> None:
 
 
 def test_what_a_topic_was_given_is_not_taken_back(world: World) -> None:
-    """No replay, and no way back past an epoch that it holds."""
+    """No replay of an epoch that it holds."""
     commit(world, "a")
     declared = world.it.pipeline
     subject = Subject(name=declared.name, ledger=world.it.ledger, declared=declared, source=world.it.source)
