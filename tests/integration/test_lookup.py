@@ -169,6 +169,22 @@ def meanwhile(work: Callable[[], None]) -> Iterator[None]:
     done.result()
 
 
+@contextmanager
+def hanging(store: Redis, *keys: str) -> Iterator[Callable[[Client, str], Any]]:
+    """Looks cities up; the threads that look these keys up hang until the end of the block."""
+    end = threading.Event()
+
+    def fetch(client: Client, key: str) -> Any:
+        if key in keys:
+            end.wait()
+        return store.city(client, key)
+
+    try:
+        yield fetch
+    finally:
+        end.set()
+
+
 def lines(asking: AnyLookup) -> list[str]:
     return [f"{one.key}>>>{one.value}" for one in asking.each(IDS)]
 
@@ -246,41 +262,27 @@ def test_a_look_up_that_never_ends_is_settled_at_its_deadline_by_the_handler_and
 
     What the handler gives stands for the value, so that a row that times out can be completed.
     """
-    for_ever = threading.Event()
     late: list[str] = []
-
-    def fetch(client: Client, key: str) -> Any:
-        if key == "5":
-            for_ever.wait()
-        return store.city(client, key)
 
     def handle(key: str) -> str | None:
         late.append(key)
         return given
 
-    asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
-    found = {one.key: one for one in asking.each(IDS)}
+    with hanging(store, "5") as fetch:
+        asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
+        found = {one.key: one for one in asking.each(IDS)}
 
-    assert not for_ever.is_set()
     assert late == ["5"]
     assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, given)
     assert [found[key].value for key in IDS if key != "5"] == [city for city in CITIES if city != "hangzhou"]
-    for_ever.set()
 
 
 def test_look_ups_go_on_where_every_thread_there_may_be_hangs(store: Redis) -> None:
     """E9b: two at once and both hang for ever; the other seven are looked up all the same, on other connections."""
-    for_ever = threading.Event()
-
-    def fetch(client: Client, key: str) -> Any:
-        if key in ("1", "2"):
-            for_ever.wait()
-        return store.city(client, key)
-
-    found = list(lookup_in(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
+    with hanging(store, "1", "2") as fetch:
+        found = list(lookup_in(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
 
     assert [one.outcome for one in found] == [Outcome.TIMED_OUT] * 2 + [Outcome.ANSWERED] * 7
-    for_ever.set()
 
 
 def test_a_connection_that_is_still_busy_at_the_deadline_is_closed_and_never_used_again(postgres: Postgres) -> None:
@@ -517,7 +519,7 @@ def test_a_batch_without_rows_opens_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "value"), [("concurrency", 0), ("timeout", timedelta(0))])
-def test_a_lookup_that_could_never_answer_is_refused(option: str, value: object) -> None:
+def test_a_lookup_that_could_never_answer_is_refused(option: str, value: Any) -> None:
     with pytest.raises(DeclarationError, match=f"Lookup.{option}"):
         lookup_in(Redis("nowhere"), **{option: value})
 

@@ -131,27 +131,23 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sink", "said"),
+    ("sink", "log", "said"),
     [
-        ({"mode": "upsert", "key": "k"}, "does not keep each epoch's rows apart .mode upsert"),
-        ({"mode": "add", "key": "k", "measures": "v"}, "does not keep each epoch's rows apart .mode add"),
-        ({"lineage": False}, "only rows of append targets with lineage"),
+        ({"mode": "upsert", "key": "k"}, {}, "does not keep each epoch's rows apart .mode upsert"),
+        ({"mode": "add", "key": "k", "measures": "v"}, {}, "does not keep each epoch's rows apart .mode add"),
+        ({"lineage": False}, {}, "only rows of append targets with lineage"),
+        ({}, {"log_start": 2}, "Kafka no longer holds"),
     ],
+    ids=["upsert", "add", "no lineage", "retention"],
 )
-def test_targets_that_mix_epochs_are_refused(bench: NewBench, sink: dict[str, Any], said: str) -> None:
+def test_targets_that_mix_epochs_and_what_kafka_holds_no_more_are_refused_and_an_unknown_epoch_is_named(
+    bench: NewBench, sink: dict[str, Any], log: dict[str, int], said: str
+) -> None:
     it = bench(**sink)
     it.epoch(*FIRST)
+    it.kafka.change("orders", 0, **log)
 
     with pytest.raises(ActionRefusedError, match=said):
-        planned(it)
-
-
-def test_what_kafka_holds_no_more_is_refused_and_an_unknown_epoch_is_named(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*FIRST)
-    it.kafka.change("orders", 0, log_start=2)
-
-    with pytest.raises(ActionRefusedError, match="Kafka no longer holds"):
         planned(it)
     with pytest.raises(EpochNotFoundError, match="has no epoch 9"):
         planned(it, 9)
