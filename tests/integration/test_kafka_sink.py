@@ -114,12 +114,13 @@ def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world: World)
 
 
 def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: World, stack: Stack) -> None:
+    admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
     commit(world, "a")
-    _copied(stack, world.it.dsn)
+    copy_database(admin, name, f"{name}_backup")
     world.it.publish()
     commit(world, "b")
     world.it.publish()
-    _copied(stack, world.it.dsn, back=True)
+    copy_database(admin, f"{name}_backup", name)
 
     with pytest.raises(SinkAheadError, match="went back in time"):
         world.it.publish()
@@ -275,28 +276,18 @@ def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: Wor
 
 def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
     """Key, value, headers and partition of each record, NULL as no value."""
+    columns = {"k": "text", "t": "text", "p": "integer"}
     topic = KafkaTopic(
-        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p",
-        columns={"k": "text", "t": "text", "p": "integer"},
-    )  # fmt: skip
-    world = new(topic, table=False, parse=Json(columns={"v": "text", "k": "text", "t": "text", "p": "integer"}))
-    world.produce(
-        '{"v": "x", "k": "a", "t": "1", "p": 1}', '{"v": null, "k": "b", "t": null, "p": 0}',
-        '{"v": "", "k": null, "p": 1}',
-    )  # fmt: skip
-    world.it.epoch()
+        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p", columns=columns
+    )
+    world = new(topic, table=False, parse=Json(columns={"v": "text", **columns}))
+    more = '{"v": null, "k": "b", "t": null, "p": 0}', '{"v": "", "k": null, "p": 1}'
+    commit(world, '{"v": "x", "k": "a", "t": "1", "p": 1}', *more)
     world.it.publish()
 
     assert {(one.partition, one.key, one.value, one.headers) for one in world.seen()} == {
         (1, "a", "x", (("trace", b"1"),)), (0, "b", None, (("trace", None),)), (1, None, "", (("trace", None),)),
     }  # fmt: skip
-
-
-def _copied(stack: Stack, dsn: str, *, back: bool = False) -> None:
-    """A backup of the database as it is now, or, ``back``, the database as its backup was."""
-    name = dsn.rpartition("/")[2].partition("?")[0]
-    source, target = (f"{name}_backup", name) if back else (name, f"{name}_backup")
-    copy_database(stack.postgres.superuser_dsn, source, target)
 
 
 def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: World) -> None:

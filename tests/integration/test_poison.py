@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, Text
-from epochline.coordinator import abort, commit
+from epochline.coordinator import abort
 from epochline.errors import BadRecordError, SealRefusedError
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
@@ -225,13 +225,10 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
     """F28, F29 with the policy `quarantine`, one attempt given up on the way: offset, reason and bytes are kept."""
     one = of_case(dsn, case, "quarantine")
     table = table_of(one)
-    planned, run = one.planned()
-    one.stage(planned, one.begun(planned, run))
+    planned, run, _ = one.staged()
     recovery.last_fault()
-    ticket = one.begun(planned, run)  # as a retry does: the first attempt is fenced
-    one.stage(planned, ticket)
-    one.seal(ticket, run)
-    commit(one.ledger, one.source, one.pipeline.name, 1)
+    one.staged_and_sealed(planned, run)  # as a retry does: the first attempt is fenced
+    one.commit(planned)
 
     refused = case.reason is not None
     rows = one.sql(f"SELECT _offset, to_jsonb(t) FROM {table} t ORDER BY _offset")

@@ -242,8 +242,7 @@ def test_without_the_guard_an_epoch_is_sealed_that_nobody_can_commit(
     it = under(postgres_dsn, rule)
     monkeypatch.setattr(PostgresTargets, "prepare", lambda *_: Prepared())
 
-    planned, run = it.job.planned()
-    it.job.staged_and_sealed(planned, run)
+    planned, *_ = it.job.sealed()
 
     with pytest.raises(EpochlineError):
         it.job.commit(planned)

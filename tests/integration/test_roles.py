@@ -129,38 +129,23 @@ def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: S
 @pytest.mark.parametrize(
     "statement",
     [
-        "SELECT * FROM public.orders",
-        "INSERT INTO public.orders (value) VALUES ('x')",
-        "DELETE FROM public.orders",
-        "SELECT * FROM epochline.committed_range",
+        "SELECT * FROM public.orders", "INSERT INTO public.orders (value) VALUES ('x')", "DELETE FROM public.orders",
+        "DROP TABLE public.orders", "CREATE TABLE public.mine (a int)", "SELECT * FROM epochline.committed_range",
         "INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, until_offset,"
         " chosen_by) VALUES ('orders', 1, 't', 'i', 9, 0, 'x')",
         "UPDATE epochline.pipeline SET generation = 2",
         "UPDATE epochline.epoch SET state = 'PRE_COMMITTED', pre_committed_at = now()",
-        "UPDATE epochline.attempt SET sealed_at = now()",
-        "UPDATE epochline.attempt SET fenced_at = NULL",
-        "UPDATE epochline.part SET rows = 0",
-        "UPDATE epochline.manifest SET rows = 0",
-        "DELETE FROM epochline.manifest",
-        "DELETE FROM epochline.fenced_write",
         "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
         " VALUES ('orders', 1, 2, 'd', 'r', 'h')",
+        "UPDATE epochline.attempt SET sealed_at = now()", "UPDATE epochline.attempt SET fenced_at = NULL",
+        "UPDATE epochline.part SET rows = 0", "COPY epochline.part TO PROGRAM 'true'",
+        "UPDATE epochline.manifest SET rows = 0", "DELETE FROM epochline.manifest", "DELETE FROM epochline.fenced_write",
         "INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (1, 'x', 'y')",
-        "DELETE FROM epochline.quarantined_record",
-        "CREATE TABLE public.mine (a int)",
-        "CREATE TABLE epochline.mine (a int)",
-        "CREATE TABLE epochline_staging.mine (a int)",
-        "CREATE SCHEMA mine",
-        "DROP TABLE public.orders",
-        "SELECT epochline.arrange_roles()",
-        "COPY epochline.part TO PROGRAM 'true'",
-        "SET ROLE epochline_owner",
-        "SELECT * FROM {staging}",
-        "DELETE FROM {staging}",
-        "TRUNCATE {staging}",
-        "DROP TABLE {staging}",
+        "DELETE FROM epochline.quarantined_record", "SELECT epochline.arrange_roles()", "SET ROLE epochline_owner",
+        "CREATE TABLE epochline.mine (a int)", "CREATE TABLE epochline_staging.mine (a int)", "CREATE SCHEMA mine",
+        "SELECT * FROM {staging}", "DELETE FROM {staging}", "TRUNCATE {staging}", "DROP TABLE {staging}",
     ],
-)
+)  # fmt: skip
 def test_a_writer_fills_staging_and_can_touch_nothing_else_of_it_nor_target_nor_chain_nor_state(
     staging: sql.Identifier, writer: str, statement: str
 ) -> None:

@@ -87,11 +87,9 @@ def deleted_keys(it: Bench) -> list[tuple[Any, ...]]:
     return list(it.sql(f"SELECT * FROM epochline.{table} ORDER BY 1"))
 
 
-def images(it: Bench) -> list[str]:
-    found = it.sql(
-        "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'before\\_%\\_e%' ORDER BY 1"
-    )
-    return [name for (name,) in found]
+def images(it: Bench) -> int:
+    ((count,),) = it.sql("SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'before\\_%\\_e%'")
+    return int(count)
 
 
 def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_if_never_stopped(
@@ -185,12 +183,12 @@ def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(
     act(it, "savepoint", name="new")
     it.epoch(*THIRD)
 
-    assert len(images(it)) == 2
+    assert images(it) == 2
     with refused(it, "no before-images were kept of epoch 2, 3; before_images is 2 now"):
         act(it, "restore", name="old")
     act(it, "restore", name="new")
     assert it.rows() == [("a", 8), ("b", 1), ("c", 4), ("d", 1), ("e", 3)]
-    assert len(images(it)) == 1
+    assert images(it) == 1
 
 
 def test_what_cannot_go_back_is_refused_and_changes_nothing(bench: NewBench) -> None:
@@ -359,9 +357,8 @@ def test_a_deleted_savepoint_is_gone(bench: NewBench) -> None:
 
     assert it.sql("SELECT count(*) FROM epochline.savepoints") == [(0,)]
     assert it.sql("SELECT count(*) FROM epochline.savepoint_head") == [(0,)]
-    assert [row[0] for row in it.sql("SELECT action FROM epochline.actions ORDER BY action_id")] == [
-        "savepoint", "delete-savepoint",
-    ]  # fmt: skip
+    done = it.sql("SELECT action FROM epochline.actions ORDER BY action_id")
+    assert done == [("savepoint",), ("delete-savepoint",)]
 
 
 def test_what_was_quarantined_since_is_forgotten_and_set_aside_again(bench: NewBench) -> None:
@@ -414,9 +411,8 @@ def test_a_savepoint_goes_through_a_file_into_another_database(
     with there.ledger.transaction() as tx, file.open("rb") as source:
         tx.savepoints.import_savepoint(source)
 
-    assert (described["epoch_id"], {one["partition"]: one["next_offset"] for one in described["heads"]}) == (
-        1, {0: 2, 1: 1},
-    )  # fmt: skip
+    assert described["epoch_id"] == 1
+    assert {one["partition"]: one["next_offset"] for one in described["heads"]} == {0: 2, 1: 1}
     with pytest.raises(EpochNotFoundError, match="knows no pipeline"):
         act(there, "restore", name="before")
     for partition, offset in heads(it).items():

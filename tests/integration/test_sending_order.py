@@ -56,8 +56,7 @@ def test_a_writer_notes_part_and_number_of_every_row_for_a_topic(postgres_dsn: s
     """Across the batches of a part, here one of each partition."""
     world = new_world(postgres_dsn, kafka_bootstrap, KafkaTopic(topic="out", value=Text()))
     world.produce(*map(str, range(20)))
-    planned, run = world.it.planned()
-    world.it.stage(planned, world.it.begun(planned, run))
+    world.it.staged()
 
     [(table,)] = world.it.sql("SELECT table_name FROM epochline.staging WHERE sink LIKE 'epochline_outbox.%'")
     rows = world.it.sql(f'SELECT _part, _seq, _partition, _offset FROM epochline_staging."{table}" ORDER BY 1, 2')
