@@ -40,9 +40,7 @@ def refusal(subject: Subject, what: str, **asked: Any) -> str:
     return ACTIONS[what].preview(subject, ACTIONS[what].parameters(**asked)).refusal or ""
 
 
-def test_a_record_of_the_new_topic_wins_whatever_its_offset_and_then_the_highest_offset_wins_again(
-    bench: NewBench,
-) -> None:
+def test_any_record_of_the_new_topic_wins_and_among_those_the_highest_offset(bench: NewBench) -> None:
     """ADR 0004."""
     it = bench()
     it.epoch(*({"k": "a", "v": 1} for _ in range(9)), {"k": "b", "v": 3})

@@ -221,9 +221,10 @@ def test_a_key_goes_to_the_partition_that_javas_producer_chooses(topic: Out) -> 
 
 
 def test_key_value_headers_and_partition_arrive_as_they_were_given(topic: Out) -> None:
-    """Null is not empty: neither as a key, a value nor a header."""
+    """Null is not empty: neither as a key, a value nor a header. The last are larger than librdkafka's own default."""
     headers = (("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b""), ("null", None), ("имя", b"v"))
     given = [Outgoing(None, None, headers, 2), Outgoing(b"", b"", partition=2), Outgoing(b"k", None, partition=2)]
+    given += [Outgoing(None, os.urandom(5_000_000), partition=2)] * 3
     topic.send(given)
 
     found = read_topic(topic.settings, topic.name)
@@ -251,14 +252,7 @@ def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(topic: Out)
     assert narrow.marked() is None
 
 
-def test_a_record_larger_than_librdkafkas_own_default_is_sent(topic: Out) -> None:
-    large = os.urandom(5_000_000)
-    topic.send([Outgoing(key=None, value=large)] * 3)
-
-    assert topic.values() == [large] * 3
-
-
-def test_a_time_out_above_the_brokers_is_refused_with_both_numbers_and_by_the_fence(topic: Out) -> None:
+def test_a_time_out_above_the_brokers_is_refused_with_both_numbers(topic: Out) -> None:
     """K18: 900,000 ms are what a broker allows by default, 3,600,000 what Flink's producer asks for."""
     topic.check(transaction_timeout=timedelta(minutes=15))
     with pytest.raises(SinkError, match="3600000 ms, and the brokers allow 900000 ms"):

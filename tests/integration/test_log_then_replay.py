@@ -41,7 +41,8 @@ class Program:
             ],
             env={
                 "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include"), "PGHOST": parts["host"],
-                "PGPORT": parts["port"], "PGUSER": parts["user"], "PGPASSWORD": parts["password"], "PGDATABASE": parts["dbname"],
+                "PGPORT": parts["port"], "PGUSER": parts["user"], "PGPASSWORD": parts["password"],
+                "PGDATABASE": parts["dbname"],
             },
             check=False, capture_output=True, text=True, timeout=120,
         )  # fmt: skip

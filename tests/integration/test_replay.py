@@ -140,7 +140,7 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
     ],
     ids=["upsert", "add", "no lineage", "retention"],
 )
-def test_targets_that_mix_epochs_and_what_kafka_holds_no_more_are_refused_and_an_unknown_epoch_is_named(
+def test_what_cannot_be_compared_is_refused(
     bench: NewBench, sink: dict[str, Any], log: dict[str, int], said: str
 ) -> None:
     it = bench(**sink)

@@ -123,9 +123,7 @@ def test_a_restored_append_target_has_the_rows_of_the_savepoint_and_goes_on_as_i
 
 def test_after_a_failure_a_run_goes_on_from_the_last_commit_whatever_savepoints_there_are(bench: NewBench) -> None:
     """K6: a checkpoint is preferred for recovery; an older savepoint and one that is newer than it change nothing."""
-    it = bench()
-    it.epoch(*FIRST)
-    act(it, "savepoint", name="older")
+    it = with_savepoint(bench)
     it.epoch(*SECOND)
     act(it, "savepoint", name="newer")
     failed = it.sealed(*THIRD)
@@ -174,9 +172,7 @@ def test_sums_of_an_add_target_go_back(bench: NewBench) -> None:
 
 
 def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(bench: NewBench) -> None:
-    it = bench(mode="add", key="k", measures="v", before_images=2)
-    it.epoch(*FIRST)
-    act(it, "savepoint", name="old")
+    it = with_savepoint(bench, mode="add", key="k", measures="v", before_images=2)
     it.epoch(*SECOND)
     it.epoch(*THIRD)
     it.epoch(*SECOND)
@@ -185,7 +181,7 @@ def test_as_many_images_are_kept_as_are_declared_and_restore_counts_on_no_other(
 
     assert images(it) == 2
     with refused(it, "no before-images were kept of epoch 2, 3; before_images is 2 now"):
-        act(it, "restore", name="old")
+        act(it, "restore", name="before")
     act(it, "restore", name="new")
     assert it.rows() == [("a", 8), ("b", 1), ("c", 4), ("d", 1), ("e", 3)]
     assert images(it) == 1
@@ -264,12 +260,10 @@ def test_what_cannot_go_back_keeps_every_row_and_its_heads(
 
 def test_a_savepoint_of_an_epoch_that_was_undone_brings_nothing_back(bench: NewBench) -> None:
     """C12, I1: its rows are gone from the target, and behind its heads nobody would read them again."""
-    it = bench()
-    it.epoch(*FIRST)
-    act(it, "savepoint", name="first")
+    it = with_savepoint(bench)
     it.epoch(*SECOND)
     act(it, "savepoint", name="second")
-    act(it, "restore", name="first")
+    act(it, "restore", name="before")
 
     with refused(it, "epoch 2 .*, after which savepoint second .* was undone by a restore"):
         act(it, "restore", name="second")
