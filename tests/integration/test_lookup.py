@@ -49,9 +49,6 @@ class Redis:
             unix_socket_path=self.socket, single_connection_client=True, decode_responses=True, socket_timeout=2 * PATIENCE
         )  # fmt: skip
 
-    def close(self, client: Client) -> None:
-        client.close()
-
     def city(self, client: Client, key: str) -> Any:
         return client.hget(HASH, key)
 
@@ -110,7 +107,7 @@ def store(redis_server: Redis) -> Redis:
 
 def lookup_in(store: Redis, fetch: Callable[[Client, Any], Any] | None = None, **options: Any) -> AnyLookup:
     given: dict[str, Any] = {"concurrency": 9, "timeout": LONG, **options}
-    return Lookup(fetch or store.city, connect=store.connect, close=store.close, **given)
+    return Lookup(fetch or store.city, connect=store.connect, close=redis.Redis.close, **given)
 
 
 class Postgres:
@@ -370,19 +367,13 @@ def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
 
 def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
     """X17: every task brings new functions; the connections of earlier ones are closed and do not add up."""
-    opened: list[Session] = []
-
-    def connect() -> Session:
-        opened.append(postgres.connect())
-        return opened[-1]
-
-    asking = Lookup(postgres.city, connect=connect, close=Session.close, concurrency=1, timeout=LONG)
+    asking = in_postgres(postgres, postgres.city)
     assert [one.value for one in asking.each(["1"])] == ["beijing"]
-    assert [bool(one.closed) for one in opened] == [False]
+    assert len(postgres.sessions) == 1
 
     del asking
 
-    assert [bool(one.closed) for one in opened] == [True]
+    wait_until(lambda: not postgres.sessions)
 
 
 def test_who_waits_longer_for_a_connection_than_the_pool_allows_has_failed(store: Redis) -> None:
