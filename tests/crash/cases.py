@@ -1,13 +1,12 @@
-"""A database, a topic and a server of steps for the tests that kill and stop plain processes."""
+"""A database and a topic for the tests that kill and stop plain processes."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,48 +17,34 @@ from epochline.declare.source import KafkaSource
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import SourceView
 from tests.crash.line import Line
-from tests.crash.one_step import SharedTopic
 from tests.crash.servers import Server
-from tests.crash.steps import StepServer
+from tests.crash.steps import Case
+from tests.integration.kafka_topics import make_topic
 from tests.waiting import wait_for
 
 _numbers = itertools.count(1)
 
-NewCase = Callable[..., SharedTopic]
+NewCase = Callable[..., Case]
+"""Makes a pipeline; the options are those of `tests.crash.one_step.SharedTopic`, after what brings it to its begin."""
 
 
-class AskedOnce:
+class AskedOnce(KafkaOffsets):
     """Kafka as it answered the first time: the topic gets no more records, and its mirror is not what is tested here."""
 
     def __init__(self, bootstrap: str, source: KafkaSource) -> None:
-        self._kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
-        self._view = self._kafka.look(source)
+        super().__init__({"bootstrap.servers": bootstrap})
+        self._view = super().look(source)
 
     def look(self, source: KafkaSource) -> SourceView:
         return self._view
 
-    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        return self._kafka.offsets_at(partitions, moment)
-
-    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        return self._kafka.leader_epoch_ends(epochs)
-
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         return {}
 
-    def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
+    def mirror(self, *_: object, **_options: object) -> None:
         pass
-
-
-@pytest.fixture(scope="session")
-def steps(fired: Path) -> StepServer:
-    """Starts tasks in processes of their own."""
-    return StepServer(fired)
 
 
 @dataclass(frozen=True)
@@ -88,7 +73,7 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
 
 @pytest.fixture(scope="session")
 def kafka_now(server: Server, shared: SharedRecords) -> Callable[[], AskedOnce]:
-    """Kafka as it is since the broker's last start: what a task in another process is told must be no news."""
+    """Kafka as it is since the broker's last start: a task in another process sees the same."""
     asked: dict[int | None, AskedOnce] = {}
 
     def now() -> AskedOnce:
@@ -139,21 +124,21 @@ def clean_database(request: pytest.FixtureRequest, server: Server) -> Callable[[
 
 
 @pytest.fixture
-def new_case(shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_database: Callable[[], str]) -> NewCase:
-    """Makes a pipeline of its own on the shared topic."""
+def new_case(
+    fired: Path, shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_database: Callable[[], str]
+) -> NewCase:
+    """Makes a pipeline of its own on the shared topic, and brings it to where a case begins."""
 
-    def make(**options: Any) -> SharedTopic:
-        line = SharedTopic(
-            options.pop("dsn", None) or clean_database(), shared.bootstrap,
-            topic=shared.topic, records=shared.file, name=f"case_{next(_numbers)}", **options,
+    def make(before: Callable[[Case], object] = lambda _: None, **options: Any) -> Case:
+        line = Case(
+            fired, bootstrap=shared.bootstrap, topic=shared.topic, records=shared.file,
+            name=f"case_{next(_numbers)}", **{"dsn": clean_database(), **options},
         )  # fmt: skip
-        line.produced = shared.produced
-        line.source = kafka_now()  # type: ignore[assignment]
-        line.former_source = shared.former
-        if line.pipeline.topics:
-            line.make_sinks()
-        with line.ledger.transaction() as tx:
-            tx.targets.create(line.pipeline)
+        line.produced, line.source, line.former_source = shared.produced, kafka_now(), shared.former
+        for topic in line.pipeline.topics:
+            make_topic(line.bootstrap, topic.topic, 2)
+        line.make_targets()
+        before(line)
         return line
 
     return make

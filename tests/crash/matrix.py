@@ -1,4 +1,4 @@
-"""The rows of the fault matrix, and why some of them have no test here. Tests name their row: `@pytest.mark.fault("F13")`."""
+"""The rows of the fault matrix, and what of them no test makes. Tests name their row: `@pytest.mark.fault("F13")`."""
 
 from __future__ import annotations
 
@@ -41,9 +41,6 @@ FAULTS = {
     "F36": "several pipelines on one database and target",
     "F38": "the database is put back to a backup, and its newer state is lost",
 }
-
-NOT_HERE: dict[str, str] = {}
-"""Whole rows without a test, each with its reason."""
 
 PARTLY = {
     "F3": "Executors are processes of one machine here (`local-cluster`); the loss of a whole machine is the same to"

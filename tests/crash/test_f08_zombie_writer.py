@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -12,9 +11,8 @@ import pytest
 from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.reliability import Recovery
+from tests.processes.client import ROOT
 from tests.waiting import wait_for
-
-ROOT = Path(__file__).parents[2]
 
 # Reads the first partition of the epoch and copies its rows; the line on its standard input holds it between two
 # batches, where a Spark task waits for Kafka.

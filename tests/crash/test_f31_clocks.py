@@ -36,7 +36,7 @@ def test_epochs_follow_each_other_whatever_clients_think_of_the_time(
     assert len(times) == 4
     assert flat == sorted(flat)
     assert all((lease - planned).total_seconds() < 90 for planned, _committed, lease in times)
-    recovery.took(recover(line, since=recovery.last_fault()))
+    recovery.took(recover(line))
 
 
 @pytest.mark.fault("F31")
@@ -68,7 +68,7 @@ def test_stamps_of_records_decide_nothing(new_line: NewLine, stamps: list[int], 
     for number, stamp in enumerate(stamps):
         line.produce({0: [f"stamped {number}"]}, timestamp_ms=stamp)
         assert line.run() == "success"
-    recovery.took(recover(line, since=recovery.last_fault()))
+    recovery.took(recover(line))
 
 
 @pytest.mark.fault("F31")
