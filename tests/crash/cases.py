@@ -7,6 +7,8 @@ import itertools
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +76,8 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
 @pytest.fixture(scope="session")
 def kafka_now(server: Server, shared: SharedRecords) -> Callable[[], AskedOnce]:
     """Kafka as it is since the broker's last start: a task in another process sees the same."""
-    asked: dict[int | None, AskedOnce] = {}
-
-    def now() -> AskedOnce:
-        broker = server.kafka.pid
-        if broker not in asked:
-            asked[broker] = AskedOnce(shared.bootstrap, shared.source)
-        return asked[broker]
-
-    return now
+    asked = cache(lambda _broker: AskedOnce(shared.bootstrap, shared.source))
+    return lambda: asked(server.kafka.pid)
 
 
 def keep_records(line: Line, path: Path) -> None:
@@ -94,33 +89,22 @@ def keep_records(line: Line, path: Path) -> None:
 def change_leader(server: Server, line: Line) -> None:
     """Give every partition another leader epoch: what was read until now was read under a former one (I11)."""
 
-    def leader_epochs() -> list[int | None] | None:
+    def leader_epochs() -> list[int | None]:
         with contextlib.suppress(SourceUnavailableError):
             return [one.leader_epoch for one in line.source.look(line.pipeline.source).partitions]
-        return None
+        return []
 
     before = leader_epochs()
-    assert before is not None
-    server.kill_broker()
-    server.start_broker()
-    wait_for(
-        "every partition has a new leader",
-        lambda: all(now != former for now, former in zip(leader_epochs() or before, before, strict=True)),
-    )
+    assert before
+    server.restart_broker()
+    wait_for("every partition has a new leader", lambda: all(map(ne, leader_epochs() or before, before)))
 
 
 @pytest.fixture(scope="session")
 def clean_database(request: pytest.FixtureRequest, server: Server) -> Callable[[], str]:
     """A database that cases share; another one after a case that failed, which may have left staging and sessions."""
-    made: dict[int, str] = {}
-
-    def clean() -> str:
-        failed = request.session.testsfailed
-        if failed not in made:
-            made[failed] = server.new_database()
-        return made[failed]
-
-    return clean
+    made = cache(lambda _failed: server.new_database())
+    return lambda: made(request.session.testsfailed)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from epochline.coordinator import (
     plan,
     publish,
     seal,
-)
+)  # fmt: skip
 from epochline.errors import EpochlineError
 from epochline.kafka.source import KafkaOffsets
 from epochline.operations import Subject

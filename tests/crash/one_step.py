@@ -34,7 +34,7 @@ from epochline.spark.stage_frames import Made
 from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
-from tests.crash.kinds import ALL_TIME, WINDOW, declared_as
+from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
 from tests.crash.line import Line, spark_partition
 
 
@@ -64,7 +64,7 @@ class SharedTopic(Line):
         kind: str = "plain",
         **options: Any,
     ) -> None:
-        of_kind = declared_as(kind, options["name"], Path(records).parent)
+        of_kind = KINDS[kind](options["name"], Path(records).parent)
         source = KafkaSource(topics=topic, records_per_epoch=limit, startup=of_kind.pop("startup", "earliest"))
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
         self.topic = topic

@@ -21,7 +21,7 @@ from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
 from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
-from tests.databases import QUICK, Databases, as_admin, copy_database, query
+from tests.databases import QUICK, Databases, as_admin, query
 from tests.ports import choose_ports, free_port
 
 WAL_SEGMENT = 2 * 1024 * 1024
@@ -139,14 +139,6 @@ class Server:
     def admin(self, statement: str, *names: str) -> None:
         as_admin(self.postgres.superuser_dsn, sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    def copy_database(self, source: str, target: str) -> None:
-        """A database as a backup has it, or as it is after one was put back."""
-        copy_database(self.postgres.superuser_dsn, source, target)
-
-    def superuser(self, dsn: str, statement: str) -> None:
-        """Do what no role of the product may, in one database."""
-        query(self.postgres.superuser_dsn, statement, dbname=dsn.rpartition("/")[2])
-
     # Kafka.
 
     def kill_broker(self) -> None:
@@ -157,6 +149,10 @@ class Server:
     def start_broker(self) -> None:
         self.kafka.start()
         self.kafka.wait()
+
+    def restart_broker(self) -> None:
+        self.kill_broker()
+        self.start_broker()
 
 
 def process_of(pid: int | None) -> psutil.Process:

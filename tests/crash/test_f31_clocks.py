@@ -17,6 +17,10 @@ from tests.crash.reliability import Recovery
 
 PACKAGE = Path(__file__).parents[2] / "include" / "epochline"
 HOUR = 3600.0
+STAMPS = {
+    "the future first": [4102444800000, 1, 1700000000000, 0],
+    "an hour back": [1700000000000, 1700000000000 - 3_600_000, 4102444800000, 1],
+}
 
 
 @pytest.mark.fault("F31")
@@ -32,8 +36,8 @@ def test_epochs_follow_each_other_whatever_clients_think_of_the_time(
     monkeypatch.undo()
 
     times = line.query("SELECT planned_at, committed_at, lease_until FROM epochline.epochs ORDER BY epoch_id")
-    flat = [moment for planned, committed, _lease in times for moment in (planned, committed)]
     assert len(times) == 4
+    flat = [moment for planned, committed, _lease in times for moment in (planned, committed)]
     assert flat == sorted(flat)
     assert all((lease - planned).total_seconds() < 90 for planned, _committed, lease in times)
     recovery.took(recover(line))
@@ -58,14 +62,11 @@ def test_a_client_whose_clock_is_ahead_does_not_take_a_live_lease(
 
 
 @pytest.mark.fault("F31")
-@pytest.mark.parametrize(
-    "stamps", [[4102444800000, 1, 1700000000000, 0], [1700000000000, 1700000000000 - 3_600_000, 4102444800000, 1]],
-    ids=["the future first", "an hour back"],
-)  # fmt: skip
-def test_stamps_of_records_decide_nothing(new_line: NewLine, stamps: list[int], recovery: Recovery) -> None:
+@pytest.mark.parametrize("first", STAMPS)
+def test_stamps_of_records_decide_nothing(new_line: NewLine, first: str, recovery: Recovery) -> None:
     """Offsets order a partition, whatever the producers' clocks wrote."""
     line = new_line(configs={"message.timestamp.after.max.ms": str(2**62)})
-    for number, stamp in enumerate(stamps):
+    for number, stamp in enumerate(STAMPS[first]):
         line.produce({0: [f"stamped {number}"]}, timestamp_ms=stamp)
         assert line.run() == "success"
     recovery.took(recover(line))
@@ -74,14 +75,11 @@ def test_stamps_of_records_decide_nothing(new_line: NewLine, stamps: list[int], 
 @pytest.mark.fault("F31")
 def test_no_code_of_the_protocol_reads_a_clients_clock() -> None:
     """F31: of coordinator, ledger, sinks and Spark's side none asks for the time of day."""
-    asked = []
+    clocks = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
     for folder in ("coordinator", "postgres", "sinks", "spark"):
         modules = list((PACKAGE / folder).rglob("*.py"))
         assert modules, f"{folder} is gone"
         for path in modules:
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute) and ast.unparse(node) in (
-                    "time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today",
-                ):  # fmt: skip
-                    asked.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
-    assert asked == []
+                if isinstance(node, ast.Attribute):
+                    assert ast.unparse(node) not in clocks, f"{path}:{node.lineno}"

@@ -23,6 +23,7 @@ from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.shown import files_left_over
 from tests.crash.watching import all_decided
+from tests.databases import copy_database
 from tests.integration.sinks_world import World, new_world
 from tests.reading import rows_in_folder
 
@@ -36,8 +37,9 @@ class Restored:
         sinks: list[KafkaTopic | Files] = [KafkaTopic(topic="out", value=Text())] if "topic" in kind else []
         if "files" in kind:
             sinks.append(Files(path=str(folder / "files"), columns={"value": "text"}, format="json"))
-        self._server = server
-        self.world: World = new_world(server.new_database(), server.kafka.bootstrap_servers, *sinks)
+        self._admin, dsn = server.postgres.superuser_dsn, server.new_database()
+        self._name = dsn.rpartition("/")[2]
+        self.world: World = new_world(dsn, server.kafka.bootstrap_servers, *sinks)
         self.it = self.world.it
         self.produced: list[str] = []
 
@@ -64,15 +66,11 @@ class Restored:
         for name, step in steps.items():
             step()
             if name == moment:
-                self._server.copy_database(self._name, f"{self._name}_backup")
-
-    @property
-    def _name(self) -> str:
-        return self.it.dsn.rpartition("/")[2]
+                copy_database(self._admin, self._name, f"{self._name}_backup")
 
     def put_back(self) -> None:
         """What the backup does not hold is lost. The runs that come have other ids, as those of another day."""
-        self._server.copy_database(f"{self._name}_backup", self._name)
+        copy_database(self._admin, f"{self._name}_backup", self._name)
         self.it.run_prefix = "after"
 
     def accept(self) -> None:

@@ -14,14 +14,12 @@ import pytest
 from epochline import Json, KafkaSource, PostgresTable
 from epochline.coordinator import abort
 from epochline.errors import LockTimeoutError, SealRefusedError
-from epochline.protocol.epoch import CommitOutcome, EpochState, Run
+from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 from tests.databases import holding
 from tests.integration.kafka_topics import group_offsets
-
-OPERATOR = Run(dag_id="operator", run_id="test", host="here")
 
 
 def fingerprint(line: Line) -> str:
@@ -131,7 +129,7 @@ def test_an_abort_at_any_time_before_the_commit_leaves_the_targets_as_they_were_
     line.some(5, "second")
     getattr(line, f"to_{reached}")("second")
 
-    abort(line.ledger, line.name, 2, OPERATOR, reason="a person decided", by_operator=True)
+    abort(line.ledger, line.name, 2, line.run_of("operator"), reason="a person decided", by_operator=True)
 
     assert fingerprint(line) == before
     assert line.run() == "success"

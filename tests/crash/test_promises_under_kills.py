@@ -52,8 +52,7 @@ def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_
         ("commit", "commit.commit", True),
     ):
         assert thousand.take(step, ONE, failpoint=f"{failpoint}:exit").returncode == KILLED
-        server.kill_broker()
-        server.start_broker()
+        server.restart_broker()
         server.crash_and_restart()
         if again:
             tried(partial(said, thousand, step), 3)
