@@ -7,8 +7,7 @@ import itertools
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from operator import ne
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,14 @@ from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.mirror import MirroredOffset
 from epochline.protocol.planning import SourceView
 from tests.crash.line import Line
+from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.steps import Case
 from tests.integration.kafka_topics import make_topic
 from tests.waiting import wait_for
 
 _numbers = itertools.count(1)
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 NewCase = Callable[..., Case]
 """Makes a pipeline; the options are those of `tests.crash.one_step.SharedTopic`, after what brings it to its begin."""
@@ -47,6 +48,9 @@ class AskedOnce(KafkaOffsets):
 
     def mirror(self, *_: object, **_options: object) -> None:
         pass
+
+
+KafkaNow = Callable[[], AskedOnce]
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRe
 
 
 @pytest.fixture(scope="session")
-def kafka_now(server: Server, shared: SharedRecords) -> Callable[[], AskedOnce]:
+def kafka_now(server: Server, shared: SharedRecords) -> KafkaNow:
     """Kafka as it is since the broker's last start: a task in another process sees the same."""
     asked = cache(lambda _broker: AskedOnce(shared.bootstrap, shared.source))
     return lambda: asked(server.kafka.pid)
@@ -97,7 +101,10 @@ def change_leader(server: Server, line: Line) -> None:
     before = leader_epochs()
     assert before
     server.restart_broker()
-    wait_for("every partition has a new leader", lambda: all(map(ne, leader_epochs() or before, before)))
+    wait_for(
+        "every partition has a new leader",
+        lambda: all(now != former for now, former in zip(leader_epochs() or before, before, strict=True)),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +116,7 @@ def clean_database(request: pytest.FixtureRequest, server: Server) -> Callable[[
 
 @pytest.fixture
 def new_case(
-    fired: Path, shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_database: Callable[[], str]
+    fired: Path, shared: SharedRecords, kafka_now: KafkaNow, clean_database: Callable[[], str], recovery: Recovery
 ) -> NewCase:
     """Makes a pipeline of its own on the shared topic, and brings it to where a case begins."""
 
@@ -119,6 +126,7 @@ def new_case(
             name=f"case_{next(_numbers)}", **{"dsn": clean_database(), **options},
         )  # fmt: skip
         line.produced, line.source, line.former_source = shared.produced, kafka_now(), shared.former
+        line.recovery = recovery
         for topic in line.pipeline.topics:
             make_topic(line.bootstrap, topic.topic, 2)
         line.make_targets()

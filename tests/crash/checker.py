@@ -13,10 +13,8 @@ from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
 from epochline.protocol.offsets import chain_breaks
 from tests.crash.line import Line
+from tests.crash.reliability import BAR_SECONDS
 from tests.crash.shown import files_left_over, rows_in_files, values_in_topic
-
-BAR_SECONDS = 180.0
-"""Recovery without a human within this time (I7)."""
 
 
 class Checked(Protocol):
@@ -30,8 +28,8 @@ class Checked(Protocol):
         ...
 
 
-def recover(line: Line, *, since: float | None = None) -> float:
-    """Let runs come, as a schedule would, until everything produced is committed; the seconds since the last fault.
+def recover(line: Line, *, since: float | None = None) -> None:
+    """Let runs come, as a schedule would, until everything produced is committed; write down how long that took.
 
     Args:
         line: whose runs.
@@ -43,9 +41,8 @@ def recover(line: Line, *, since: float | None = None) -> float:
         outcomes.append(line.run())
     seconds = time.monotonic() - since
     assert _caught_up(line), f"not recovered after {seconds:.0f} s: runs ended {outcomes}, heads are {line.heads()}"
-    assert seconds < BAR_SECONDS
     assert_exact(line)
-    return seconds
+    line.recovery.took(seconds)
 
 
 def _caught_up(line: Line) -> bool:

@@ -11,6 +11,7 @@ from tests.crash.cases import clean_database, kafka_now, new_case, shared
 from tests.crash.fired import fired, pytest_collection_modifyitems
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
+from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.stream import new_stream, stream
 
@@ -31,12 +32,14 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def new_line(server: Server) -> NewLine:
+def new_line(server: Server, recovery: Recovery) -> NewLine:
     """Makes a pipeline with a database, a topic and two targets of its own."""
 
     def make(**options: Any) -> Line:
         dsn = options.pop("dsn", None) or server.new_database()
-        return Line(dsn, server.kafka.bootstrap_servers, **options)
+        line = Line(dsn, server.kafka.bootstrap_servers, **options)
+        line.recovery = recovery
+        return line
 
     return make
 

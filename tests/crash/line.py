@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg2
 import pyarrow as pa
@@ -50,6 +50,9 @@ from tests.integration.kafka_topics import make_topic
 from tests.reading import read_range
 from tests.waiting import wait_for
 
+if TYPE_CHECKING:
+    from tests.crash.reliability import Recovery
+
 T = TypeVar("T")
 Records = Mapping[int, Sequence[str | bytes]]
 """By partition."""
@@ -77,6 +80,8 @@ class Line:
         changes: of the declaration.
     """
 
+    recovery: Recovery
+    """The clock of the test; the fixtures that make pipelines set it."""
     sets_aside = False
     """Whether a record that staging refuses goes to the quarantine in the next attempt."""
 

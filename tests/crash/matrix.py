@@ -64,7 +64,3 @@ PARTLY = {
     "F35": "Nothing was released before revision 0001, so no test upgrades the tables of an older revision.",
 }
 """Rows with a test that covers less than the fault's whole description."""
-
-
-def number(fault: str) -> int:
-    return int(fault[1:])

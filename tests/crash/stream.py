@@ -28,10 +28,12 @@ class Stream:
 
     Args:
         server: where everything is.
+        recovery: the clock of the test.
         timeout: the declared time-out of transactions, in seconds.
     """
 
-    def __init__(self, server: Server, *, timeout: float = 60) -> None:
+    def __init__(self, server: Server, recovery: Recovery, *, timeout: float = 60) -> None:
+        self.recovery = recovery
         out = KafkaTopic(
             topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"},
             transaction_timeout=timedelta(seconds=timeout),
@@ -83,10 +85,10 @@ class Stream:
         assert by_key == self._produced
         return found
 
-    def recover(self, recovery: Recovery) -> int:
+    def recover(self) -> int:
         """Publish until nothing is due, as the next runs do, and compare; how many records were aborted on the way."""
         self.publish()
-        recovery.took()
+        self.recovery.took()
         assert self.world.it.sql("SELECT DISTINCT state FROM epochline.receipts") == [("SHOWN",)]
         assert self.world.outbox() == 0
         return self.watchers.check_all(self.epochs())
@@ -114,12 +116,12 @@ NewStream = Callable[..., Stream]
 
 
 @pytest.fixture
-def new_stream(server: Server) -> Iterator[NewStream]:
+def new_stream(server: Server, recovery: Recovery) -> Iterator[NewStream]:
     """Makes a pipeline whose topic is watched until the test ends, with one epoch committed and not published."""
     with ExitStack() as stack:
 
         def make(**options: float) -> Stream:
-            stream = Stream(server, **options)
+            stream = Stream(server, recovery, **options)
             stack.callback(stream.end)
             stream.commit()
             return stream

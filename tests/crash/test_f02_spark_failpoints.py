@@ -10,7 +10,6 @@ from epochline.coordinator import seal
 from epochline.failpoints.named import KILLED, NAMED, RECORD
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
-from tests.crash.reliability import Recovery
 from tests.crash.scenarios import ONE, pre_commit_and_commit
 from tests.crash.spark_job import LOCAL, job, log_of
 
@@ -22,7 +21,7 @@ from tests.crash.spark_job import LOCAL, job, log_of
     ids=["before it writes", "before the manifest"],
 )
 def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
-    name: str, exit_code: int, new_case: NewCase, fired: Path, tmp_path: Path, recovery: Recovery
+    name: str, exit_code: int, new_case: NewCase, fired: Path, tmp_path: Path
 ) -> None:
     """I1, I6: partial staging never commits; a driver that is dead writes no manifest and no end mark.
 
@@ -34,10 +33,10 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
     with job(line, ticket, tmp_path, LOCAL, **{NAMED: f"{name}:exit", RECORD: str(fired)}) as running:
         assert running.wait(240) == exit_code, log_of(tmp_path)
 
-    recovery.last_fault()
+    line.recovery.last_fault()
     pre_commit_and_commit(line)
     recover(line)
-    recovery.took()
+    line.recovery.took()
     assert line.query("SELECT attempt FROM epochline.epochs WHERE pipeline = %s", line.name) == [(2,)]
 
 

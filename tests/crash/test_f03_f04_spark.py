@@ -6,6 +6,7 @@ tries a task four times. The job is the one that spark-submit runs.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -14,10 +15,10 @@ import pytest
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import EpochState
 from epochline.protocol.staging import StagingTicket
+from tests.crash.cases import slow
 from tests.crash.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
-from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.spark_job import LOCAL, job, log_of
 from tests.waiting import wait_for
@@ -60,15 +61,10 @@ def sleeping(line: Line, seconds: int) -> None:
 
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize(
-    ("who", "master"),
-    [
-        ("Python worker", LOCAL),
-        pytest.param("Python worker", CLUSTER, marks=pytest.mark.slow),
-        pytest.param("executor", CLUSTER, marks=pytest.mark.slow),
-    ],
+    ("who", "master"), [("Python worker", LOCAL), slow("Python worker", CLUSTER), slow("executor", CLUSTER)]
 )
 def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
-    scripted: Line, tmp_path: Path, who: str, master: str, recovery: Recovery
+    scripted: Line, tmp_path: Path, who: str, master: str
 ) -> None:
     """F3, I1, I4: Spark tries the task again within the attempt, which is sealed."""
     sleeping(scripted, 8)
@@ -77,19 +73,19 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
         worker = writer_at_work(scripted, ticket)
         victim = worker if who == "Python worker" else executor_of(worker)
         victim.kill()
-        since = recovery.last_fault()
+        since = time.monotonic()
         assert running.wait(240) == 0, log_of(tmp_path)
 
     assert scripted.seal(ticket, "run-1").read == len(scripted.produced)
     scripted.commit(1)
-    recovery.took(recover(scripted, since=since))
+    recover(scripted, since=since)
     assert scripted.query("SELECT attempt FROM epochline.epochs") == [(1,)]
 
 
 @pytest.mark.fault("F4")
-@pytest.mark.parametrize("master", [LOCAL, pytest.param(CLUSTER, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("master", [LOCAL, slow(CLUSTER)])
 def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
-    scripted: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recovery: Recovery, master: str
+    scripted: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
     """F4, INV-7: the job fails, the abort leaves nothing, the same range is committed once the reason is gone."""
     scripted.produce({0: ["good", "bad", "better"], 1: ["fine"], 2: ["fine"], 3: ["fine"]})
@@ -106,17 +102,15 @@ def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
     assert scripted.state() is EpochState.ABORTED
     assert scripted.heads() == dict.fromkeys(range(4), 0)
     assert scripted.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'") == []
-    since = recovery.last_fault()
+    since = time.monotonic()
     monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path))  # where this process's parse looks
     (tmp_path / "forgive").touch()
-    recovery.took(recover(scripted, since=since))
+    recover(scripted, since=since)
 
 
 @pytest.mark.fault("F19")
 @pytest.mark.slow
-def test_a_broker_killed_under_a_reading_job_is_waited_for(
-    scripted: Line, server: Server, tmp_path: Path, recovery: Recovery
-) -> None:
+def test_a_broker_killed_under_a_reading_job_is_waited_for(scripted: Line, server: Server, tmp_path: Path) -> None:
     """I1: Spark's consumer goes on where it was when the broker is back; nothing is lost or doubled."""
     wide = "x" * 20_000
     scripted.produce({0: ["sleep 4", *(f"{i} {wide}" for i in range(150))], 1: [f"{i} {wide}" for i in range(20)]})
@@ -125,10 +119,10 @@ def test_a_broker_killed_under_a_reading_job_is_waited_for(
         asked = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s"
         wait_for("a job reads", lambda: scripted.query(asked, ticket.application_name), 240)
         server.kill_broker()
-        since = recovery.last_fault()
+        since = time.monotonic()
         server.start_broker()
         assert running.wait(240) == 0, log_of(tmp_path)
 
     assert scripted.seal(ticket, "run-1").read == len(scripted.produced)
     scripted.commit(1)
-    recovery.took(recover(scripted, since=since))
+    recover(scripted, since=since)

@@ -6,30 +6,24 @@ In every test a consumer of committed records sees whole epochs, in their order,
 from __future__ import annotations
 
 import time
-from functools import partial
 
 import pytest
 
 from epochline.errors import SourceUnavailableError
+from tests.crash.cases import slow
 from tests.crash.proxy import Proxy
-from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.stream import NewStream, Stream, assert_failed, go_on
 
 TIME_OUT, STOP = 5.0, 10.0
 """Seconds: the transaction time-out that a document sets (K17), and a stop that outlasts it (X3)."""
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
-
-
 # F19.
 
 
 @pytest.mark.fault("F19")
 @pytest.mark.parametrize("place", [*map(slow, ("topic.fence", "topic.record@30", "topic.committed")), "topic.commit"])
-def test_a_broker_killed_while_an_epoch_is_published_shows_it_once(
-    place: str, server: Server, stream: Stream, recovery: Recovery
-) -> None:
+def test_a_broker_killed_while_an_epoch_is_published_shows_it_once(place: str, server: Server, stream: Stream) -> None:
     """P9, P11, I7: before the transaction, in the middle of its records, before its commit and after it."""
     stream.publish()
     stream.commit()
@@ -37,17 +31,17 @@ def test_a_broker_killed_while_an_epoch_is_published_shows_it_once(
     publisher = stream.publisher(place)
     server.kill_broker()
     go_on(publisher)
-    recovery.last_fault()
+    stream.recovery.last_fault()
 
     server.start_broker()
 
     assert publisher.wait() == 0 or "SinkUnavailableError" in publisher.written("err"), publisher.written("err")
-    stream.recover(recovery)
+    stream.recover()
 
 
 @pytest.mark.fault("F19")
 def test_an_epoch_that_is_sealed_while_the_broker_is_away_is_committed_and_shown_when_it_is_back(
-    server: Server, stream: Stream, recovery: Recovery
+    server: Server, stream: Stream
 ) -> None:
     """E6: Kafka has to say first that the ledger knows all that is shown; nothing is lost or out of order."""
     planned = stream.seal()
@@ -57,10 +51,10 @@ def test_an_epoch_that_is_sealed_while_the_broker_is_away_is_committed_and_shown
         stream.world.it.commit(planned)
 
     assert stream.world.it.sql("SELECT max(_epoch) FROM lines") == [(1,)]
-    recovery.last_fault()
+    stream.recovery.last_fault()
     server.start_broker()
     stream.world.it.commit(planned)
-    assert stream.recover(recovery) == 0
+    assert stream.recover() == 0
 
 
 # F20.
@@ -69,7 +63,7 @@ def test_an_epoch_that_is_sealed_while_the_broker_is_away_is_committed_and_shown
 @pytest.mark.fault("F20")
 @pytest.mark.parametrize("place", [slow("topic.record@30"), "topic.commit"])
 def test_a_broker_that_pauses_longer_than_the_time_out_shows_the_epoch_once(
-    place: str, server: Server, new_stream: NewStream, recovery: Recovery
+    place: str, server: Server, new_stream: NewStream
 ) -> None:
     """X3, K17: five seconds of time-out, ten of a stop; the sender gives up, and the marker says what became of it."""
     stream = new_stream(timeout=TIME_OUT)
@@ -78,15 +72,13 @@ def test_a_broker_that_pauses_longer_than_the_time_out_shows_the_epoch_once(
         go_on(publisher)
         time.sleep(STOP)
         assert_failed(publisher, "SinkUnavailableError")
-        recovery.last_fault()
+        stream.recovery.last_fault()
 
-    stream.recover(recovery)
+    stream.recover()
 
 
 @pytest.mark.fault("F20", "F22")
-def test_a_publisher_that_stops_longer_than_the_time_out_shows_the_epoch_once(
-    new_stream: NewStream, recovery: Recovery
-) -> None:
+def test_a_publisher_that_stops_longer_than_the_time_out_shows_the_epoch_once(new_stream: NewStream) -> None:
     """X3, K17: the broker ends its transaction; the publisher fails, and the next try sends the epoch again."""
     stream = new_stream(timeout=TIME_OUT)
     publisher = stream.publisher("topic.commit")
@@ -94,10 +86,10 @@ def test_a_publisher_that_stops_longer_than_the_time_out_shows_the_epoch_once(
 
     stream.watchers.decided()
     go_on(publisher)
-    recovery.last_fault()
+    stream.recovery.last_fault()
     assert_failed(publisher, "SinkUnavailableError")
     assert stream.watchers.whole_epochs(stream.epochs()) == []
-    assert stream.recover(recovery) == 60
+    assert stream.recover() == 60
 
 
 # F22.
@@ -105,7 +97,7 @@ def test_a_publisher_that_stops_longer_than_the_time_out_shows_the_epoch_once(
 
 @pytest.mark.fault("F22")
 def test_a_zombie_that_wakes_under_the_transaction_of_its_successor_commits_neither_its_own_nor_that_one(
-    stream: Stream, recovery: Recovery
+    stream: Stream,
 ) -> None:
     """P13: its epoch was published without it; the next one is being published, by the same transactional id."""
     zombie = stream.publisher("topic.commit")
@@ -117,16 +109,14 @@ def test_a_zombie_that_wakes_under_the_transaction_of_its_successor_commits_neit
     assert_failed(zombie, "another process took over")
     assert stream.watchers.undecided()
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
-    recovery.last_fault()
+    stream.recovery.last_fault()
     go_on(successor)
     assert successor.wait() == 0
-    assert stream.recover(recovery) == 60
+    assert stream.recover() == 60
 
 
 @pytest.mark.fault("F22")
-def test_a_zombie_that_takes_over_after_later_epochs_were_published_sends_nothing(
-    stream: Stream, recovery: Recovery
-) -> None:
+def test_a_zombie_that_takes_over_after_later_epochs_were_published_sends_nothing(stream: Stream) -> None:
     """P11, P13: it stood before its fence, which now fences nobody; the marker says that its epoch is there."""
     zombie = stream.publisher("topic.fence")
     stream.publish()
@@ -134,10 +124,10 @@ def test_a_zombie_that_takes_over_after_later_epochs_were_published_sends_nothin
     stream.publish()
 
     go_on(zombie)
-    recovery.last_fault()
+    stream.recovery.last_fault()
 
     assert zombie.wait() == 0
-    assert stream.recover(recovery) == 0
+    assert stream.recover() == 0
 
 
 # The answer of the commit, and its request, are lost.
@@ -145,7 +135,7 @@ def test_a_zombie_that_takes_over_after_later_epochs_were_published_sends_nothin
 
 @pytest.mark.fault("F11", "F21")
 def test_a_commit_of_a_transaction_whose_answer_is_lost_is_settled_by_the_marker(
-    new_stream: NewStream, to_kafka: Proxy, recovery: Recovery
+    new_stream: NewStream, to_kafka: Proxy
 ) -> None:
     """P11: the broker has committed, the sender cannot know; nothing is sent again."""
     stream = new_stream(timeout=TIME_OUT)
@@ -156,32 +146,32 @@ def test_a_commit_of_a_transaction_whose_answer_is_lost_is_settled_by_the_marker
     stream.watchers.decided()
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
     to_kafka.unplug()
-    recovery.last_fault()
+    stream.recovery.last_fault()
 
     assert_failed(publisher, "its outcome is not known; the marker settles it")
     assert stream.world.receipts()[0][2] == "OPEN"
-    assert stream.recover(recovery) == 0
+    assert stream.recover() == 0
 
 
 @pytest.mark.fault("F12", "F21")
 def test_a_commit_of_a_transaction_that_does_not_arrive_is_settled_by_the_marker(
-    new_stream: NewStream, to_kafka: Proxy, recovery: Recovery
+    new_stream: NewStream, to_kafka: Proxy
 ) -> None:
     """P11: to the sender it looks the same; the broker has not committed, and the epoch is sent again."""
     stream = new_stream(timeout=TIME_OUT)
     publisher = stream.publisher("topic.commit", BOOTSTRAP=to_kafka.address)
     to_kafka.unplug()
     go_on(publisher)
-    recovery.last_fault()
+    stream.recovery.last_fault()
 
     assert_failed(publisher, "its outcome is not known; the marker settles it")
     assert stream.watchers.whole_epochs(stream.epochs()) == []
-    assert stream.recover(recovery) == 60
+    assert stream.recover() == 60
 
 
 @pytest.mark.fault("F21")
 def test_a_connection_that_is_cut_at_the_commit_of_a_transaction_is_made_again_by_the_sender_itself(
-    stream: Stream, to_kafka: Proxy, recovery: Recovery
+    stream: Stream, to_kafka: Proxy
 ) -> None:
     """P11: asked again, the broker answers as it did before."""
     publisher = stream.publisher("topic.commit", BOOTSTRAP=to_kafka.address)
@@ -192,10 +182,10 @@ def test_a_connection_that_is_cut_at_the_commit_of_a_transaction_is_made_again_b
 
     to_kafka.cut()
     to_kafka.heal()
-    recovery.last_fault()
+    stream.recovery.last_fault()
 
     assert publisher.wait() == 0
-    assert stream.recover(recovery) == 0
+    assert stream.recover() == 0
 
 
 # PostgreSQL, where the outbox and the receipts are.
@@ -203,16 +193,16 @@ def test_a_connection_that_is_cut_at_the_commit_of_a_transaction_is_made_again_b
 
 @pytest.mark.fault("F13")
 def test_postgresql_stops_while_the_outbox_is_read_and_nothing_of_the_epoch_is_visible(
-    server: Server, stream: Stream, recovery: Recovery
+    server: Server, stream: Stream
 ) -> None:
     """P12: rows are read in pieces of five thousand; what was sent before the stop is aborted."""
     stream.publish()
     stream.commit(12_000)
     publisher = stream.publisher("topic.record@4000")
     server.crash_and_restart()
-    recovery.last_fault()
+    stream.recovery.last_fault()
 
     go_on(publisher)
     assert_failed(publisher, "LedgerUnavailableError")
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
-    assert stream.recover(recovery) > 0
+    assert stream.recover() > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,6 @@ from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
-from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import (
@@ -35,23 +35,23 @@ from tests.waiting import wait_for
 
 @pytest.mark.fault("F19")
 def test_a_plan_without_a_broker_fails_retryably_and_plans_the_same_range_when_it_is_back(
-    line: Line, server: Server, recovery: Recovery
+    line: Line, server: Server
 ) -> None:
     """I1, I7: nothing is written to the ledger meanwhile."""
     server.kill_broker()
     with pytest.raises(SourceUnavailableError):
         line.plan("run-1")
     assert line.query("SELECT * FROM epochline.epochs") == []
-    since = recovery.last_fault()
+    since = time.monotonic()
 
     server.start_broker()
 
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F19")
 def test_a_broker_killed_between_pre_commit_and_commit_delays_the_commit_and_loses_nothing(
-    sealed: Line, server: Server, recovery: Recovery
+    sealed: Line, server: Server
 ) -> None:
     """F38: nothing is committed before Kafka says what it shows; the epoch stays sealed meanwhile."""
     server.kill_broker()
@@ -60,10 +60,10 @@ def test_a_broker_killed_between_pre_commit_and_commit_delays_the_commit_and_los
         sealed.commit(1)
 
     assert sealed.state() is EpochState.PRE_COMMITTED
-    since = recovery.last_fault()
+    since = time.monotonic()
     server.start_broker()
     sealed.some(2, "later")
-    recovery.took(recover(sealed, since=since))
+    recover(sealed, since=since)
 
 
 @contextmanager
@@ -75,9 +75,7 @@ def transactional(line: Line) -> Iterator[KafkaProducer]:
 
 
 @pytest.mark.fault("F23")
-def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_committed(
-    line: Line, recovery: Recovery
-) -> None:
+def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_committed(line: Line) -> None:
     """S13: the plan stops at the last stable offset, and nothing behind it is skipped."""
     with transactional(line) as producer:
         producer.begin_transaction()
@@ -93,13 +91,11 @@ def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_c
         assert line.heads()[0] == first
         producer.commit_transaction()
     line.produced |= held
-    recovery.took(recover(line))
+    recover(line)
 
 
 @pytest.mark.fault("F23")
-def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
-    new_line: NewLine, recovery: Recovery
-) -> None:
+def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(new_line: NewLine) -> None:
     """S13, INV-9: aborted records and their marker are offsets without a record."""
     line = new_line(partitions=1)
     with transactional(line) as producer:
@@ -113,11 +109,11 @@ def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
     assert line.query("SELECT records_read, rows_written FROM epochline.epochs") == [(0, 0)]
     assert_exact(line)
     line.produce({0: ["and then one"]})
-    recovery.took(recover(line))
+    recover(line)
 
 
 @pytest.mark.fault("F24")
-def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
+def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine) -> None:
     """S13, INV-9: committed and aborted transactions in turn."""
     line = new_line(partitions=1)
     with transactional(line) as producer:
@@ -130,14 +126,14 @@ def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, reco
                 producer.commit_transaction()
                 line.produced |= sent
 
-    recovery.took(recover(line))
+    recover(line)
 
     asked = "SELECT sum(records_read)::int, sum(until_offset - start_offset)::int FROM epochline.offsets"
     assert line.query(asked) == [(9, 24)]
 
 
 @pytest.mark.fault("F24")
-def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
+def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine) -> None:
     """The cleaner has left gaps; what a consumer sees is what arrives."""
     configs = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
     line = new_line(partitions=1, configs=configs)
@@ -155,15 +151,15 @@ def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine, 
     wait_for("the cleaner took records", gaps, 120, every=0.5)
     line.run()  # may read more than was looked at: the cleaner goes on while it reads
 
-    since = recovery.last_fault()
+    since = time.monotonic()
     in_target = line.query(f"SELECT _offset, value FROM {line.name}")
     line.produced = {(0, offset): value.encode() for offset, value in in_target}
     assert line.produced.items() >= visible().items()
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F25")
-def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, recovery: Recovery) -> None:
+def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -> None:
     """I11: the lost range is named; no run is green and no offset is reset, until an operator declares the loss."""
     assert line.run() == "success"
     head = line.heads()[0]
@@ -180,7 +176,7 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, r
     DeclareLoss().act(line.subject, Parameters(), Request(actor="somebody@here", reason="a test lost them"))
     for offset in range(head, head + 4):
         del line.produced[0, offset]
-    recovery.took(recover(line))
+    recover(line)
 
 
 @pytest.mark.fault("F26")
@@ -215,9 +211,7 @@ def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(li
 
 
 @pytest.mark.fault("F27")
-def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from_their_first_record(
-    line: Line, recovery: Recovery
-) -> None:
+def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from_their_first_record(line: Line) -> None:
     """S2: the epoch reads what was planned, the next one everything else."""
     planned = line.to_planned("run-1")
     add_partitions(line, 3)
@@ -229,7 +223,7 @@ def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from
     assert set(line.heads()) == {0, 1}
     add_partitions(line, 4)
     line.produce({3: ["later still"]})
-    recovery.took(recover(line))
+    recover(line)
     assert set(line.heads()) == {0, 1, 2, 3}
 
 
@@ -241,9 +235,7 @@ def add_partitions(line: Line, count: int) -> None:
 
 
 @pytest.mark.fault("F27")
-def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
-    new_line: NewLine, recovery: Recovery
-) -> None:
+def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(new_line: NewLine) -> None:
     """S2, FLIP-288: whatever the startup mode says of topics that were there at first."""
     first = new_line(partitions=1)
     first.produce({0: ["before the pipeline"]})
@@ -254,6 +246,6 @@ def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
     first.topic = make_topic(first.bootstrap, f"{first.topic}-new")
     first.produce({0: ["in the new topic"]})
 
-    recovery.took(recover(first))
+    recover(first)
 
     assert first.query(f"SELECT value, _topic FROM {first.name}") == [("in the new topic", first.topic)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,6 @@ from epochline.failpoints.named import KILLED
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.fired import IN_SPARK, failpoints_of_a_run
-from tests.crash.reliability import Recovery
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.servers import end_other_sessions
 
@@ -43,7 +43,7 @@ def first_scenario(tmp_path_factory: pytest.TempPathFactory) -> FirstScenario:
 
 
 @pytest.fixture
-def kill(new_case: NewCase, recovery: Recovery) -> Kill:
+def kill(new_case: NewCase) -> Kill:
     """Kills a scenario's task at a failpoint and lets its retry make it good."""
 
     def kill_at(scenario: Scenario, failpoint: str) -> None:
@@ -52,10 +52,9 @@ def kill(new_case: NewCase, recovery: Recovery) -> Kill:
         ended = line.take(scenario.step, scenario.run, failpoint=f"{failpoint}:exit")
 
         assert ended.returncode == KILLED, ended.answer
-        recovery.last_fault()
+        since = time.monotonic()
         scenario.after(line)
-        recover(line)
-        recovery.took()
+        recover(line, since=since)
 
     return kill_at
 
@@ -93,28 +92,22 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
         kill(scenario, f"{name}@{times}")
 
 
-USE_CASES = {
-    "intent.epochs.insert": "plan",
-    "intent.commit.2": "plan",
-    "recover.epochs.mark_aborted": "recover a left epoch",
-    "recover.commit.2": "recover a sealed epoch",
-    "begin.commit": "pre-commit again",
-    "discard.attempts.drop_staging": "pre-commit again",
-    "write.copy": "pre-commit",
-    "write.commit": "pre-commit",
-    "manifest.commit": "pre-commit",
-    "end.commit": "pre-commit",
-    "seal.attempts.seal": "pre-commit",
-    "seal.commit": "pre-commit",
-    "commit.chain.advance": "commit",
-    "commit.commit": "commit",
-    "abort.commit": "abort",
-    "publish.receipts.try_to_show": "publish",
-    "publish.commit.3": "publish",
-    "topic.record": "publish to a topic",
-    "topic.commit": "publish to a topic",
-}
-"""For each use case, places inside its transaction, and a scenario that gets there."""
+PLACES = {
+    "plan": ("intent.epochs.insert", "intent.commit.2"),
+    "recover a left epoch": ("recover.epochs.mark_aborted",),
+    "recover a sealed epoch": ("recover.commit.2",),
+    "pre-commit again": ("begin.commit", "discard.attempts.drop_staging"),
+    "pre-commit": (
+        "write.copy", "write.commit", "manifest.commit", "end.commit", "seal.attempts.seal", "seal.commit",
+    ),
+    "commit": ("commit.chain.advance", "commit.commit"),
+    "abort": ("abort.commit",),
+    "publish": ("publish.receipts.try_to_show", "publish.commit.3"),
+    "publish to a topic": ("topic.record", "topic.commit"),
+}  # fmt: skip
+"""By scenario, places that it passes inside a transaction of each use case."""
+
+USE_CASES = {name: scenario for scenario, names in PLACES.items() for name in names}
 
 
 @pytest.mark.fault("F1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -14,7 +15,6 @@ from tests.crash.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 from tests.crash.proxy import Proxy
-from tests.crash.reliability import Recovery
 from tests.integration.kafka_topics import group_offsets
 from tests.waiting import wait_for
 
@@ -33,7 +33,7 @@ def broken(batches: Batches, how: str, proxy: Proxy) -> Batches:
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("how", BREAKS)
 def test_a_break_to_postgresql_during_copy_fails_the_writer_and_the_run_heals(
-    proxied: tuple[Line, Proxy], how: str, recovery: Recovery
+    proxied: tuple[Line, Proxy], how: str
 ) -> None:
     """I1, I7: the writer's error says that a retry helps."""
     line, proxy = proxied
@@ -42,17 +42,17 @@ def test_a_break_to_postgresql_during_copy_fails_the_writer_and_the_run_heals(
     with pytest.raises(EpochlineError) as error:
         line.writer(ticket).write(broken(line.read(planned.ranges[0]), how, proxy))
     assert error.value.retryable
-    since = recovery.last_fault()
+    since = time.monotonic()
     proxy.heal()
 
     assert line.run("run-1") == "success"
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("side", ["server", "client"])
 def test_a_commit_that_hears_nothing_goes_on_when_the_network_does(
-    proxied: tuple[Line, Proxy], side: Literal["server", "client"], recovery: Recovery
+    proxied: tuple[Line, Proxy], side: Literal["server", "client"]
 ) -> None:
     """One way: from the connection on, only what the other side sends arrives. Nobody commits twice."""
     line, proxy = proxied
@@ -62,11 +62,11 @@ def test_a_commit_that_hears_nothing_goes_on_when_the_network_does(
     # It has connected to the proxy, and waits for PostgreSQL's first word.
     wait_for("it is connected", lambda: proxy.connections)
     assert not committing.done()
-    since = recovery.last_fault()
+    since = time.monotonic()
     proxy.heal()
 
     assert committing.result(90).epoch.epoch_id == 1
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.fixture
@@ -80,21 +80,21 @@ def far_line(to_kafka: Proxy, new_line: NewLine) -> Line:
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("how", ["cut", "reset"])
 def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
-    far_line: Line, to_kafka: Proxy, how: str, recovery: Recovery
+    far_line: Line, to_kafka: Proxy, how: str
 ) -> None:
     """I1: a consumer reconnects and goes on at its position."""
     planned, ticket = far_line.to_begun("run-1")
 
     far_line.stage_parts((broken(far_line.read(one), how, to_kafka) for one in planned.ranges), ticket)
-    since = recovery.last_fault()
+    since = time.monotonic()
 
     assert far_line.seal(ticket, "run-1").read == len(far_line.produced)
-    recovery.took(recover(far_line, since=since))
+    recover(far_line, since=since)
 
 
 @pytest.mark.fault("F21")
 def test_without_a_network_to_kafka_plan_and_commit_say_that_a_retry_helps(
-    far_line: Line, to_kafka: Proxy, new_line: NewLine, recovery: Recovery
+    far_line: Line, to_kafka: Proxy, new_line: NewLine
 ) -> None:
     """INV-8, F38: nothing is planned, and nothing committed of which Kafka cannot say whether it is news."""
     far_line.to_sealed("run-1")
@@ -108,8 +108,9 @@ def test_without_a_network_to_kafka_plan_and_commit_say_that_a_retry_helps(
 
     assert far_line.state() is EpochState.PRE_COMMITTED
     assert other.query("SELECT * FROM epochline.epochs") == []
-    since = recovery.last_fault()
+    since = time.monotonic()
     to_kafka.heal()
     far_line.some(2, "later")
-    recovery.took(max(recover(far_line, since=since), recover(other, since=since)))
+    recover(far_line, since=since)
+    recover(other, since=since)
     assert group_offsets(far_line.bootstrap, far_line.pipeline.consumer_group) == far_line.heads()

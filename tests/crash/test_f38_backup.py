@@ -19,6 +19,7 @@ from epochline.declare.external import Files
 from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
 from epochline.operations import Parameters, Request, Subject
 from epochline.operations.accept_ledger import AcceptLedger
+from tests.crash.cases import slow
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.shown import files_left_over
@@ -27,7 +28,7 @@ from tests.databases import copy_database
 from tests.integration.sinks_world import World, new_world
 from tests.reading import rows_in_folder
 
-KINDS = [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("table", "topic", "files")), "topic and files"]
+KINDS = [*map(slow, ("table", "topic", "files")), "topic and files"]
 
 
 class Restored:
