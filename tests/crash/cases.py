@@ -36,9 +36,9 @@ NewCase = Callable[..., Case]
 class AskedOnce(KafkaOffsets):
     """Kafka as it answered the first time: the topic gets no more records, and its mirror is not what is tested here."""
 
-    def __init__(self, bootstrap: str, source: KafkaSource) -> None:
-        super().__init__({"bootstrap.servers": bootstrap})
-        self._view = super().look(source)
+    def __init__(self, line: Line) -> None:
+        super().__init__({"bootstrap.servers": line.bootstrap})
+        self._view = super().look(line.pipeline.source)
 
     def look(self, source: KafkaSource) -> SourceView:
         return self._view
@@ -57,30 +57,26 @@ KafkaNow = Callable[[], AskedOnce]
 class SharedRecords:
     """A topic with some records, a bad one among them, read from Kafka once; and Kafka under its first leader."""
 
-    bootstrap: str
-    topic: str
+    line: Line
     file: str
-    produced: dict[tuple[int, int], bytes]
     former: AskedOnce
-    source: KafkaSource
 
 
 @pytest.fixture(scope="session")
 def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRecords:
-    bootstrap = server.kafka.bootstrap_servers
-    line = Line(server.new_database(), bootstrap)
+    line = Line(server.new_database(), server.kafka.bootstrap_servers)
     line.some()
     path = tmp_path_factory.mktemp("records") / "records"
     keep_records(line, path)
-    former = AskedOnce(bootstrap, line.pipeline.source)
+    former = AskedOnce(line)
     change_leader(server, line)
-    return SharedRecords(bootstrap, line.topic, str(path), line.produced, former, line.pipeline.source)
+    return SharedRecords(line, str(path), former)
 
 
 @pytest.fixture(scope="session")
 def kafka_now(server: Server, shared: SharedRecords) -> KafkaNow:
     """Kafka as it is since the broker's last start: a task in another process sees the same."""
-    asked = cache(lambda _broker: AskedOnce(shared.bootstrap, shared.source))
+    asked = cache(lambda _broker: AskedOnce(shared.line))
     return lambda: asked(server.kafka.pid)
 
 
@@ -122,10 +118,10 @@ def new_case(
 
     def make(before: Callable[[Case], object] = lambda _: None, **options: Any) -> Case:
         line = Case(
-            fired, bootstrap=shared.bootstrap, topic=shared.topic, records=shared.file,
+            fired, bootstrap=shared.line.bootstrap, topic=shared.line.topic, records=shared.file,
             name=f"case_{next(_numbers)}", **{"dsn": clean_database(), **options},
         )  # fmt: skip
-        line.produced, line.source, line.former_source = shared.produced, kafka_now(), shared.former
+        line.produced, line.source, line.former_source = shared.line.produced, kafka_now(), shared.former
         line.recovery = recovery
         for topic in line.pipeline.topics:
             make_topic(line.bootstrap, topic.topic, 2)

@@ -61,8 +61,6 @@ _numbers = itertools.count(1)
 
 RETRY_DELAY = 0.3
 """Seconds between two tries of a task."""
-NO_RECORD_FOR = 20.0
-"""Seconds without a record after which a read gives up, as a consumer's poll does."""
 
 
 class Line:
@@ -112,7 +110,8 @@ class Line:
         self.produced: dict[tuple[int, int], bytes] = {}
         """By partition and offset, every record that was acknowledged (and committed)."""
         self.runs = itertools.count(1)
-        self.patience = NO_RECORD_FOR
+        self.patience = 20.0
+        """Seconds without a record after which a read gives up, as a consumer's poll does."""
         if partitions:
             make_topic(bootstrap, self.topic, partitions, **configs or {})
             self.make_targets()
@@ -266,16 +265,18 @@ class Line:
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of an answer; a thread keeps its session, as long as the server lets it live."""
-        session = getattr(self._looking, "session", None)
-        if session is not None:
+        for again in (False, True):
+            if again or not hasattr(self._looking, "session"):
+                self._looking.session = psycopg2.connect(self.dsn)
+                self._looking.session.autocommit = True
             try:
-                return _rows(session, text, values)
+                with self._looking.session.cursor() as cursor:
+                    cursor.execute(text, values or None)
+                    return cursor.fetchall() if cursor.description else []
             except (psycopg2.OperationalError, psycopg2.InterfaceError):
-                if not session.closed:
+                if again or not self._looking.session.closed:
                     raise
-        self._looking.session = psycopg2.connect(self.dsn)
-        self._looking.session.autocommit = True
-        return _rows(self._looking.session, text, values)
+        raise AssertionError("unreachable")
 
     def state(self, epoch_id: int = 1) -> EpochState:
         """The state of an epoch as everybody sees it, also while somebody holds its row."""
@@ -296,12 +297,6 @@ class Line:
 def id_of(planned: Plan) -> int:
     assert planned.epoch is not None
     return planned.epoch.epoch_id
-
-
-def _rows(session: Any, text: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    with session.cursor() as cursor:
-        cursor.execute(text, values or None)
-        return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager

@@ -27,7 +27,8 @@ BAR_SECONDS = 180.0
 _PROPERTY = "recovery_seconds"
 _LINE = re.compile(
     r"^\| (?P<fault>F\d+) \| `(?P<test>[^`]+)`(?: \((?P<cases>\d+) cases\))? \| (?P<outcome>\w+) \|"
-    r" (?P<recovery>[\d.]+ s|-) \| (?P<date>[\d-]+) \| `(?P<commit>[0-9a-f]+\+?)` \|$"
+    r" (?:(?P<recovery>[\d.]+) s|-) \| (?P<date>[\d-]+) \| `(?P<commit>[0-9a-f]+\+?)` \|$",
+    re.MULTILINE,
 )
 
 
@@ -59,11 +60,10 @@ class Result:
 def parsed(page: str) -> list[Result]:
     """The results that a page shows."""
     results = []
-    for line in page.splitlines():
-        if found := _LINE.match(line):
-            recovery = None if found["recovery"] == "-" else float(found["recovery"][:-2])
-            same = {name: found[name] for name in ("fault", "test", "outcome", "date", "commit")}
-            results.append(Result(**same, cases=int(found["cases"] or 1), recovery=recovery))
+    for found in _LINE.finditer(page):
+        recovery = float(found["recovery"]) if found["recovery"] else None
+        same = {name: found[name] for name in ("fault", "test", "outcome", "date", "commit")}
+        results.append(Result(**same, cases=int(found["cases"] or 1), recovery=recovery))
     return results
 
 
@@ -132,8 +132,7 @@ def rendered(results: Mapping[tuple[str, str], Result]) -> str:
     lines = [_HEAD, "| | Test | Outcome | Recovery | Run on | Commit |", "|---|---|---|---|---|---|"]
     lines += [results[key].line() for key in sorted(results, key=lambda key: (int(key[0][1:]), key[1]))]
     lines += ["", "## The faults", "", "| | Fault | What is not made here |", "|---|---|---|"]
-    for fault, what in FAULTS.items():
-        lines.append(f"| {fault} | {what} | {PARTLY.get(fault, '')} |")
+    lines += [f"| {fault} | {what} | {PARTLY.get(fault, '')} |" for fault, what in FAULTS.items()]
     return "\n".join(lines) + "\n"
 
 

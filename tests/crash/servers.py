@@ -74,18 +74,15 @@ class Server:
             server.kafka.advertised = server.to_kafka.port
             try:
                 server.stack.up(parts=("postgres", "kafka"), report=lambda _line: None)
-                server._use_small_segments()
+                server.postgres.stop()
+                server._run("pg_resetwal", f"--wal-segsize={WAL_SEGMENT >> 20}")
+                server.start()
                 yield server
             finally:
                 throw_away(server.stack)
                 shutil.rmtree(home, ignore_errors=True)
 
     # PostgreSQL.
-
-    def _use_small_segments(self) -> None:
-        self.postgres.stop()
-        self._run("pg_resetwal", f"--wal-segsize={WAL_SEGMENT >> 20}")
-        self.start()
 
     def crash_and_restart(self) -> float:
         """Stop PostgreSQL as a power cut does, without a checkpoint, and let it recover; when it stopped."""

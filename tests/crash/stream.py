@@ -74,6 +74,11 @@ class Stream:
         self.processes.append(process)
         return process.until_stopped()
 
+    def go_on(self, publisher: Forked) -> None:
+        """Wake a publisher that has stopped; this is the last fault of a test, unless another one follows."""
+        publisher.send_signal(signal.SIGCONT)
+        self.recovery.last_fault()
+
     def epochs(self) -> dict[int, list[Keyed]]:
         """By epoch what is to be sent, as the table says, once it was compared with what was produced."""
         found: dict[int, list[Keyed]] = defaultdict(list)
@@ -100,10 +105,6 @@ class Stream:
                 process.kill()
                 process.wait()
         self.watchers.end()
-
-
-def go_on(publisher: Forked) -> None:
-    publisher.send_signal(signal.SIGCONT)
 
 
 def assert_failed(publisher: Forked, said: str) -> None:

@@ -52,13 +52,6 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
     return next(one for one in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()))
 
 
-def sleeping(line: Line, seconds: int) -> None:
-    """Twenty rows of a part are copied before its parse sleeps."""
-    for p in range(4):
-        early, late = [f"p{p}-{i}" for i in range(25)], [f"p{p}-late-{i}" for i in range(15)]
-        line.produce({p: [*early, f"sleep {seconds}", *late]})
-
-
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize(
     ("who", "master"), [("Python worker", LOCAL), slow("Python worker", CLUSTER), slow("executor", CLUSTER)]
@@ -67,7 +60,10 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
     scripted: Line, tmp_path: Path, who: str, master: str
 ) -> None:
     """F3, I1, I4: Spark tries the task again within the attempt, which is sealed."""
-    sleeping(scripted, 8)
+    for p in range(4):
+        # Twenty rows of a part are copied before its parse sleeps.
+        early, late = [f"p{p}-{i}" for i in range(25)], [f"p{p}-late-{i}" for i in range(15)]
+        scripted.produce({p: [*early, "sleep 8", *late]})
     _, ticket = scripted.to_begun("run-1")
     with job(scripted, ticket, tmp_path, master) as running:
         worker = writer_at_work(scripted, ticket)

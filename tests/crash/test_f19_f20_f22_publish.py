@@ -13,7 +13,7 @@ from epochline.errors import SourceUnavailableError
 from tests.crash.cases import slow
 from tests.crash.proxy import Proxy
 from tests.crash.servers import Server
-from tests.crash.stream import NewStream, Stream, assert_failed, go_on
+from tests.crash.stream import NewStream, Stream, assert_failed
 
 TIME_OUT, STOP = 5.0, 10.0
 """Seconds: the transaction time-out that a document sets (K17), and a stop that outlasts it (X3)."""
@@ -30,8 +30,7 @@ def test_a_broker_killed_while_an_epoch_is_published_shows_it_once(place: str, s
     stream.commit()
     publisher = stream.publisher(place)
     server.kill_broker()
-    go_on(publisher)
-    stream.recovery.last_fault()
+    stream.go_on(publisher)
 
     server.start_broker()
 
@@ -69,7 +68,7 @@ def test_a_broker_that_pauses_longer_than_the_time_out_shows_the_epoch_once(
     stream = new_stream(timeout=TIME_OUT)
     publisher = stream.publisher(place)
     with server.frozen(server.kafka.pid):
-        go_on(publisher)
+        stream.go_on(publisher)
         time.sleep(STOP)
         assert_failed(publisher, "SinkUnavailableError")
         stream.recovery.last_fault()
@@ -85,8 +84,7 @@ def test_a_publisher_that_stops_longer_than_the_time_out_shows_the_epoch_once(ne
     assert stream.watchers.undecided()
 
     stream.watchers.decided()
-    go_on(publisher)
-    stream.recovery.last_fault()
+    stream.go_on(publisher)
     assert_failed(publisher, "SinkUnavailableError")
     assert stream.watchers.whole_epochs(stream.epochs()) == []
     assert stream.recover() == 60
@@ -105,12 +103,12 @@ def test_a_zombie_that_wakes_under_the_transaction_of_its_successor_commits_neit
     stream.commit()
     successor = stream.publisher("topic.commit")
 
-    go_on(zombie)
+    stream.go_on(zombie)
     assert_failed(zombie, "another process took over")
     assert stream.watchers.undecided()
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
-    stream.recovery.last_fault()
-    go_on(successor)
+
+    stream.go_on(successor)
     assert successor.wait() == 0
     assert stream.recover() == 60
 
@@ -123,8 +121,7 @@ def test_a_zombie_that_takes_over_after_later_epochs_were_published_sends_nothin
     stream.commit()
     stream.publish()
 
-    go_on(zombie)
-    stream.recovery.last_fault()
+    stream.go_on(zombie)
 
     assert zombie.wait() == 0
     assert stream.recover() == 0
@@ -142,7 +139,7 @@ def test_a_commit_of_a_transaction_whose_answer_is_lost_is_settled_by_the_marker
     publisher = stream.publisher("topic.commit", BOOTSTRAP=to_kafka.address)
     to_kafka.silence("server")
 
-    go_on(publisher)
+    stream.go_on(publisher)
     stream.watchers.decided()
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
     to_kafka.unplug()
@@ -161,8 +158,7 @@ def test_a_commit_of_a_transaction_that_does_not_arrive_is_settled_by_the_marker
     stream = new_stream(timeout=TIME_OUT)
     publisher = stream.publisher("topic.commit", BOOTSTRAP=to_kafka.address)
     to_kafka.unplug()
-    go_on(publisher)
-    stream.recovery.last_fault()
+    stream.go_on(publisher)
 
     assert_failed(publisher, "its outcome is not known; the marker settles it")
     assert stream.watchers.whole_epochs(stream.epochs()) == []
@@ -176,7 +172,7 @@ def test_a_connection_that_is_cut_at_the_commit_of_a_transaction_is_made_again_b
     """P11: asked again, the broker answers as it did before."""
     publisher = stream.publisher("topic.commit", BOOTSTRAP=to_kafka.address)
     to_kafka.silence("server")
-    go_on(publisher)
+    stream.go_on(publisher)
     stream.watchers.decided()
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
 
@@ -200,9 +196,8 @@ def test_postgresql_stops_while_the_outbox_is_read_and_nothing_of_the_epoch_is_v
     stream.commit(12_000)
     publisher = stream.publisher("topic.record@4000")
     server.crash_and_restart()
-    stream.recovery.last_fault()
 
-    go_on(publisher)
+    stream.go_on(publisher)
     assert_failed(publisher, "LedgerUnavailableError")
     assert stream.watchers.whole_epochs(stream.epochs()) == [1]
     assert stream.recover() > 0

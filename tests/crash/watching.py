@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.waiting import wait_for
 
+T = TypeVar("T")
 Keyed = tuple[str, str]
 """Key and value."""
 
@@ -56,17 +58,14 @@ class Watcher:
             self._consumer.close()
 
     def _take(self, message: Message) -> None:
-        error, partition, offset = message.error(), message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
+        error = message.error()
         if error is None:
-            key, value = message.key(), message.value()
-            assert key is not None
-            assert value is not None
+            partition, offset = known(message.partition()), known(message.offset())
+            key, value = known(message.key()), known(message.value())
             self.given.append(Given(partition, offset, key.decode(), value.decode()))
             self._positions[partition] = offset + 1
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._positions[partition] = offset
+            self._positions[known(message.partition())] = known(message.offset())
         elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise AssertionError(f"the consumer lost its place in {self._topic}: {error}")
         # Any other error says that the broker is away, and the consumer waits.
@@ -87,6 +86,12 @@ class Watcher:
         assert not self._thread.is_alive()
         if self._error is not None:
             raise self._error
+
+
+def known(value: T | None) -> T:
+    """What a record and the end of a partition have, and other errors may lack."""
+    assert value is not None
+    return value
 
 
 class Watchers:
