@@ -52,20 +52,10 @@ class Scenario:
         return {"limit": self.limit, "kind": self.kind}
 
 
-def planned(line: SharedTopic) -> None:
-    line.to_planned(ONE)
-
-
-def begun(line: SharedTopic) -> None:
-    line.to_begun(ONE)
-
-
-def staged(line: SharedTopic) -> None:
-    line.to_staged(ONE)
-
-
-def sealed(line: SharedTopic) -> None:
-    line.to_sealed(ONE)
+planned = partial(SharedTopic.to_planned, who=ONE)
+begun = partial(SharedTopic.to_begun, who=ONE)
+staged = partial(SharedTopic.to_staged, who=ONE)
+sealed = partial(SharedTopic.to_sealed, who=ONE)
 
 
 def committed(line: SharedTopic) -> None:
@@ -74,7 +64,7 @@ def committed(line: SharedTopic) -> None:
 
 
 def with_former_leader(act: Act) -> Act:
-    """What ``act`` does, at a time before every partition's leader changed."""
+    """The same, but at a time before every partition's leader changed."""
 
     def before(line: SharedTopic) -> None:
         line.source, now = line.former_source, line.source

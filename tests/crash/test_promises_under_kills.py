@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ from epochline.failpoints.named import KILLED
 from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase, keep_records
 from tests.crash.checker import assert_exact
-from tests.crash.line import Line, tried
-from tests.crash.scenarios import ONE, sealed
+from tests.crash.line import Line
+from tests.crash.scenarios import ONE, sealed, tasks
 from tests.crash.servers import Server, end_other_sessions
 from tests.crash.steps import Case
 
@@ -37,10 +36,6 @@ def thousand(server: Server, tmp_path: Path, fired: Path) -> Case:
     return line
 
 
-def said(line: Case, step: str) -> object:
-    return line.take(step, ONE).said
-
-
 def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_servers_are_killed(
     server: Server, thousand: Case
 ) -> None:
@@ -55,7 +50,7 @@ def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_
         server.restart_broker()
         server.crash_and_restart()
         if again:
-            tried(partial(said, thousand, step), 3)
+            tasks(ONE, step)(thousand)
 
     asked = "SELECT count(*), count(DISTINCT (_topic, _partition, _offset)), count(DISTINCT _epoch) FROM thousand"
     assert thousand.query(asked) == [(THOUSAND, THOUSAND, 1)]
