@@ -301,7 +301,7 @@ def id_of(planned: Plan) -> int:
 
 @contextmanager
 def spark_partition(number: int) -> Iterator[None]:
-    """Tell this process which Spark partition it writes, as Spark tells its Python worker.
+    """Set the Spark partition that this process writes, as Spark does in its Python worker.
 
     The number is taken back at the end of the block: a process that has one is a worker, and may not start Spark.
     """

@@ -35,12 +35,10 @@ def job(line: Line, ticket: StagingTicket, folder: Path, master: str, **environm
         "spark.executor.memory": "512m",
         "spark.local.dir": str(folder / "spark"),
     }
-    arguments = ["--master", master, "--driver-memory", "512m"]
-    for name, value in settings.items():
-        arguments += ["--conf", f"{name}={value}"]
+    conf = [f"--conf {name}={value}" for name, value in settings.items()]
     environment = {
         **os.environ,
-        "PYSPARK_SUBMIT_ARGS": " ".join([*arguments, "pyspark-shell"]),
+        "PYSPARK_SUBMIT_ARGS": " ".join([f"--master {master} --driver-memory 512m", *conf, "pyspark-shell"]),
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("include", "spark_jobs", "tests/functions")),
         "EPOCHLINE_CREDENTIALS": str(credentials),

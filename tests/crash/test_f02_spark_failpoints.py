@@ -44,7 +44,7 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["write.copy", "write.commit", "write.committed"])
 def test_a_worker_killed_at_a_failpoint_is_made_good_by_sparks_own_retry(
-    name: str, new_case: NewCase, fired: Path, tmp_path: Path
+    name: str, new_case: NewCase, tmp_path: Path
 ) -> None:
     """I1, I4: the task runs again in the same attempt; what was committed already is not written twice."""
     line = new_case()
