@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Records = Mapping[int, Sequence[str | bytes]]
 """By partition."""
-
 _numbers = itertools.count(1)
 
 RETRY_DELAY = 0.3

@@ -52,7 +52,8 @@ class Proxy:
         self._target = (host, port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {port}", daemon=True)
-        self._connections: set[_Connection] = set()
+        self.connections: set[_Connection] = set()
+        """Those of the clients that are connected through here now."""
         self._cut: tuple[Cut, int] | None = None
         self.commits = 0
         """COMMITs that the server has answered through here."""
@@ -83,11 +84,6 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
-
-    @property
-    def connections(self) -> int:
-        """How many clients are connected through here now."""
-        return len(self._connections)
 
     def cut_at(self, where: Cut, number: int = 1) -> None:
         """Break the connection around the ``number``-th COMMIT from now on, once."""
@@ -129,7 +125,7 @@ class Proxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _end_all(self, *, reset: bool) -> None:
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.end(reset=reset)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -142,7 +138,7 @@ class Proxy:
             writer.transport.abort()
             return
         connection = _Connection(writer, to_server)
-        self._connections.add(connection)
+        self.connections.add(connection)
         try:
             await asyncio.gather(
                 self._forward(reader, to_server, connection, Cut.BEFORE),
@@ -151,7 +147,7 @@ class Proxy:
         except (OSError, asyncio.IncompleteReadError):
             connection.end(reset=False)
         finally:
-            self._connections.discard(connection)
+            self.connections.discard(connection)
 
     async def _forward(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, connection: _Connection, where: Cut

@@ -71,22 +71,15 @@ def parsed(page: str) -> list[Result]:
 def marked() -> frozenset[tuple[str, str]]:
     """Fault and ``path::name`` of every test function of this checkout that names a row."""
     return frozenset(
-        (fault, f"{file.relative_to(ROOT)}::{node.name}")
+        (str(argument.value), f"{file.relative_to(ROOT)}::{node.name}")
         for file in (ROOT / "tests").rglob("test_*.py")
         for node in ast.parse(file.read_text()).body
         if isinstance(node, ast.FunctionDef)
-        for fault in _faults_of(node)
-    )
-
-
-def _faults_of(function: ast.FunctionDef) -> list[str]:
-    return [
-        str(argument.value)
-        for decorator in function.decorator_list
+        for decorator in node.decorator_list
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault"
         for argument in decorator.args
         if isinstance(argument, ast.Constant)
-    ]
+    )
 
 
 @dataclass(eq=False)  # pytest puts plugins into sets

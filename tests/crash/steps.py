@@ -16,7 +16,6 @@ class Step(Forked):
     """One task in its process."""
 
     def ended(self) -> Self:
-        """Wait for the end of the process."""
         self.wait()
         return self
 

@@ -13,8 +13,6 @@ from tests.crash.conftest import NewLine
 from tests.crash.line import Line, in_background
 
 EPOCHS, READERS = 20, 4
-
-
 Seen = tuple[int, ...]
 """Rows and offsets in both tables and the ledger, then the newest epoch of each: see `whole`."""
 
