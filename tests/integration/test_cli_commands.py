@@ -91,7 +91,7 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoc
     assert call("ledger", "people", "--epoch", 9)[0] == 1
 
 
-def test_an_operator_who_says_yes_aborts_an_epoch(
+def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(
     call: Call, planned: Epoch, postgres_dsn: str, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
@@ -111,6 +111,8 @@ def test_an_operator_who_says_yes_aborts_an_epoch(
     assert state == "ABORTED"
     assert str(error).endswith(": wrong file")
     assert query(postgres_dsn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'") == [(0,)]
+    free = json.loads(call("plan", "people", "--json")[1])
+    assert [(p["start"], p["until"]) for p in free["partitions"]] == [(0, 50), (0, 50)]
 
 
 def test_a_committed_epoch_is_not_aborted(call: Call, planned: Epoch, postgres_dsn: str) -> None:
