@@ -14,17 +14,14 @@ from epochline.protocol.mirror import MirroredOffset
 from tests.contract.worlds import World, orders, ranges
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
+ROW_8 = FIRST + timedelta(minutes=8)
 EXPIRED = timedelta(seconds=-1)
 
 MODES: dict[str, tuple[Startup, int, str]] = {
     "earliest": ("earliest", 0, "startup earliest"),
     "latest": ("latest", 10, "startup latest"),
     "group": (FromGroup(group="flink"), 6, "startup group flink offset 6"),
-    "timestamp": (
-        FromTimestamp(timestamp=FIRST + timedelta(minutes=8)),
-        8,
-        "startup timestamp 2026-03-01T00:08:00+00:00",
-    ),
+    "timestamp": (FromTimestamp(timestamp=ROW_8), 8, f"startup timestamp {ROW_8.isoformat()}"),
     "offsets": (FromOffsets(offsets={"rows": {0: 3}}), 3, "startup offset"),
 }
 """S9's check: 10 old rows, the group's offset at 6, the timestamp of row 8, offset 3."""
