@@ -11,7 +11,7 @@ from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import BeforeOriginError
 from epochline.protocol.epoch import EpochKind, Interval
-from tests.contract.worlds import World, orders, ranges
+from tests.contract.worlds import World, epoch_of, orders, ranges
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -35,8 +35,7 @@ def test_a_backfill_reads_from_the_head_to_the_end_of_its_interval(world: World)
     planned = world.plan(interval=day(2))
 
     assert ranges(planned) == ["orders-0[0, 16)", "orders-1[0, 9)"]
-    assert planned.epoch is not None
-    assert (planned.epoch.kind, planned.epoch.interval) == (EpochKind.BACKFILL, day(2))
+    assert (epoch_of(planned).kind, epoch_of(planned).interval) == (EpochKind.BACKFILL, day(2))
     assert "because a chain has no gap: orders-0[0, 13), orders-1[0, 7) were not committed yet" in planned.notes[0]
 
 
@@ -120,8 +119,7 @@ def test_an_aborted_backfill_epoch_is_tried_again_with_its_own_range(world: Worl
 
     assert again.outcome is PlanOutcome.REOPENED
     assert again.ranges == first.ranges
-    assert again.epoch is not None
-    assert again.epoch.interval == day(2)
+    assert epoch_of(again).interval == day(2)
 
 
 def test_a_backfill_next_to_the_schedule_leaves_the_rest_to_it(world: World) -> None:

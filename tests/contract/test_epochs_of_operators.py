@@ -17,7 +17,7 @@ from epochline.protocol.offsets import PartitionCounts, chain_breaks
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
 from tests.contract.operators import ORDER, act, heads, make_again, origins, preview_of, refusal_of, subject, written
-from tests.contract.worlds import World, bad_record, orders, quarantined, ranges, run
+from tests.contract.worlds import World, bad_record, epoch_of, orders, quarantined, ranges, run
 
 
 def ordered(world: World, name: str, who: str, **parameters: Any) -> Plan:
@@ -271,20 +271,18 @@ def test_two_epochs_cannot_both_end_at_the_origin(world: World) -> None:
     """INV-1: the compare-and-swap of an extend-back epoch."""
     late(world)
     planned = world.finish(ordered(world, "extend-back", "run-3", to="7"), "run-3", committed=False)
-    assert planned.epoch is not None
     with world.ledger.transaction() as tx:
-        assert tx.chain.extend_back(planned.epoch, planned.ranges[0])
+        assert tx.chain.extend_back(epoch_of(planned), planned.ranges[0])
 
     with pytest.raises(HeadMovedError, match="does not end at the origin"):
-        world.commit(planned.epoch.epoch_id)
+        world.commit(epoch_of(planned).epoch_id)
     assert len(world.visible()) == 3
 
 
 def test_an_aborted_step_back_is_tried_again_by_its_own_run(world: World) -> None:
     late(world)
     first = ordered(world, "extend-back", "run-3", to="7")
-    assert first.epoch is not None
-    world.abort(first.epoch.epoch_id, "run-3")
+    world.abort(epoch_of(first).epoch_id, "run-3")
 
     again = ordered(world, "extend-back", "run-3", to="7")
 

@@ -23,7 +23,7 @@ from epochline.errors import (
 from epochline.operations import Request
 from epochline.protocol.epoch import EpochState
 from tests.contract.operators import act, heads, make_again, origins, preview_of, refusal_of, written
-from tests.contract.worlds import World, orders, ranges, run
+from tests.contract.worlds import World, epoch_of, orders, ranges, run
 
 # All of them
 
@@ -208,8 +208,7 @@ def test_an_adopted_topic_is_read_from_its_log_start_in_a_new_generation(world: 
     planned = world.to_committed("run-2")
 
     assert ranges(planned) == ["orders-0[0, 7)", "orders-1[0, 2)"]
-    assert planned.epoch is not None
-    assert planned.epoch.generation == 2
+    assert epoch_of(planned).generation == 2
     assert heads(world) == {"orders-0": 10, "orders-1": 5}
     assert heads(world, 2) == {"orders-0": 7, "orders-1": 2}
     assert len([row for row in world.visible() if row[3] == 2]) == 9
@@ -300,8 +299,7 @@ def test_an_aborted_epoch_of_the_old_generation_is_not_tried_again(world: World)
     planned = world.plan("run-2")
 
     assert planned.outcome is PlanOutcome.PLANNED
-    assert planned.epoch is not None
-    assert (planned.epoch.epoch_id, planned.epoch.generation) == (3, 2)
+    assert (epoch_of(planned).epoch_id, epoch_of(planned).generation) == (3, 2)
     assert any("generation 2 has begun" in note for note in planned.notes)
 
 

@@ -17,7 +17,7 @@ from epochline.declare.settings import PerRun
 from epochline.errors import PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.testing import FakeLedger
-from tests.contract.worlds import World, orders, ranges
+from tests.contract.worlds import World, epoch_of, orders, ranges
 from tests.databases import query
 
 
@@ -140,9 +140,9 @@ def test_attempts_that_were_sealed_are_no_failures(world: World) -> None:
 # Settings of epochs
 
 
-def settings_of(world: World, epoch_id: int) -> Mapping[str, Mapping[str, Any]]:
+def settings_of(world: World) -> Mapping[str, Mapping[str, Any]]:
     with world.ledger.transaction() as tx:
-        return tx.history.settings(tx.epochs.lock("orders", epoch_id))
+        return tx.history.settings(tx.epochs.lock("orders", 1))
 
 
 def test_an_epoch_keeps_the_settings_in_force_and_what_decided_each(world: World) -> None:
@@ -151,7 +151,7 @@ def test_an_epoch_keeps_the_settings_in_force_and_what_decided_each(world: World
 
     world.plan(settings=resolve_settings(world.pipeline, file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)))
 
-    kept = settings_of(world, 1)
+    kept = settings_of(world)
     assert kept["minimum_pause"] == {"value": 5.0, "from": "run conf"}
     restart = {"kind": "fixed_delay", "attempts": 3, "delay": 10.0}
     assert kept["restart"] == {"value": restart, "from": "declaration"}
@@ -165,7 +165,7 @@ def test_an_epoch_that_is_tried_again_keeps_the_settings_of_that_time(world: Wor
     world.pipeline = orders(settings=Settings(timeout=7))
 
     assert world.plan().outcome is PlanOutcome.REOPENED
-    assert settings_of(world, 1)["timeout"] == {"value": 7.0, "from": "declaration"}
+    assert settings_of(world)["timeout"] == {"value": 7.0, "from": "declaration"}
 
 
 # Failures in a row
@@ -175,8 +175,7 @@ def abort_epochs(world: World, number: int, first: int = 1) -> None:
     """Plan and abort an epoch so many times, each in a run of its own."""
     for run_number in range(first, first + number):
         planned = world.plan(f"run-{run_number}")
-        assert planned.epoch is not None
-        world.abort(planned.epoch.epoch_id, f"run-{run_number}")
+        world.abort(epoch_of(planned).epoch_id, f"run-{run_number}")
 
 
 def paused(world: World) -> str | None:

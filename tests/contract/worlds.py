@@ -49,6 +49,11 @@ def ranges(planned: Plan | PlanPreview) -> list[str]:
     return [str(one) for one in planned.ranges]
 
 
+def epoch_of(planned: Plan) -> Epoch:
+    assert planned.epoch is not None
+    return planned.epoch
+
+
 def rows_of(planned: PlannedRange) -> list[dict[str, Any]]:
     tp = planned.tp
     return [
@@ -116,8 +121,7 @@ class World:
 
     def attempt(self, planned: Plan, who: str = "run-1") -> StagingTicket:
         """A new attempt at a planned epoch."""
-        assert planned.epoch is not None
-        ticket = self.begin(planned.epoch.epoch_id, who)
+        ticket = self.begin(epoch_of(planned).epoch_id, who)
         assert ticket is not None
         return ticket
 
@@ -144,7 +148,7 @@ class World:
         with self.ledger.transaction() as tx:
             return {head.tp.partition: head.next_offset for head in tx.chain.heads("orders", 1)}
 
-    def epoch(self, epoch_id: int = 1) -> Epoch:
+    def epoch(self, epoch_id: int) -> Epoch:
         with self.ledger.transaction() as tx:
             return tx.epochs.lock("orders", epoch_id)
 
