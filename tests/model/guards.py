@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from operator import attrgetter
+from pathlib import Path
 from types import CodeType, FunctionType
 
-from epochline.postgres.queries import named
+from epochline.postgres.queries.named import statement, statements
 
 _MIGRATIONS = "epochline.postgres.ledger.migrations"
 
@@ -43,32 +44,21 @@ class Guards:
 def guards() -> Guards:
     """The guards in force now."""
     live = statement("insert_part")
-    schema = "\n".join(
-        path.read_text()
-        for path in sorted(files(_MIGRATIONS).joinpath("versions").iterdir(), key=lambda one: one.name)
-        if path.name.endswith(".sql")
-    )
+    versions = files(_MIGRATIONS).joinpath("versions").iterdir()
+    schema = "\n".join(path.read_text() for path in versions if path.name.endswith(".sql"))
     constraints = ("nothing_starts_twice UNIQUE", "nothing_ends_twice UNIQUE", "starts_where_one_ended\n")
+    head, intent = statement("advance_head"), statement("planned_ranges")
     return Guards(
-        swap_compares=bool(
-            re.search(r"WHERE %\(start_offset\)s = \(SELECT max\(until_offset\)", statement("advance_head"))
-        ),
+        swap_compares="WHERE %(start_offset)s = (SELECT max(until_offset)" in head,
         part_asks_fence="fenced_at IS NULL" in live and "FOR KEY SHARE" in live,
         part_asks_seal="sealed_at IS NULL" in live and "FOR KEY SHARE" in live,
         intent_is_read=bool(
-            re.search(
-                r"start_offset, until_offset, leader_epoch FROM epochline.planned_range\b", statement("planned_ranges")
-            )
+            re.search(r"start_offset, until_offset, leader_epoch FROM epochline.planned_range\b", intent)
         ),
         origin_is_written="VALUES" in statement("write_origin"),
         due_in_order="ORDER BY r.epoch_id, r.sink" in statement("due_receipts"),
         chain_constrained=all(f"CONSTRAINT {one}" in schema for one in constraints),
     )
-
-
-def statement(name: str) -> str:
-    """The text of a named statement as the ledger would run it now."""
-    return named.statement(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,22 +89,19 @@ class Mutant:
         Raises:
             LookupError: the product no longer says what the mutant takes away.
         """
-        with nullcontext() if self.second is None else self.second.in_force(), self._alone():
+        alone = _other_code(self.where, self._mutated) if ":" in self.where else self._other_statements()
+        with nullcontext() if self.second is None else self.second.in_force(), alone:
             yield
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if ":" in self.where:
-            with _other_code(self.where, self._mutated):
-                yield
-        else:
-            known = named.statements()
-            kept = {name: known[name] for name in self.where.split()}
-            known.update({name: self._mutated(source) for name, source in kept.items()})
-            try:
-                yield
-            finally:
-                known.update(kept)
+    def _other_statements(self) -> Iterator[None]:
+        known = statements()
+        kept = {name: known[name] for name in self.where.split()}
+        known.update({name: self._mutated(source) for name, source in kept.items()})
+        try:
+            yield
+        finally:
+            known.update(kept)
 
     def _mutated(self, source: str) -> str:
         if source.count(self.old) != 1:
@@ -126,14 +113,13 @@ class Mutant:
 
 
 @contextmanager
-def _other_code(where: str, mutated: object) -> Iterator[None]:
+def _other_code(where: str, mutated: Callable[[str], str]) -> Iterator[None]:
     """Give a function of the product the code of its mutated source, wherever it was imported to."""
     module_name, function_name = where.split(":")
     module = importlib.import_module(module_name)
-    source = files(module_name.rpartition(".")[0]).joinpath(module_name.rpartition(".")[2] + ".py").read_text()
     function = attrgetter(function_name)(module)
     assert isinstance(function, FunctionType)
-    assert callable(mutated)
+    source = Path(str(module.__file__)).read_text()
     compiled = compile(mutated(source), str(module.__file__), "exec", dont_inherit=True)
     code = next(one for one in _codes_in(compiled) if one.co_qualname == function_name)
     kept = function.__code__
