@@ -33,11 +33,13 @@ R = TypeVar("R")
 READS = frozenset(
     {
         "epochs.pipeline", "epochs.unfinished", "epochs.newest_of_run", "epochs.later_than", "epochs.ranges",
-        "epochs.planned_targets", "epochs.declaration", "epochs.last_declaration", "epochs.lock", "epochs.stale",
-        "epochs.pipelines", "chain.heads", "attempts.live", "attempts.ticket", "attempts.manifests",
-        "attempts.part_sums", "attempts.seen", "attempts.left_over", "attempts.lock_attempt", "attempts.unexplained",
-        "attempts.parts", "targets.inspect", "targets.free_connections", "targets.count", "targets.prepare",
-        "targets.try_out", "targets.limit_time", "receipts.due", "receipts.completed", "receipts.unpublished",
+        "epochs.planned_targets", "epochs.declaration", "epochs.declarations", "epochs.last_declaration", "epochs.lock",
+        "epochs.stale", "epochs.pipelines", "chain.heads", "chain.reached", "attempts.live", "attempts.ticket",
+        "attempts.manifests", "attempts.part_sums", "attempts.seen", "attempts.left_over", "attempts.lock_attempt",
+        "attempts.unexplained", "attempts.parts", "attempts.committed_token", "targets.inspect",
+        "targets.free_connections", "targets.count", "targets.prepare", "targets.try_out", "targets.limit_time",
+        "receipts.due", "receipts.completed", "receipts.unpublished", "receipts.accepted", "receipts.knows",
+        "operators.standing", "history.settings",
     }
 )  # fmt: skip
 """Methods of a transaction that write nothing; any other is taken for one that does."""
@@ -63,7 +65,7 @@ class Blocked(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reply:
     """What one transaction or one call of Kafka answered the use case."""
 
     answers: tuple[Any, ...]
@@ -74,7 +76,7 @@ class Told:
 class Stand:
     """Where a process stands."""
 
-    told: tuple[Told, ...] = ()
+    replies: tuple[Reply, ...] = ()
     open: tuple[Any, ...] | None = None
     """Answers of the open transaction; None if there is none."""
     locks: frozenset[Lock] = frozenset()
@@ -83,8 +85,8 @@ class Stand:
 
     def key(self) -> tuple[Any, ...]:
         """The same for processes that go on in the same way."""
-        told = tuple((freeze(one.answers), one.end) for one in self.told)
-        return told, None if self.open is None else freeze(self.open), self.waits_for
+        replies = tuple((freeze(one.answers), one.end) for one in self.replies)
+        return replies, None if self.open is None else freeze(self.open), self.waits_for
 
 
 @dataclass
@@ -115,7 +117,7 @@ class Session:
     held: frozenset[Lock] = frozenset()
     answer: str = "ok"
     job_ended: bool = False
-    told: list[Told] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     moved: bool = False
     open: tuple[Any, ...] | None = None
     locks: frozenset[Lock] = frozenset()
@@ -137,25 +139,25 @@ class Session:
         self.moved = True
 
     @property
-    def _again(self) -> Told | None:
-        at = len(self.told)
-        return self.stand.told[at] if at < len(self.stand.told) else None
+    def _again(self) -> Reply | None:
+        at = len(self.replies)
+        return self.stand.replies[at] if at < len(self.stand.replies) else None
 
-    def _answered(self, happens: Callable[[], Told]) -> Told:
+    def _answered(self, happens: Callable[[], Reply]) -> Reply:
         """The answer of an earlier step; else what happens in the world now."""
-        told = self._again
-        if told is None:
+        reply = self._again
+        if reply is None:
             self.point()
-            told = happens()
-        self.told.append(told)
-        return told
+            reply = happens()
+        self.replies.append(reply)
+        return reply
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         again = self._again
         if again is not None:
-            self.told.append(again)
-            yield _ToldTransaction(again.answers)
+            self.replies.append(again)
+            yield _PastTransaction(again.answers)
             if again.end != "ok":
                 raise LedgerUnavailableError("the connection was lost")
             return
@@ -171,14 +173,14 @@ class Session:
             self.open, self.locks = tuple(tx.answers), frozenset(tx.locks)
             raise
         except EpochlineError:
-            self.told.append(Told(tuple(tx.answers)))
+            self.replies.append(Reply(tuple(tx.answers)))
             raise
         end, self.answer, self.committed = self.answer, "ok", True
         if end != "never":
             if tx.wrote:
                 self.rows, self.wrote = tx.inner.rows, True
             self.ended_sessions += tuple(tx.inner.ended_sessions)
-        self.told.append(Told(tuple(tx.answers), end))
+        self.replies.append(Reply(tuple(tx.answers), end))
         if end != "ok":
             raise LedgerUnavailableError("the connection was lost")
 
@@ -188,11 +190,11 @@ class Session:
             raise AttributeError(name)
 
         def call(*args: Any, **options: Any) -> Any:
-            def happens() -> Told:
+            def happens() -> Reply:
                 kafka = clone(self.kafka) if name == "mirror" else self.kafka
-                told = Told((getattr(kafka, name)(*args, **options),))
+                reply = Reply((getattr(kafka, name)(*args, **options),))
                 self.kafka = kafka
-                return told
+                return reply
 
             return self._answered(happens).answers[0]
 
@@ -204,23 +206,23 @@ class Session:
 
     def read(self, reads: Callable[[Rows, KafkaWithTopic], R]) -> R:
         """What tables and Kafka say now, read by a sink."""
-        answer: R = self._answered(lambda: Told((reads(self.rows, self.kafka),))).answers[0]
+        answer: R = self._answered(lambda: Reply((reads(self.rows, self.kafka),))).answers[0]
         return answer
 
     def request(self, does: Callable[[Broker], R], *, can_be_lost: bool) -> tuple[R, str]:
         """Change the topic: what its broker answers, and whether the answer came."""
 
-        def happens() -> Told:
+        def happens() -> Reply:
             end, answer = "ok", None
             if can_be_lost:
                 end, self.answer, self.committed = self.answer, "ok", True
             if end != "never":
                 self.kafka = clone(self.kafka)
                 answer = does(self.kafka.broker)
-            return Told((answer,), end)
+            return Reply((answer,), end)
 
-        told = self._answered(happens)
-        return told.answers[0], told.end
+        reply = self._answered(happens)
+        return reply.answers[0], reply.end
 
     def job(self, ticket: StagingTicket) -> bool:
         """Start the attempt's Spark job and wait for it; whether it ended well."""
@@ -230,10 +232,10 @@ class Session:
         if self._again is None and self.stand.waits_for is None:
             self.spawned, self.waits_for = ticket, ticket.attempt_id
             raise Paused
-        return bool(self._answered(lambda: Told((self.job_ended,))).answers[0])
+        return bool(self._answered(lambda: Reply((self.job_ended,))).answers[0])
 
 
-class _ToldTransaction:
+class _PastTransaction:
     """A transaction that is over: it answers as it did."""
 
     def __init__(self, answers: tuple[Any, ...]) -> None:
@@ -255,14 +257,14 @@ class _ToldTransaction:
 class _LiveTransaction:
     """A transaction that happens now, perhaps after it stood open for a while."""
 
-    def __init__(self, session: Session, told: tuple[Any, ...]) -> None:
+    def __init__(self, session: Session, given: tuple[Any, ...]) -> None:
         tables = frozenset(one[1] for one in session.held if one[0] == "staging")
         around = Surroundings(session.kafka, tables, session.guards, session.era)
         self.inner = GuardedTransaction(session.rows, around)
         self.answers: list[Any] = []
         self.locks: set[Lock] = set()
         self.wrote = False
-        self._session, self._told = session, told
+        self._session, self._given = session, given
         self._covered = True
 
     def __getattr__(self, side: str) -> _LiveSide:
@@ -273,13 +275,13 @@ class _LiveTransaction:
     def call(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call ``SIDE.METHOD``, which is a step of its own if no lock covers what it reads."""
         at = len(self.answers)
-        if at < len(self._told):
+        if at < len(self._given):
             if name not in READS and self._writes(name, args):
                 self._method(name)(*args, **options)
-            self._lock(name, args, self._told[at])
-            return self._give(self._told[at])
+            self._lock(name, args, self._given[at])
+            return self._give(self._given[at])
         # The first live call of a transaction that stood open is the step itself.
-        first_again = self._told and at == len(self._told)
+        first_again = self._given and at == len(self._given)
         if name in UNLOCKED and ("pipeline",) in self.locks and not first_again and not self._covered:
             self._session.point()
         self._covered = False
@@ -292,6 +294,8 @@ class _LiveTransaction:
             self._writes(name, args)
         try:
             answer = self._method(name)(*args, **options)
+            if isinstance(answer, Iterator):
+                answer = list(answer)  # One that is used up could not be given again.
         except EpochlineError as error:
             answer = error
         self._lock(name, args, answer)
@@ -346,7 +350,7 @@ def take_step(use_case: Callable[[Session], Any], session: Session) -> Step | No
     except Blocked:
         return None
     except Paused:
-        stand = Stand(tuple(session.told), session.open, session.locks, session.waits_for)
+        stand = Stand(tuple(session.replies), session.open, session.locks, session.waits_for)
     except EpochlineError as raised:
         error = raised
     return Step(

@@ -195,30 +195,24 @@ class Guarded(Side):
 
     _tx: GuardedTransaction
 
-    @property
-    def _around(self) -> Surroundings:
-        return self._tx.around
-
 
 class GuardedChain(Guarded, FakeChain):
     """The chain (INV-1, S9)."""
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
-        if self._around.guards.origin_is_written:
+        if self._tx.around.guards.origin_is_written:
             super().write_origin(pipeline, generation, origin)
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        links = self.rows.chains.get((epoch.pipeline, epoch.generation, planned.tp), [])
+        links = self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), [])
         start, until = planned.range.start, planned.range.until
-        if self._around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
+        if self._tx.around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
             return False
-        if self._around.guards.chain_constrained:
+        if self._tx.around.guards.chain_constrained:
             starts, ends = {link[0] for link in links}, {link[1] for link in links}
             if start in starts or until in ends or start not in ends:
                 raise LedgerError("PostgreSQL refused (23505): the chain's constraints")
-        self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), []).append(
-            (start, until, epoch.epoch_id)
-        )
+        links.append((start, until, epoch.epoch_id))
         return True
 
 
@@ -227,9 +221,9 @@ class GuardedEpochs(Guarded, FakeEpochs):
 
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
         planned = super().ranges(epoch)
-        if self._around.guards.intent_is_read:
+        if self._tx.around.guards.intent_is_read:
             return planned
-        ends = {view.tp: view.last_stable for view in self._around.kafka.views.values()}
+        ends = {view.tp: view.last_stable for view in self._tx.around.kafka.views.values()}
         return tuple(replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned)
 
 
@@ -241,7 +235,7 @@ class GuardedAttempts(Guarded, FakeAttempts):
     ) -> StagingTicket:
         ticket = super().begin(epoch, run, pipeline, targets)
         row = self.rows.attempts[ticket.attempt_id]
-        row.attempt = replace(row.attempt, token=f"token-{self._around.era}{ticket.attempt_id}")
+        row.attempt = replace(row.attempt, token=f"token-{self._tx.around.era}{ticket.attempt_id}")
         return self.ticket(row.attempt, pipeline, targets)
 
     def end_sessions(self, attempt: Attempt) -> int:
@@ -249,7 +243,7 @@ class GuardedAttempts(Guarded, FakeAttempts):
         return 0
 
     def drop_staging(self, attempt: Attempt) -> None:
-        if attempt.attempt_id in self._around.open_tables:
+        if attempt.attempt_id in self._tx.around.open_tables:
             raise LockTimeoutError(f"{attempt}: a writer holds its staging")
         super().drop_staging(attempt)
 
@@ -274,7 +268,7 @@ class GuardedReceipts(Guarded, FakeReceipts):
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         due = super().due(pipeline)
-        return due if self._around.guards.due_in_order else due[::-1]
+        return due if self._tx.around.guards.due_in_order else due[::-1]
 
 
 def heads_of(rows: Rows) -> Sequence[Head]:

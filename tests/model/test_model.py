@@ -27,7 +27,7 @@ def test_no_state_within_the_bounds_breaks_an_invariant(
     with capsys.disabled():
         print(f"\n{found}")
     record_property("model", str(found))
-    assert found.counterexample is None, "\n".join(found.counterexample or ())
+    assert found.counterexample is None, "\n".join(found.counterexample)
     assert found.met >= world.sometimes, f"never met: {sorted(world.sometimes - found.met)}"
 
 
