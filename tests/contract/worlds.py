@@ -24,7 +24,6 @@ from epochline.protocol.epoch import AbortOutcome, Counts, Epoch, Run
 from epochline.protocol.offsets import PartitionCounts, PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka, FakeLedger
-from tests.databases import query
 
 LEASE = timedelta(seconds=60)
 WRITE_ID = "0198a8f0-0000-7000-8000-000000000001"
@@ -231,6 +230,8 @@ def fake_world() -> World:
 
 
 def postgres_world(dsn: str) -> World:
+    from tests.databases import query  # brings alembic, which tasks do not import (tests/unit/test_imports.py)
+
     world = World(
         ledger=PostgresLedger(dsn, lock_timeout=2),
         writer=PostgresWriter(dsn),
