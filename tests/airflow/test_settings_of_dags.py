@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.airflow.interpreter import answer_of, without_airflow
-
-ROOT = Path(__file__).parents[2]
+from tests.airflow.interpreter import answer_without_airflow
 
 READ = """
-import json, warnings
-warnings.simplefilter("ignore")
+import json, warnings; warnings.simplefilter("ignore")
 from datetime import timedelta
 from epochline import FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
 
@@ -45,39 +39,31 @@ print("ANSWER" + json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a fresh interpreter makes of the declarations, which have a settings file."""
-    home = tmp_path_factory.mktemp("airflow")
-    (home / "settings.toml").write_text('[settings]\ntimeout = 120\nrestart = {kind = "fixed_delay", attempts = 9}\n')
-    return answer_of(READ, environment=without_airflow(home, EPOCHLINE_SETTINGS=str(home / "settings.toml")))
+EXPECTED = {
+    "by_hand": (None, 0, [9, 10, 120]),
+    "scheduled": (10, 0, [9, 10, 120]),
+    "word_count": (1, 11, [3, 10, 60]),
+    "kafka_to_db": (10, 1, [9, 10, 600]),
+    "checkpoint_demo": (1, 0, [9, 10, 60]),
+    "rate": (10, 0, [1_000_000, 7, 120]),
+    "none": (10, 0, [0, 0, 120]),
+    "weaker": (10, 0, [2, 5, 30]),
+}
+"""By name: the interval, after how many failed runs Airflow pauses, and retries, delay and time-out of ``pre_commit``."""
 
 
-@pytest.mark.parametrize(
-    ("name", "interval", "failed_runs", "pre_commit"),
-    [
-        ("by_hand", None, 0, [9, 10, 120]),
-        ("scheduled", 10, 0, [9, 10, 120]),
-        ("word_count", 1, 11, [3, 10, 60]),
-        ("kafka_to_db", 10, 1, [9, 10, 600]),
-        ("checkpoint_demo", 1, 0, [9, 10, 60]),
-        ("rate", 10, 0, [1_000_000, 7, 120]),
-        ("none", 10, 0, [0, 0, 120]),
-        ("weaker", 10, 0, [2, 5, 30]),
-    ],
-)
-def test_settings_become_what_airflow_calls_them(
-    dags: dict[str, Any], name: str, interval: float | None, failed_runs: int, pre_commit: list[float]
-) -> None:
-    """K8, K10, K11, K14, C10, R1 to R3, R5: Airflow pauses at tolerance + 1, where its 0 means never."""
-    dag = dags[name]
+def test_settings_become_what_airflow_calls_them(tmp_path: Path) -> None:
+    """K8, K9, K10, K11, K14, C10, R1 to R3, R5: Airflow pauses at tolerance + 1, where its 0 means never."""
+    file = tmp_path / "settings.toml"
+    file.write_text('[settings]\ntimeout = 120\nrestart = {kind = "fixed_delay", attempts = 9}\n')
 
-    assert (dag["interval"], dag["failed_runs"], dag["active_runs"]) == (interval, failed_runs, 1)
-    assert dag["pre_commit"] == pre_commit
-    assert dag["plan_epoch"][:2] == dag["commit_epoch"][:2] == pre_commit[:2]
+    dags = answer_without_airflow(READ, home=tmp_path, EPOCHLINE_SETTINGS=str(file))
 
-
-def test_the_teardown_has_retries_of_its_own_and_a_plan_time_for_its_pause(dags: dict[str, Any]) -> None:
-    """R3, K9: what a strategy gave up on is cleaned up all the same."""
+    found = {name: (dag["interval"], dag["failed_runs"], dag["pre_commit"]) for name, dag in dags.items()}
+    assert found == EXPECTED
+    assert {dag["active_runs"] for dag in dags.values()} == {1}
+    for dag in dags.values():
+        assert dag["plan_epoch"][:2] == dag["commit_epoch"][:2] == dag["pre_commit"][:2]
+    # What a strategy gave up on is cleaned up all the same, and a plan has time for its pause.
     assert {tuple(dag["abort_epoch"]) for dag in dags.values()} == {(2, 10.0, 300.0)}
     assert (dags["none"]["plan_epoch"][2], dags["rate"]["plan_epoch"][2]) == (360, 300)

@@ -19,8 +19,8 @@ def test_a_run_counts_on_from_the_state_that_the_run_before_it_committed(schedul
     for table in ("t_wordcount", "word_count"):
         counted = scheduler.query(f"SELECT word, count FROM {table} ORDER BY word")
         assert counted == [("flink", 1), ("hello", 3), ("world", 1)]
-    left = scheduler.query("SELECT max(epoch_id) FROM epochline.state WHERE pipeline = 'word_count'")
-    assert left == scheduler.query("SELECT max(epoch_id) FROM epochline.epochs WHERE pipeline = 'word_count'")
+    newest = "SELECT max(epoch_id) FROM {} WHERE pipeline = 'word_count'"
+    assert scheduler.query(newest.format("epochline.state")) == scheduler.query(newest.format("epochline.epochs"))
 
 
 @pytest.mark.slow

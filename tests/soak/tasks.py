@@ -53,11 +53,7 @@ class Tasks:
         """The id of the run's epoch, None where there is nothing to read."""
         self._enter("plan")
         planned = plan(
-            self._ledger,
-            self._source,
-            self._pipeline,
-            self._run,
-            PlanRequest(lease=LEASE, interval=interval),
+            self._ledger, self._source, self._pipeline, self._run, PlanRequest(lease=LEASE, interval=interval)
         )
         if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
             return None

@@ -1,4 +1,4 @@
-"""Pipelines that publish and tell, one per test; a file in the stack's home makes the tasks of one fail somewhere."""
+"""Pipelines that publish and announce, one per test; a file in the stack's home makes the tasks of one fail somewhere."""
 
 import os
 from pathlib import Path

@@ -46,6 +46,4 @@ cancelled = epoch_dag(scripted("cancelled"))
 rescheduled = epoch_dag(scripted("rescheduled"))
 shared_server = epoch_dag(scripted("shared_server"))
 requeued = epoch_dag(scripted("requeued", bad_records="quarantine"))
-extended = epoch_dag(
-    scripted("extended", source=KafkaSource(topics="extended", startup="latest", records_per_epoch=5)),
-)
+extended = epoch_dag(scripted("extended", source=KafkaSource(topics="extended", startup="latest", records_per_epoch=5)))
