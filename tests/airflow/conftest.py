@@ -24,7 +24,7 @@ from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, 
 from tests.waiting import wait_for
 
 PATIENCE_SECONDS = 300.0
-RUN_BY_THEMSELVES = frozenset({"scheduled", "beside", "backfilled"})
+RUN_BY_THEMSELVES = frozenset({"scheduled", "alternating", "backfilled"})
 """DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
 
 T = TypeVar("T")

@@ -34,37 +34,39 @@ def test_an_event_comes_for_each_epoch_although_its_task_is_killed_and_a_consume
     scheduler: Scheduler,
 ) -> None:
     """Issue 6, downstream: killed between the ledger's commit and the task's end; the event comes with the next run."""
-    eventually("the consumer's DAG is there", lambda: "told_summaries" in scheduler.dags(), 120)
-    scheduler.pause("told_summaries", False)
-    scheduler.prepare("told", {0: ["a", "b"], 1: ["c"]})
-    with failing(scheduler, "told", "announce.committed.2:exit"):
-        lost = scheduler.run("told")
+    eventually("the consumer's DAG is there", lambda: "announced_summaries" in scheduler.dags(), 120)
+    scheduler.pause("announced_summaries", False)
+    scheduler.prepare("announced", {0: ["a", "b"], 1: ["c"]})
+    with failing(scheduler, "announced", "announce.committed.2:exit"):
+        lost = scheduler.run("announced")
     assert lost["commit_epoch"] == "failed"
-    assert scheduler.epoch("told", 1)[0] == "COMMITTED"
-    assert events(scheduler, "told") == []
+    assert scheduler.epoch("announced", 1)[0] == "COMMITTED"
+    assert events(scheduler, "announced") == []
 
-    scheduler.produce("told", {0: ["d"]})
-    assert scheduler.run("told")["run"] == "success"
+    scheduler.produce("announced", {0: ["d"]})
+    assert scheduler.run("announced")["run"] == "success"
 
-    first, later = events(scheduler, "told")
-    assert (first["offsets"]["told"]["0"], first["offsets"]["told"]["1"]) == ([0, 2], [0, 1])
-    assert (first["epoch_id"], first["rows"], first["sink"]) == (1, 3, "told")
-    assert (later["epoch_id"], later["offsets"]["told"]["0"]) == (2, [2, 3])
-    assert first["uri"] == later["uri"] == "epochline://told/told"
+    first, later = events(scheduler, "announced")
+    assert (first["offsets"]["announced"]["0"], first["offsets"]["announced"]["1"]) == ([0, 2], [0, 1])
+    assert (first["epoch_id"], first["rows"], first["sink"]) == (1, 3, "announced")
+    assert (later["epoch_id"], later["offsets"]["announced"]["0"]) == (2, [2, 3])
+    assert first["uri"] == later["uri"] == "epochline://announced/announced"
     eventually("the consumer has both", lambda: _taken(scheduler) == [(1, 3), (2, 1)], 90)
 
-    scheduler.produce("told", {3: ["e"]})
-    assert scheduler.run("told")["run"] == "success"
+    scheduler.produce("announced", {3: ["e"]})
+    assert scheduler.run("announced")["run"] == "success"
     eventually("the consumer has the third", lambda: _taken(scheduler) == [(1, 3), (2, 1), (3, 1)], 90)
-    assert [event["epoch_id"] for event in events(scheduler, "told")] == [1, 2, 3]  # Airflow has each event once
-    asked = "SELECT epoch_id, acknowledged_at IS NOT NULL FROM epochline.receipt WHERE pipeline = 'told' ORDER BY 1"
+    assert [event["epoch_id"] for event in events(scheduler, "announced")] == [1, 2, 3]  # Airflow has each event once
+    asked = (
+        "SELECT epoch_id, acknowledged_at IS NOT NULL FROM epochline.receipt WHERE pipeline = 'announced' ORDER BY 1"
+    )
     assert scheduler.query(asked) == [(1, True), (2, True), (3, False)]
 
 
 def _taken(scheduler: Scheduler) -> list[tuple[Any, ...]]:
-    if scheduler.query("SELECT to_regclass('told_summaries')") == [(None,)]:
+    if scheduler.query("SELECT to_regclass('announced_summaries')") == [(None,)]:
         return []
-    return scheduler.query("SELECT epoch_id, rows FROM told_summaries ORDER BY epoch_id")
+    return scheduler.query("SELECT epoch_id, rows FROM announced_summaries ORDER BY epoch_id")
 
 
 @pytest.mark.slow

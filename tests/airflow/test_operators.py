@@ -58,25 +58,25 @@ def test_scheduled_epochs_follow_each_other_without_gap_or_overlap(scheduler: Sc
 
 
 @pytest.mark.slow
-def test_a_backfill_beside_the_schedule_takes_its_turn(scheduler: Scheduler) -> None:
+def test_a_backfill_next_to_the_schedule_takes_its_turn(scheduler: Scheduler) -> None:
     """U2, U3: Airflow runs it next to the schedule's runs; the ledger takes one after the other."""
-    first, more = one_each("first"), one_each("beside")
-    scheduler.prepare("beside", first)
-    scheduler.pause("beside", False)
+    first, more = one_each("first"), one_each("second")
+    scheduler.prepare("alternating", first)
+    scheduler.pause("alternating", False)
     try:
-        wait_until_committed(scheduler, "beside", first)
-        scheduler.produce("beside", more)
+        wait_until_committed(scheduler, "alternating", first)
+        scheduler.produce("alternating", more)
         now = datetime.now(UTC)
         again = backfill(
-            scheduler, "beside", from_date=(now - timedelta(seconds=40)).isoformat(),
+            scheduler, "alternating", from_date=(now - timedelta(seconds=40)).isoformat(),
             to_date=(now - timedelta(seconds=20)).isoformat(), reprocess_behavior="completed",
         )  # fmt: skip
         assert set(again) == {"success"}
-        wait_until_committed(scheduler, "beside", added(first, more))
+        wait_until_committed(scheduler, "alternating", added(first, more))
     finally:
-        scheduler.pause("beside", True)
+        scheduler.pause("alternating", True)
 
-    assert_exact(scheduler, "beside", added(first, more))
+    assert_exact(scheduler, "alternating", added(first, more))
 
 
 def backfill(scheduler: Scheduler, pipeline: str, **options: Any) -> list[str]:

@@ -64,12 +64,10 @@ WRONG_ACTIONS: dict[str, Any] = {
 }
 """For the one key next to the params, by which operators' DAGs order epochs."""
 
+NO_KEY, NO_ACTION = "no run may set|cannot be set for one run", "names no action that is an epoch|invalid parameters"
 REFUSALS: dict[str, tuple[Conf, str]] = {
-    **{name: (conf, "no run may set|cannot be set for one run") for name, conf in UNLISTED.items()},
-    **{
-        name: ({"action": action}, "names no action that is an epoch|invalid parameters")
-        for name, action in WRONG_ACTIONS.items()
-    },
+    **{name: (conf, NO_KEY) for name, conf in UNLISTED.items()},
+    **{name: ({"action": action}, NO_ACTION) for name, action in WRONG_ACTIONS.items()},
 }
 """By name: the conf of a run, and what the plan says of it."""
 
@@ -124,12 +122,13 @@ def epochs(scheduler: Scheduler) -> int:
     return scheduler.count("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)
 
 
-@pytest.mark.parametrize("conf", [{"record_limit": "{{ 1 }}"}, {"record_limit": "1; DROP TABLE x"}, {"record_limit": 0},
-                                  {"note": "x" * 501}, {"note": {"a": 1}}])  # fmt: skip
-def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler, conf: Conf) -> None:
+def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler) -> None:
     """SEC-1, SEC-2."""
-    with pytest.raises(AssertionError, match="400"):
-        ready.trigger(PIPELINE, **conf)
+    wrong = {"record_limit": ("{{ 1 }}", "1; DROP TABLE x", 0), "note": ("x" * 501, {"a": 1})}
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(AssertionError, match="400"):
+                ready.trigger(PIPELINE, **{name: value})
 
 
 def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler) -> None:

@@ -19,10 +19,8 @@ canary = epoch_dag(
         writer_connection="epochline_writer",
         settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
         spark_conf={
-            "spark.ui.enabled": "true",
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.compress": "false",
+            "spark.ui.enabled": "true", "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
             "spark.eventLog.dir": LOGS.as_uri(),
         },
     )
-)
+)  # fmt: skip

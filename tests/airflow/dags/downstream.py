@@ -26,6 +26,6 @@ def pipeline(name: str, *sinks: KafkaTopic) -> Pipeline:
 
 
 failing("published")
-failing("told")
+failing("announced")
 published = epoch_dag(pipeline("published", KafkaTopic(topic="published_out", value=Text())))
-told = epoch_dag(pipeline("told"))
+announced = epoch_dag(pipeline("announced"))
