@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,34 +23,32 @@ from tests.databases import as_connection, query
 LINES = 4_000
 
 
-@pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("demo") / "access.log"
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "access.log"
     path.write_bytes(b"".join(line + b"\n" for line in lines(LINES, 7)))
     return path
 
 
-@pytest.fixture(scope="module")
-def target(stack: Stack, new_database: Callable[[], str], kafka_bootstrap: str, log: Path) -> str:
+@pytest.fixture
+def target(stack: Stack, postgres_dsn: str, kafka_bootstrap: str, topic_name: str, log: Path, tmp_path: Path) -> str:
     """A database into which `epochline run` has brought the log, Spark with a login that can only stage; its DSN."""
-    dsn, folder = new_database(), log.parent
     # Another test's ledger wrote this mirror; with a new database it would mean that the ledger went back in time.
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.access_log")
-    topic = f"verdict-{os.getpid()}"
     source = (project_root() / "dags" / "access_log.py").read_text()
-    (folder / "access_log.py").write_text(source.replace('topics="access_log"', f'topics="{topic}"'))
+    (tmp_path / "access_log.py").write_text(source.replace('topics="access_log"', f'topics="{topic_name}"'))
+    writer = as_connection(stack.postgres.dsn(parse_dsn(postgres_dsn)["dbname"], login=JOB))
     epochline = in_processes(
-        folder, postgres=dsn, kafka=kafka_bootstrap,
-        AIRFLOW_CONN_EPOCHLINE_WRITER=as_connection(stack.postgres.dsn(parse_dsn(dsn)["dbname"], login=JOB)),
-    )  # fmt: skip
+        tmp_path, postgres=postgres_dsn, kafka=kafka_bootstrap, AIRFLOW_CONN_EPOCHLINE_WRITER=writer
+    )
     epochline("migrate")
-    epochline("feed", str(log), "--topic", topic)
+    epochline("feed", str(log), "--topic", topic_name)
     # Two epochs: the verdict has to hold across a boundary.
     (first,) = json.loads(epochline("run", "access_log", "--max-records", "1500", "--master", "local[2]", "--json"))
     assert (first["state"], first["records_read"]) == ("COMMITTED", 1500)
     assert "caught up after 1 epoch" in epochline("run", "access_log", "--until-caught-up", "--master", "local[2]")
     assert "nothing to read" in epochline("run", "access_log")
-    return dsn
+    return postgres_dsn
 
 
 def test_the_verdict_finds_every_row_too_many_or_too_few(
