@@ -99,6 +99,11 @@ class Scheduler:
         self.call("POST", f"/api/v2/dags/{dag}/clearTaskInstances", body)
         eventually("the run runs again", lambda: self.state(dag, run) not in FINISHED, 30)
 
+    def cleared(self, dag: str, run: str, task: str, *, only_failed: bool = False) -> str:
+        """Clear a task and all that follow it, wait for the run, and give the run's state."""
+        self.clear(dag, run, task, only_failed=only_failed)
+        return self.wait(dag, run)
+
     def task_process(self, dag: str, run: str, task: str) -> psutil.Process:
         """The process that executes a task's code; its parent watches over it."""
         ti = self.instances(dag, run)[task]["id"]

@@ -136,22 +136,19 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     assert scheduler.staging_tables("cleared") == []
 
     # The commit task alone must not commit nothing.
-    scheduler.clear("cleared", run, "commit_epoch", only_failed=True)
-    assert scheduler.wait("cleared", run) == "failed"
+    assert scheduler.cleared("cleared", run, "commit_epoch", only_failed=True) == "failed"
     assert scheduler.query("SELECT count(*) FROM cleared") == [(0,)]
 
     # The reason goes away: the same run, cleared, reads the same range again, although more was produced.
     scheduler.produce("cleared", {2: ["later"]})
     forgive.touch()
     recovery.last_fault()
-    scheduler.clear("cleared", run, "plan_epoch")
-    assert scheduler.wait("cleared", run) == "success"
+    assert scheduler.cleared("cleared", run, "plan_epoch") == "success"
     assert scheduler.epoch("cleared", 1)[0] == "COMMITTED"
     assert_exact(scheduler, "cleared", poisoned)
     recovery.took()
 
     # A committed run, cleared, shows its receipt and writes nothing twice.
-    scheduler.clear("cleared", run, "plan_epoch")
-    assert scheduler.wait("cleared", run) == "success"
+    assert scheduler.cleared("cleared", run, "plan_epoch") == "success"
     assert "already committed" in scheduler.log("cleared", run, "commit_epoch")
     assert_exact(scheduler, "cleared", poisoned)

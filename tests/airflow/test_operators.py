@@ -138,8 +138,7 @@ def test_a_task_marked_failed_aborts_its_epoch_and_the_cleared_run_commits_it(sc
 
     let_go(scheduler, "marked")
     scheduler.produce("marked", {0: ["later"]})
-    scheduler.clear("marked", run, "plan_epoch")
-    assert scheduler.wait("marked", run) == "success"
+    assert scheduler.cleared("marked", run, "plan_epoch") == "success"
     assert scheduler.epoch("marked", 1)[0] == "COMMITTED"
     assert_exact(scheduler, "marked", values)
 
@@ -178,8 +177,7 @@ def test_clearing_an_old_failed_run_after_a_newer_one_took_its_range_commits_not
     assert_exact(scheduler, "overtaken", added(values, {2: ["newer"]}))
 
     recovery.last_fault()
-    scheduler.clear("overtaken", old, "plan_epoch")
-    assert scheduler.wait("overtaken", old) == "success"
+    assert scheduler.cleared("overtaken", old, "plan_epoch") == "success"
     assert scheduler.tasks("overtaken", old)["plan_epoch"] == "skipped"
     assert "nothing to read" in scheduler.log("overtaken", old, "plan_epoch")
     assert scheduler.epoch("overtaken", 1)[0] == "ABORTED"
@@ -206,8 +204,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     assert scheduler.query("SELECT count(*) FROM half_cleared_again") == [(0,)]
 
     scheduler.query("ALTER TABLE half_cleared RENAME COLUMN other TO value")
-    scheduler.clear("half_cleared", run, "commit_epoch", only_failed=True)
-    assert scheduler.wait("half_cleared", run) == "success"
+    assert scheduler.cleared("half_cleared", run, "commit_epoch", only_failed=True) == "success"
     assert_exact(scheduler, "half_cleared", first)
 
     scheduler.produce("half_cleared", second)
@@ -218,8 +215,7 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     )  # fmt: skip
     scheduler.pause("half_cleared", False)
     assert scheduler.wait("half_cleared", run) == "failed"
-    scheduler.clear("half_cleared", run, "commit_epoch", only_failed=True)
-    assert scheduler.wait("half_cleared", run) == "failed"
+    assert scheduler.cleared("half_cleared", run, "commit_epoch", only_failed=True) == "failed"
     assert "Clear the run from plan_epoch" in scheduler.log("half_cleared", run, "commit_epoch")
     assert_exact(scheduler, "half_cleared", first)
 

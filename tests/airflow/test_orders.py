@@ -101,6 +101,5 @@ def test_an_epoch_is_aborted_by_a_form_and_its_cleared_run_commits_the_same_rang
     assert written(scheduler, "requeued")[-1][0] == "abort"
     scheduler.pause("requeued", False)
     assert scheduler.wait("requeued", run) == "failed"
-    scheduler.clear("requeued", run, "plan_epoch")
-    assert scheduler.wait("requeued", run) == "success"
+    assert scheduler.cleared("requeued", run, "plan_epoch") == "success"
     assert scheduler.epoch("requeued", epoch)[0] == "COMMITTED"

@@ -19,10 +19,8 @@ COUNTED = (
     "SELECT count(*) AS rows, count(DISTINCT (_partition, _offset)) AS different,"
     " (SELECT count(*) FROM epochline.quarantine WHERE pipeline = 'access_log') AS quarantined FROM access_log"
 )
-PARTS = (
-    "dags", "include", "plugins", "spark_jobs", "Dockerfile", "docker-compose.yaml", "pyproject.toml", "README.md",
-    "requirements.txt", ".dockerignore",
-)  # fmt: skip
+FOLDERS = ("dags", "include", "plugins", "spark_jobs")
+FILES = ("Dockerfile", "docker-compose.yaml", "pyproject.toml", "README.md", "requirements.txt", ".dockerignore")
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +32,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert engine.returncode == 0, f"the Docker engine does not answer: {engine.stderr.strip()}"
     folder = tmp_path_factory.mktemp("compose") / "epochline-test"
     folder.mkdir()
-    for part in PARTS:
-        source = ROOT / part
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / part)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder / name)
     subprocess.run(["sh", "include/docker/make-env.sh"], cwd=folder, check=True)
     try:
         compose(folder, "up", "--build", "--detach", "--wait", "--wait-timeout", "900")

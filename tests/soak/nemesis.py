@@ -18,6 +18,8 @@ import psycopg2
 
 from epochline.coordinator import abort
 from epochline.errors import EpochlineError
+from epochline.local.kafka import Kafka
+from epochline.local.postgres import Postgres
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
@@ -70,8 +72,8 @@ class Nemesis:
         make: dict[str, Callable[[Fault], Met | None]] = {
             **dict.fromkeys(UNDER_AIRFLOW, self._under_airflow),
             **dict.fromkeys(ON_TASKS, self._on_a_task),
-            "postgres restarted": self._restart_postgres,
-            "broker killed": self._kill_broker,
+            "postgres restarted": self._restart,
+            "broker killed": self._restart,
             "broker stopped": self._stop_broker,
             "aborted": self._abort,
             "run cleared": self._clear,
@@ -132,24 +134,15 @@ class Nemesis:
         seat = self._busy(fault)
         return (seat.pipeline, seat.now) if seat is not None and seat.now != IDLE else ("all", IDLE)
 
-    def _restart_postgres(self, fault: Fault) -> Met:
+    def _restart(self, fault: Fault) -> Met:
+        """PostgreSQL ends by an immediate stop, the broker by a kill."""
         met = self._at_work(fault)
-        postgres = self._stack.postgres
-        assert postgres.pid is not None, "PostgreSQL ended by itself"
-        os.kill(postgres.pid, signal.SIGQUIT)  # an immediate stop
-        _gone(lambda: postgres.pid is None)
-        postgres.start()
-        postgres.daemon.wait_ready(postgres.health, 60)
-        return met
-
-    def _kill_broker(self, fault: Fault) -> Met:
-        met = self._at_work(fault)
-        kafka = self._stack.kafka
-        assert kafka.pid is not None, "the broker ended by itself"
-        os.kill(kafka.pid, signal.SIGKILL)
-        _gone(lambda: kafka.pid is None)
-        kafka.start()
-        kafka.wait()
+        server: Postgres | Kafka = self._stack.kafka if fault.kind == "broker killed" else self._stack.postgres
+        assert server.pid is not None, f"{server.name} ended by itself"
+        os.kill(server.pid, signal.SIGKILL if fault.kind == "broker killed" else signal.SIGQUIT)
+        _gone(lambda: server.pid is None)
+        server.start()
+        server.daemon.wait_ready(server.health, 120)
         return met
 
     def _stop_broker(self, fault: Fault) -> Met:
@@ -203,26 +196,25 @@ class Nemesis:
 
     def _under_airflow(self, fault: Fault) -> Met | None:
         phase = _soon(self._airflow_phase, every=0.1) or IDLE
+        airflow = self._stack.airflow
+        pid = airflow.pids["scheduler"]
+        if fault.kind == "airflow run cleared":
+            return self._clear_under_airflow(phase)
         if fault.kind == "driver killed":
-            drivers = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
-            if not drivers or not _killed(drivers[0]):
-                return None
+            victims = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
+        elif pid is None:
+            return None  # The scheduler had ended, and is being started again.
         elif fault.kind == "airflow task killed":
-            scheduler = self._stack.airflow.pids["scheduler"]
-            tasks = psutil.Process(scheduler).children(recursive=True) if scheduler is not None else []
-            workers = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
-            if not workers or not _killed(workers[fault.victim % len(workers)]):
-                return None
-        elif fault.kind == "scheduler killed":
-            airflow = self._stack.airflow
-            pid = airflow.pids["scheduler"]
-            if pid is None:
-                return None  # It had ended, and is being started again.
+            tasks = psutil.Process(pid).children(recursive=True)
+            victims = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
+        else:
             os.kill(pid, signal.SIGKILL)
             _gone(lambda: airflow.pids["scheduler"] != pid)
-        else:
-            return self._clear_under_airflow(phase)
-        return SCHEDULED, phase
+            return SCHEDULED, phase
+        with suppress(psutil.NoSuchProcess, IndexError):
+            victims[fault.victim % max(len(victims), 1)].kill()
+            return SCHEDULED, phase
+        return None
 
     def _clear_under_airflow(self, phase: str) -> Met | None:
         assert self._call is not None
@@ -263,15 +255,6 @@ def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]]
             if command and is_it(process.name(), command):
                 found.append(process)
     return found
-
-
-def _killed(process: psutil.Process) -> bool:
-    """Whether it was met alive."""
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return False
-    return True
 
 
 def _gone(is_gone: Callable[[], bool]) -> None:
