@@ -21,8 +21,7 @@ def enough(result: Result) -> list[str]:
     """Why the soak proves nothing, or proves a defect; empty where it proves what it should."""
     short = result.seconds < 600
     missed = list(dict.fromkeys(result.wrong))
-    missed += [f"{one.table} is not exact" for one in result.tables if not one.exact]
-    missed += [f"{one.topic} is not exact" for one in result.topics if not one.exact]
+    missed += [f"{one.name} is not exact" for one in (*result.tables, *result.topics) if not one.exact]
     if result.drained_after is None:
         missed.append("not everything was committed, and what was left over gone, within 180 s of the last fault")
         missed += [f"left over: {one}" for one in result.left]
@@ -62,7 +61,7 @@ def table(result: Result) -> str:
         ),
         *_table("phase | faults that hit it", sorted(phases.items())),
         *_table("pipeline | epochs with records | records", of_pipelines),
-        *_table(f"table | {compared}", map(astuple, result.tables)),
+        *_table(f"table | {compared}", [astuple(one)[:5] for one in result.tables]),
         *_table(
             f"topic | {compared} | keys out of order | seen by read_uncommitted alone", map(astuple, result.topics)
         ),

@@ -31,7 +31,7 @@ from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of
 from tests.soak.report import DRAIN_SECONDS
 from tests.soak.tasks import Servers
-from tests.soak.topics import Published, TopicWatch
+from tests.soak.topics import TopicWatch
 from tests.soak.watch import LEFT_OVER, Exactness, Watch, compare, log_of
 from tests.soak.worker import Seat, work
 from tests.waiting import wait_for
@@ -53,7 +53,7 @@ class Result:
     drained_after: float | None
     left: list[str] = field(default_factory=list)
     tables: list[Exactness] = field(default_factory=list)
-    topics: list[Published] = field(default_factory=list)
+    topics: list[Exactness] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     aborted: int = 0

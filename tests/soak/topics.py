@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.soak.pipelines import PARTITIONS, key_of
+from tests.soak.watch import Exactness
 
 _END_SECONDS = 60.0
 
@@ -19,26 +20,6 @@ _END_SECONDS = 60.0
 _lines = logging.getLogger("soak.librdkafka")
 _lines.addHandler(logging.NullHandler())
 _lines.propagate = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """One topic against the log, as its read_committed consumer saw it."""
-
-    topic: str
-    records: int
-    duplicates: int
-    missing: int
-    strangers: int
-    disordered: int
-    """Keys whose records came in another order than they have in the log."""
-    hidden: int
-    """Records that only the read_uncommitted consumer saw: of transactions that were aborted."""
-
-    @property
-    def exact(self) -> bool:
-        """Each record once, none that was not produced, each key in its order."""
-        return not (self.missing or self.duplicates or self.strangers or self.disordered)
 
 
 @dataclass(eq=False)
@@ -117,14 +98,14 @@ class TopicWatch:
             one.stop()
         return [reason for one in self._readers for reason in one.wrong]
 
-    def compare(self, topic: str, log: Iterable[tuple[int, int, str]]) -> Published:
+    def compare(self, topic: str, log: Iterable[tuple[int, int, str]]) -> Exactness:
         """Hold what the read_committed consumer saw against the records of the log: partition, offset, value."""
         produced = [value for _, _, value in sorted(log)]
         came, every = (one.values[topic] for one in self._readers)
         return verdict(topic, came, every, produced)
 
 
-def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Sequence[str]) -> Published:
+def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Sequence[str]) -> Exactness:
     """Hold values that came, and all that uncommitted readers saw, against those that were produced, in order."""
     wanted, seen = Counter(produced), Counter(came)
     more = seen - wanted
@@ -132,8 +113,8 @@ def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Seq
     disordered = [
         key for key, values in expected.items() if keyed[key] != values and sorted(keyed[key]) == sorted(values)
     ]
-    return Published(
-        topic=topic, records=len(produced), missing=(wanted - seen).total(),
+    return Exactness(
+        name=topic, records=len(produced), missing=(wanted - seen).total(),
         duplicates=sum(times for value, times in more.items() if value in wanted),
         strangers=sum(1 for value in more if value not in wanted),
         disordered=len(disordered), hidden=len(every) - len(came),

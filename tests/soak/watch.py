@@ -169,18 +169,22 @@ class Watch(threading.Thread):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """One target table against the log: how many records there are, how many rows lack or repeat one, or differ."""
+    """A table or a topic against the log: how many records there are, how many are repeated, lacking or unknown."""
 
-    table: str
+    name: str
     records: int
     duplicates: int
     missing: int
     strangers: int
+    disordered: int = 0
+    """Keys of a topic whose records came in another order than they have in the log."""
+    hidden: int = 0
+    """Records that only a topic's read_uncommitted consumer saw: of transactions that were aborted."""
 
     @property
     def exact(self) -> bool:
-        """Nothing missing, nothing twice, nothing that was not produced."""
-        return not (self.missing or self.duplicates or self.strangers)
+        """Each record once, none that was not produced, each key in its order."""
+        return not (self.missing or self.duplicates or self.strangers or self.disordered)
 
 
 def compare(dsn: str, bootstrap: str, pipeline: str) -> list[Exactness]:
@@ -192,7 +196,7 @@ def compare(dsn: str, bootstrap: str, pipeline: str) -> list[Exactness]:
         missing, strangers = len(log.difference(rows)), len(rows.keys() - log)
         found.append(
             Exactness(
-                table=table, records=len(log), missing=missing, duplicates=rows.total() - len(rows), strangers=strangers
+                name=table, records=len(log), missing=missing, duplicates=rows.total() - len(rows), strangers=strangers
             )
         )
     return found
