@@ -8,11 +8,7 @@ from tests.airflow.conftest import Scheduler, eventually
 
 
 def half_written(scheduler: Scheduler, pipeline: str) -> tuple[dict[int, list[str]], str]:
-    """Trigger a run whose third and fourth partition stay half copied until they are `let_go`.
-
-    Returns:
-        The records and the run, once a part is committed, but not all parts are.
-    """
+    """The records and the run of an epoch, some parts of which are committed; the others wait until they are `let_go`."""
     wait = f"wait {pipeline}-may-go"
     values = {
         p: [f"p{p}-{i}" for i in range(25)] + [wait] * (p > 1) + [f"p{p}-late-{i}" for i in range(15)] for p in range(4)

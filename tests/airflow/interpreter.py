@@ -18,12 +18,7 @@ def answer_of(
 ) -> dict[str, Any]:
     """Run code in an interpreter of its own; gives the JSON object that the code prints behind ``ANSWER``.
 
-    Args:
-        code: the program.
-        arguments: of the command line.
-        environment: all of it.
-        given: JSON for standard input.
-        folder: where it runs; AIRFLOW_HOME if not given.
+    The code reads what is given as JSON from standard input, and runs in the folder, else in AIRFLOW_HOME.
     """
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], input=json.dumps(given), env=environment,

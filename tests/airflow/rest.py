@@ -11,11 +11,7 @@ from epochline.local.airflow import Airflow
 
 
 def call(airflow: Airflow, token: str, method: str, path: str, body: Any = None) -> Any:
-    """Send a request, and return the JSON of the answer.
-
-    Raises:
-        AssertionError: Airflow refused the request.
-    """
+    """Send a request, and return the JSON of the answer; a refusal is an AssertionError."""
     request = urllib.request.Request(
         airflow.url + path,
         data=None if body is None else json.dumps(body).encode(),

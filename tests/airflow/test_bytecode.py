@@ -22,15 +22,10 @@ def compiled(trace: Path) -> list[str]:
 
 def run_python(trace: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh process that may not write bytecode, and whose compiling is written down."""
+    path = os.pathsep.join(map(str, (COMPILED, ROOT / "include", ROOT / "spark_jobs", FUNCTIONS)))
+    own = {"EPOCHLINE_COMPILED": str(trace), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path}
     return subprocess.run(
-        [sys.executable, *arguments],
-        env={
-            **os.environ,
-            "EPOCHLINE_COMPILED": str(trace),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, (COMPILED, ROOT / "include", ROOT / "spark_jobs", FUNCTIONS))),
-            **environment,
-        },
+        [sys.executable, *arguments], env={**os.environ, **own, **environment},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 

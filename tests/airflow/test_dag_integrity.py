@@ -53,8 +53,10 @@ print("ANSWER" + json.dumps({"dags": dags, "heavy": sorted(heavy)}, default=str)
 FOLLOWED = """
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text, epoch_dag
 
-table, topic = PostgresTable(table="followed", columns={"value": "text"}), KafkaTopic(topic="followed_out", value=Text())
-dag = epoch_dag(Pipeline(name="followed", source=KafkaSource(topics="followed"), parse=Text(), sinks=[table, topic]))
+dag = epoch_dag(Pipeline(
+    name="followed", source=KafkaSource(topics="followed"), parse=Text(),
+    sinks=[PostgresTable(table="followed", columns={"value": "text"}), KafkaTopic(topic="followed_out", value=Text())],
+))
 """
 
 Dag = dict[str, Any]
@@ -62,7 +64,7 @@ Dag = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a fresh interpreter sees of the DAG files, and of the file of a pipeline with a sink that follows the commit."""
+    """What a fresh interpreter sees of the DAG files, and of one more, whose pipeline has a sink that follows a commit."""
     home = tmp_path_factory.mktemp("airflow")
     (home / "followed.py").write_text(FOLLOWED)
     files = [*FILES, home / "followed.py"]
@@ -195,26 +197,23 @@ CREDENTIALS = re.compile(
 )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "password='root'", 'connect(user="u", password = "123456")', '{"password": "x"}',
+        "postgresql://me:secret@localhost/db", "jdbc:mysql://root:root@node1:3306/test",
+    ],
+)  # fmt: skip
+def test_the_search_for_credentials_finds_them(line: str) -> None:
+    assert CREDENTIALS.search(line)
+
+
 def test_no_credentials_are_in_code() -> None:
     """K21: connections hold them."""
     files = [path for folder in ("dags", "spark_jobs", "plugins") for path in (ROOT / folder).rglob("*")]
     texts = {path: path.read_text(errors="replace") for path in files if path.suffix != ".pyc" and path.is_file()}
 
     assert {path for path, text in texts.items() if CREDENTIALS.search(text)} == set()
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "password='root'",
-        'connect(user="u", password = "123456")',
-        '{"password": "x"}',
-        "postgresql://me:secret@localhost/db",
-        "jdbc:mysql://root:root@node1:3306/test",
-    ],
-)
-def test_the_search_for_credentials_finds_them(line: str) -> None:
-    assert CREDENTIALS.search(line)
 
 
 def test_the_kafka_connector_is_made_for_this_spark_and_its_scala() -> None:

@@ -12,6 +12,8 @@ from epochline.kafka.feed import feed
 from epochline_examples.access_log import check as access_log_check
 from epochline_examples.access_log import maker as access_log_maker
 from tests.airflow.conftest import Scheduler
+from tests.airflow.interpreter import answer_of
+from tests.conftest import AIRFLOW_DAGS
 
 LINES = 10_000
 
@@ -89,3 +91,40 @@ def test_a_run_without_records_closes_the_windows_of_an_idle_source(scheduler: S
     kinds = scheduler.query("SELECT kind FROM epochline.epochs WHERE pipeline = 'closing' ORDER BY epoch_id")
     assert kinds == [("regular",), ("idle",)]
     assert scheduler.run("closing")["plan_epoch"] == "skipped"
+
+
+SCRIPT = """
+import json, runpy, sys
+from types import SimpleNamespace
+
+dags, task_id, epoch = sys.argv[1:]
+task = runpy.run_path(dags)["apart"].get_task(task_id)
+if hasattr(task, "epoch_id"):
+    task.epoch_id = epoch
+else:
+    task.record_limit = task.note = None
+context = {"dag_run": SimpleNamespace(dag_id="apart", run_id="by-hand", run_type="manual", conf={})}
+print("ANSWER" + json.dumps({"returned": task.execute(context)}))
+"""
+
+
+@pytest.mark.slow
+def test_each_task_runs_in_an_empty_folder_and_passes_on_the_epoch_id_alone(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    """G10, B4: a process and a folder of its own; the task leaves nothing there."""
+    scheduler.prepare("apart", {0: ["one"], 1: ["two"], 2: [], 3: ["three"]})
+    environment = {**os.environ, **scheduler.stack.airflow.environment()}
+    passed_on: dict[str, str | None] = {}
+
+    for task in ("plan_epoch", "pre_commit", "commit_epoch"):
+        folder = tmp_path / task
+        folder.mkdir()
+        epoch = passed_on.get("plan_epoch") or ""
+        passed_on[task] = answer_of(
+            SCRIPT, AIRFLOW_DAGS / "scripted.py", task, epoch, environment=environment, folder=folder
+        )["returned"]
+        assert {path.name for path in folder.iterdir()} <= {"spark-warehouse"}
+
+    assert passed_on == {"plan_epoch": "1", "pre_commit": None, "commit_epoch": None}
+    assert sorted(scheduler.query("SELECT value FROM apart")) == [("one",), ("three",), ("two",)]

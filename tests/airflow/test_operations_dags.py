@@ -37,7 +37,7 @@ print("ANSWER" + json.dumps({
 
 
 def test_every_action_has_a_dag_whose_form_does_nothing_unless_confirmed(tmp_path: Path) -> None:
-    """The janitor has the only one with a schedule; an action that is an epoch starts runs of the pipeline's own DAG."""
+    """The janitor alone has a schedule; an action that is an epoch starts runs of the pipeline's own DAG."""
     dags = answer_without_airflow(READ, ROOT / "dags" / "operations.py", home=tmp_path)
 
     assert {(dag["max_active_runs"], dag["catchup"]) for dag in dags.values()} == {(1, False)}

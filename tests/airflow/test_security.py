@@ -32,8 +32,6 @@ PIPELINE = "canary"
 RECORD = f"record-canary-{uuid.uuid4()}"  # not in any source or log of another run
 RECORDS = {0: [f"{RECORD}-{i}" for i in range(5)], 1: ["wait canary-may-go"], 2: [], 3: [f"{RECORD}-5"]}
 NOTE = "{{ conn.epochline_postgres.password }} {{ var.value.x }} {% raw %} %s '; DROP TABLE epochline.epoch; --"
-
-
 Conf = dict[str, Any]
 
 
@@ -43,31 +41,23 @@ def ready(scheduler: Scheduler) -> Scheduler:
     return scheduler
 
 
-UNLISTED: dict[str, Conf] = {
-    "spark_conf": {"spark_conf": {"spark.jars.packages": "evil:evil:1"}},
-    "conf": {"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"},
-    "jars": {"jars": "/evil.jar"},
-    "kafka": {"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}},
-    "bootstrap.servers": {"bootstrap.servers": "evil:9092"},
-    "postgres_connection": {"postgres_connection": "other"},
-    "a template": {"{{ var.value.x }}": 1},
-}
-"""Keys that no run may set: Airflow takes any."""
-
-WRONG_ACTIONS: dict[str, Any] = {
-    "no mapping": "evil",
-    "no action": {"name": "evil"},
-    "an action that is no epoch": {"name": "pause", "reason": "evil"},
-    "no such parameter": {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"},
-    "no place": {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"},
-    "no parameters": {"name": "requeue", "parameters": "evil", "reason": "x"},
-}
-"""For the one key next to the params, by which operators' DAGs order epochs."""
-
 NO_KEY, NO_ACTION = "no run may set|cannot be set for one run", "names no action that is an epoch|invalid parameters"
 REFUSALS: dict[str, tuple[Conf, str]] = {
-    **{name: (conf, NO_KEY) for name, conf in UNLISTED.items()},
-    **{name: ({"action": action}, NO_ACTION) for name, action in WRONG_ACTIONS.items()},
+    # Keys that no run may set: Airflow takes any.
+    "spark_conf": ({"spark_conf": {"spark.jars.packages": "evil:evil:1"}}, NO_KEY),
+    "conf": ({"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"}, NO_KEY),
+    "jars": ({"jars": "/evil.jar"}, NO_KEY),
+    "kafka": ({"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}}, NO_KEY),
+    "bootstrap.servers": ({"bootstrap.servers": "evil:9092"}, NO_KEY),
+    "postgres_connection": ({"postgres_connection": "other"}, NO_KEY),
+    "a template": ({"{{ var.value.x }}": 1}, NO_KEY),
+    # The one key next to the params, by which operators' DAGs order epochs.
+    "no mapping": ({"action": "evil"}, NO_ACTION),
+    "no action": ({"action": {"name": "evil"}}, NO_ACTION),
+    "an action that is no epoch": ({"action": {"name": "pause", "reason": "evil"}}, NO_ACTION),
+    "no such parameter": ({"action": {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"}}, NO_ACTION),
+    "no place": ({"action": {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"}}, NO_ACTION),
+    "no parameters": ({"action": {"name": "requeue", "parameters": "evil", "reason": "x"}}, NO_ACTION),
 }
 """By name: the conf of a run, and what the plan says of it."""
 

@@ -13,12 +13,6 @@ from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.interpreter import answer_without_airflow
 
 
-def tries(scheduler: Scheduler, dag: str, run: str) -> list[dict[str, Any]]:
-    """What Airflow remembers of each try of ``pre_commit``, the oldest first."""
-    path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/pre_commit/tries"
-    return sorted(scheduler.call("GET", path)["task_instances"], key=lambda one: one["try_number"])
-
-
 @pytest.mark.parametrize(("pipeline", "attempts"), [("restarted", 3), ("unrestarted", 1)])
 def test_an_attempt_that_always_fails_is_made_as_often_as_declared_and_leaves_no_staging(
     scheduler: Scheduler, pipeline: str, attempts: int
@@ -29,7 +23,8 @@ def test_an_attempt_that_always_fails_is_made_as_often_as_declared_and_leaves_no
     run = scheduler.trigger(pipeline)
     assert scheduler.wait(pipeline, run) == "failed"
 
-    tried = tries(scheduler, pipeline, run)
+    path = f"/api/v2/dags/{pipeline}/dagRuns/{run}/taskInstances/pre_commit/tries"
+    tried = sorted(scheduler.call("GET", path)["task_instances"], key=lambda one: one["try_number"])
     assert [one["try_number"] for one in tried] == [*range(1, attempts + 1)]
     for before, after in pairwise(tried):
         pause = datetime.fromisoformat(after["start_date"]) - datetime.fromisoformat(before["end_date"])

@@ -40,12 +40,9 @@ class Fault:
 
 
 def schedule(seed: int, seconds: float, *, airflow: bool) -> list[Fault]:
-    """The faults of a soak: each kind once in a random order, then by weight. Same arguments, same schedule.
+    """The faults of a soak: each kind once in a random order, then by weight; none in the soak's last tenth.
 
-    Args:
-        seed: of the random numbers.
-        seconds: how long the soak lasts; no fault comes in its last tenth.
-        airflow: whether an Airflow is there to be hurt.
+    Same arguments, same schedule.
     """
     chance = random.Random(seed)
     kinds = [kind for kind in _WEIGHTS if airflow or kind not in UNDER_AIRFLOW]

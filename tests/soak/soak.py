@@ -67,16 +67,11 @@ class Soak:
 
     def __init__(self, home: Path, *, seed: int, seconds: float, airflow: bool) -> None:
         self._seed, self._seconds, self._with_airflow = seed, seconds, airflow
-        here = Path(__file__).parent
+        here, heartbeat = Path(__file__).parent, "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
         self._stack = Stack(
-            home,
-            dags_folder=here / "dags",
-            extra_pythonpath=(here.parents[1],),
-            airflow_config={
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
-            },
-        )
+            home, dags_folder=here / "dags", extra_pythonpath=(here.parents[1],),
+            airflow_config={heartbeat: "15", f"{heartbeat}_DETECTION_INTERVAL": "3"},
+        )  # fmt: skip
         self._pipelines = [*PLAIN, *([SCHEDULED] if airflow else [])]
         self._producing = threading.Event()
         self._stopping = _SPAWN.Value("b", 0)

@@ -67,13 +67,7 @@ def _ask(cursor: Any, question: str | sql.Composable, *values: str) -> list[tupl
 def look(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
     """What is wrong in one snapshot: chain, counts, one unfinished epoch, tables, outbox and ledger at one moment.
 
-    Args:
-        cursor: in a REPEATABLE READ transaction.
-        pipeline: its name.
-        counted: the last epoch whose counts were compared already; a committed epoch does not change.
-
-    Returns:
-        What is wrong, and the last epoch whose counts are compared now.
+    Given and returned is also the last epoch whose counts were compared; a committed epoch does not change.
     """
     wrong, counted = _counts(cursor, pipeline, counted)
     for table, epoch_id in _ask(cursor, _LEFT, pipeline):

@@ -6,21 +6,16 @@ from typing import Any
 from epochline import FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
 
 
-def scripted(
-    name: str, schedule: timedelta | None = None, source: KafkaSource | None = None, **changes: Any
-) -> Pipeline:
-    return Pipeline(
-        name=name,
-        source=source or KafkaSource(topics=name),
-        parse="scripted:parse",
-        record={"value": "text"},
-        sinks=[PostgresTable(table=table, columns={"value": "text"}) for table in (name, f"{name}_again")],
-        schedule=schedule,
-        settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
+def scripted(name: str, **changes: Any) -> Pipeline:
+    columns = {"value": "text"}
+    fields: dict[str, Any] = {
+        "source": KafkaSource(topics=name), "parse": "scripted:parse", "record": columns,
+        "sinks": [PostgresTable(table=table, columns=columns) for table in (name, f"{name}_again")],
+        "settings": Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
         # Small batches: rows are copied while later batches of the same part are still being parsed.
-        spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
-        **changes,
-    )
+        "spark_conf": {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
+    }  # fmt: skip
+    return Pipeline(name=name, **{**fields, **changes})
 
 
 BY_HAND = (
@@ -28,9 +23,9 @@ BY_HAND = (
     "marked_run", "nothing", "overtaken", "rescheduled", "shared_server", "zombie",
 )  # fmt: skip
 globals().update({name: epoch_dag(scripted(name)) for name in BY_HAND})
-scheduled = epoch_dag(scripted("scheduled", timedelta(seconds=10)))
-alternating = epoch_dag(scripted("alternating", timedelta(seconds=10)))
+scheduled = epoch_dag(scripted("scheduled", schedule=timedelta(seconds=10)))
+alternating = epoch_dag(scripted("alternating", schedule=timedelta(seconds=10)))
 # Four weeks, so that no run of the schedule's own comes in between.
-backfilled = epoch_dag(scripted("backfilled", timedelta(weeks=4)))
+backfilled = epoch_dag(scripted("backfilled", schedule=timedelta(weeks=4)))
 requeued = epoch_dag(scripted("requeued", bad_records="quarantine"))
 extended = epoch_dag(scripted("extended", source=KafkaSource(topics="extended", startup="latest", records_per_epoch=5)))

@@ -19,7 +19,9 @@ closing = epoch_dag(
             time=EventTime(column="at", idle_after=1), window=Tumbling(size=2), key="value",
             aggregates={"times": "count(*)"}, into="closing",
         ),
-        sinks=PostgresTable(table="closing", mode="upsert", key=("value", "window_start"), columns=_SEEN, aggregated=True),
+        sinks=PostgresTable(
+            table="closing", mode="upsert", key=("value", "window_start"), columns=_SEEN, aggregated=True
+        ),
         bad_records="quarantine",
         writer_connection="epochline_writer",
     )
