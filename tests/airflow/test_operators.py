@@ -223,7 +223,8 @@ def test_a_paused_epoch_waits_and_a_failed_commit_is_cleared_alone(scheduler: Sc
     pause_while_spark_writes(scheduler, "half_cleared", 2, run, attempt=2)
     kill_scheduler(scheduler)
     recovery.last_fault()
-    start_scheduler(scheduler)
+    scheduler.stack.airflow.start()
+    scheduler.stack.airflow.wait()
     scheduler.pause("half_cleared", False)
     assert scheduler.wait("half_cleared", run) == "success"
     assert_exact(scheduler, "half_cleared", added(first, second))
@@ -264,7 +265,8 @@ def test_a_scheduler_killed_while_spark_writes_finishes_the_run_after_its_restar
     kill_scheduler(scheduler)
     recovery.last_fault()
     let_go(scheduler, "rescheduled")
-    start_scheduler(scheduler)
+    scheduler.stack.airflow.start()
+    scheduler.stack.airflow.wait()
 
     assert scheduler.wait("rescheduled", run) == "success"
     assert_exact(scheduler, "rescheduled", values)
@@ -277,8 +279,3 @@ def kill_scheduler(scheduler: Scheduler) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     eventually("the scheduler is gone", lambda: airflow.pids["scheduler"] is None, 30)
-
-
-def start_scheduler(scheduler: Scheduler) -> None:
-    scheduler.stack.airflow.start()
-    scheduler.stack.airflow.wait()

@@ -140,7 +140,7 @@ class Nemesis:
         server: Postgres | Kafka = self._stack.kafka if fault.kind == "broker killed" else self._stack.postgres
         assert server.pid is not None, f"{server.name} ended by itself"
         os.kill(server.pid, signal.SIGKILL if fault.kind == "broker killed" else signal.SIGQUIT)
-        _gone(lambda: server.pid is None)
+        wait_for("a server that was killed is gone", lambda: server.pid is None, seconds=30)
         server.start()
         server.daemon.wait_ready(server.health, 120)
         return met
@@ -209,7 +209,7 @@ class Nemesis:
             victims = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
         else:
             os.kill(pid, signal.SIGKILL)
-            _gone(lambda: airflow.pids["scheduler"] != pid)
+            wait_for("the scheduler is gone", lambda: airflow.pids["scheduler"] != pid, seconds=30)
             return SCHEDULED, phase
         with suppress(psutil.NoSuchProcess, IndexError):
             victims[fault.victim % max(len(victims), 1)].kill()
@@ -255,7 +255,3 @@ def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]]
             if command and is_it(process.name(), command):
                 found.append(process)
     return found
-
-
-def _gone(is_gone: Callable[[], bool]) -> None:
-    wait_for("a server that was killed is gone", is_gone, seconds=30)
