@@ -47,17 +47,15 @@ class Four:
         for name in names:
             (self.recording / name).touch() if on else (self.recording / name).unlink()
 
-    def recorded(self) -> list[str]:
-        shown = sorted((self.recording / "shown").glob("*"))
-        return [value for epoch in shown for value in json.loads(epoch.read_text())]
-
     def seen(self) -> dict[str, list[str | None]]:
         """By sink, what a reader of it sees."""
         return {
             "table": TABLE.read(self.world),
             "topic": values(self.world.seen()),
             "files": Folder(str(self.folder / "files")).read(self.world),
-            "recording": sorted(self.recorded()),
+            "recording": sorted(
+                v for epoch in (self.recording / "shown").glob("*") for v in json.loads(epoch.read_text())
+            ),
         }
 
     def epoch(self, *lines: str) -> None:
