@@ -102,8 +102,9 @@ def start(kafka_bootstrap: str, topic: BridgedTopic) -> Iterator[Start]:
 
 
 def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: Start, topic: BridgedTopic) -> None:
-    """E4: before the commit read_committed 0 and read_uncommitted 3; after it a, b, c."""
+    """E4, G6: what is promised is its first word; before the commit read_committed 0 and read_uncommitted 3; then a, b, c."""
     bridge = start("--semantics", "exactly-once", "--from-kafka-on")
+    assert bridge.said.startswith(f"{FROM_KAFKA_ON}: a crash loses uncommitted lines")
     with bridge.client() as client:
         client.sendall(b"a\nb\nc\n")
         wait_until(lambda: topic.sent == ABC)
@@ -119,6 +120,7 @@ def test_lines_are_sent_at_once_and_shown_by_the_commit_in_their_order(start: St
 def test_a_killed_bridge_has_sent_nothing_and_the_next_one_goes_on(start: Start, topic: BridgedTopic) -> None:
     """E4, X10: kill -9 before the commit: read_committed 0 for good, the lines are lost, the next bridge's are not."""
     bridge = start()
+    assert bridge.said.startswith("at-most-once from the socket on: a crash loses uncommitted lines")
     with bridge.client() as client:
         client.sendall(b"a\nb\nc\n")
         wait_until(lambda: topic.sent == ABC)
@@ -267,11 +269,3 @@ def test_what_nobody_can_promise_is_refused(options: tuple[str, ...], answer: st
 
     assert done.returncode == 2
     assert re.search(answer, " ".join(done.stderr.split()))
-
-
-def test_the_label_is_the_first_word(start: Start) -> None:
-    """G6, X10: what is promised, and what is not, before anybody can connect."""
-    labelled, plain = (start(*options).said for options in (("--semantics", "exactly-once", "--from-kafka-on"), ()))
-
-    assert labelled.startswith(f"{FROM_KAFKA_ON}: a crash loses uncommitted lines")
-    assert plain.startswith("at-most-once from the socket on: a crash loses uncommitted lines")

@@ -42,9 +42,12 @@ def transaction(kafka_bootstrap: str, topic: str) -> Iterator[KafkaProducer]:
         yield producer
 
 
-def put(producer: KafkaProducer, topic: str, partition: int, *keys: str) -> None:
-    for key in keys:
-        producer.send(topic, key=key.encode(), value=b"v", partition=partition).get(30)
+def begin(producer: KafkaProducer, topic: str, records: dict[int, str]) -> None:
+    """Begin a transaction and send, by partition, records with these keys of one letter."""
+    producer.begin_transaction()
+    for partition, keys in records.items():
+        for key in keys:
+            producer.send(topic, key=key.encode(), value=b"v", partition=partition).get(30)
 
 
 def counted(call: Call, *arguments: object) -> dict[str, Any]:
@@ -59,15 +62,11 @@ def test_committed_aborted_and_open_records_are_told_apart_per_partition(
     call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """E4b, X4, X24: a reader of uncommitted records sees what no reader of committed ones does."""
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b")
-    put(transaction, topic, 1, "c")
+    begin(transaction, topic, {0: "ab", 1: "c"})
     transaction.commit_transaction()
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "d", "e", "f")
+    begin(transaction, topic, {0: "def"})
     transaction.abort_transaction()
-    transaction.begin_transaction()
-    put(transaction, topic, 1, "g")
+    begin(transaction, topic, {1: "g"})
     send_plainly(settings, topic, [Outgoing(key=b"h", value=b"v", partition=1)])
     try:
         shown = counted(call, topic)
@@ -91,8 +90,7 @@ def test_a_killed_transaction_is_seen_by_the_uncommitted_reader_alone(
     call: Call, topic: str, transaction: KafkaProducer
 ) -> None:
     """E4b: of three records of a transaction that never commits, RC 0 and RU 3."""
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b", "c")
+    begin(transaction, topic, {0: "abc"})
     try:
         shown = counted(call, topic)
         assert (shown["read_committed"]["records"], shown["read_uncommitted"]["records"]) == (0, 3)
@@ -121,11 +119,9 @@ def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
     call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """X4: what was aborted and sent again is no repeat."""
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b")
+    begin(transaction, topic, {0: "ab"})
     transaction.abort_transaction()
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b")
+    begin(transaction, topic, {0: "ab"})
     transaction.commit_transaction()
     all_decided(kafka_bootstrap, topic)
     assert call(topic, "--key-unique")[0] == 0
@@ -135,14 +131,6 @@ def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
 
     assert code == 1
     assert f"1 committed records repeat a key, such as {topic}-0@4 and {topic}-1@0" in err
-
-
-def test_unique_keys_are_not_claimed_of_records_without_keys(call: Call, topic: str, settings: dict[str, str]) -> None:
-    send_plainly(settings, topic, [KEYLESS])
-
-    code, _, err = call(topic, "--key-unique")
-
-    assert (code, "no committed record" in err) == (1, True)
 
 
 def test_counting_begins_at_the_given_offset(call: Call, topic: str, settings: dict[str, str]) -> None:
@@ -159,13 +147,11 @@ def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
 ) -> None:
     """--follow: a second look goes on where the first one ended."""
     with TopicReader(settings, topic, list(Isolation)) as reader:
-        transaction.begin_transaction()
-        put(transaction, topic, 0, "a", "b")
+        begin(transaction, topic, {0: "ab"})
         assert reader.read() == 2
         first = reader.result()
         transaction.commit_transaction()
-        transaction.begin_transaction()
-        put(transaction, topic, 0, "c")
+        begin(transaction, topic, {0: "c"})
         transaction.abort_transaction()
         all_decided(kafka_bootstrap, topic)
         assert reader.read() == 3
@@ -184,6 +170,14 @@ def test_following_for_some_seconds_ends_by_itself(call: Call, topic: str, setti
     send_plainly(settings, topic, [KEYLESS])
 
     assert counted(call, topic, "--seconds", "0.5")["read_committed"]["records"] == 1
+
+
+def test_unique_keys_are_not_claimed_of_records_without_keys(call: Call, topic: str, settings: dict[str, str]) -> None:
+    send_plainly(settings, topic, [KEYLESS])
+
+    code, _, err = call(topic, "--key-unique")
+
+    assert (code, "no committed record" in err) == (1, True)
 
 
 def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:

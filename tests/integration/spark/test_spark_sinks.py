@@ -22,20 +22,14 @@ from tests.reading import rows_in_folder
 RECORD = {"who": "text", "n": "bigint"}
 MODULE = "pipelines_of_tests"
 Sinks = list[PostgresTable | KafkaTopic | Files]
-Transforming = Callable[[Callable[[DataFrame], object]], str]
 
 
-@pytest.fixture
-def transforming(monkeypatch: pytest.MonkeyPatch) -> Transforming:
-    """Gives a function the name that a declaration has for it."""
-
-    def name(function: Callable[[DataFrame], object]) -> str:
-        module = ModuleType(MODULE)
-        vars(module)[function.__name__] = function
-        monkeypatch.setitem(sys.modules, MODULE, module)
-        return f"{MODULE}:{function.__name__}"
-
-    return name
+def importable(monkeypatch: pytest.MonkeyPatch, transform: Callable[[DataFrame], object]) -> str:
+    """The name by which a declaration names a transform of a test."""
+    module = ModuleType(MODULE)
+    vars(module)[transform.__name__] = transform
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    return f"{MODULE}:{transform.__name__}"
 
 
 def lines(start: int, until: int) -> list[bytes]:
@@ -84,7 +78,7 @@ def test_one_pass_fills_a_table_a_topic_and_files_with_the_same_rows(
 
 
 def test_after_a_transform_each_sink_gets_its_own_frame(
-    servers: Servers, out: str, tmp_path: Path, transforming: Transforming
+    servers: Servers, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P7: totals to a table and, as the same, to a topic; the parsed rows to files. One receipt per sink."""
     path, database = str(tmp_path / "rows"), servers.database
@@ -97,7 +91,7 @@ def test_after_a_transform_each_sink_gets_its_own_frame(
         PostgresTable(table="totals", columns=RECORD, mode="add", key="who", measures="n"),
         KafkaTopic(topic=out, value=Json(columns=RECORD), key="who", aggregated=True, order_by="n"),
         Files(path=path, columns=RECORD, format="csv"),
-    ], transforming(named))  # fmt: skip
+    ], importable(monkeypatch, named))  # fmt: skip
 
     runs.epoch()
     runs.publish()
@@ -112,7 +106,7 @@ def test_after_a_transform_each_sink_gets_its_own_frame(
     assert states == [(f"files:{path}", "SHOWN", 30), (f"kafka:{out}", "SHOWN", 3), ("totals", "SHOWN", 3)]
 
 
-def test_a_deleted_row_is_a_record_without_a_value(servers: Servers, out: str, transforming: Transforming) -> None:
+def test_a_deleted_row_is_a_record_without_a_value(servers: Servers, out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transform's ``_deleted`` makes a tombstone: the key without a value."""
 
     def latest(parsed: DataFrame) -> DataFrame:
@@ -120,7 +114,7 @@ def test_a_deleted_row_is_a_record_without_a_value(servers: Servers, out: str, t
 
     runs = declared(servers, servers.topic({0: lines(0, 6)}), [
         KafkaTopic(topic=out, value=Json(columns={"n": "bigint"}), key="who", columns={"who": "text"}, aggregated=True),
-    ], transforming(latest))  # fmt: skip
+    ], importable(monkeypatch, latest))  # fmt: skip
 
     runs.epoch()
     runs.publish()

@@ -12,6 +12,7 @@ from epochline.config.discovery import find
 from epochline.coordinator import commit, plan, preview
 from epochline.errors import EpochlineError, StateError
 from epochline.operations.accept_state import AcceptState
+from epochline.protocol.epoch import Epoch
 from tests.integration.spark.conftest import ROOT, Runs, Servers
 
 COUNTING = '''
@@ -123,70 +124,68 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
     assert line.database.query("SELECT epoch_id, keys FROM epochline.state ORDER BY 1") == [(1, 3), (2, 3)]
 
 
-EDITS = [
+HELLO = "WHERE word = 'hello'"
+UNDONE = [
     (
-        "UPDATE word_count SET count = 7 WHERE word = 'hello'",
-        "the same number of keys with other values",
-        "UPDATE word_count SET count = 2 WHERE word = 'hello'",
+        f"UPDATE word_count SET count = 7 {HELLO}", "the same number of keys with other values",
+        f"UPDATE word_count SET count = 2 {HELLO}",
     ),
     (
-        "DELETE FROM word_count WHERE word = 'hello'",
-        "epoch 1 left 3 keys, it now holds 2 keys",
+        f"DELETE FROM word_count {HELLO}", "epoch 1 left 3 keys, it now holds 2 keys",
         "INSERT INTO word_count VALUES ('hello', 2, 1)",
     ),
+    ("INSERT INTO word_count VALUES ('new', 1, 1)", "it now holds 4 keys", "DELETE FROM word_count WHERE word = 'new'"),
     (
-        "INSERT INTO word_count VALUES ('new', 1, 1)",
-        "it now holds 4 keys",
-        "DELETE FROM word_count WHERE word = 'new'",
-    ),
-    (
-        "TRUNCATE word_count",
-        "it now holds 0 keys",
+        "TRUNCATE word_count", "it now holds 0 keys",
         "INSERT INTO word_count VALUES ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)",
     ),
-    ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any", None),
-    ("DROP TABLE word_count", "word_count does not exist", None),
+]  # fmt: skip
+"""Edits of the state, what the refusal says of them, and how they are taken back."""
+LASTING = [
+    ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any"),
+    ("DROP TABLE word_count", "word_count does not exist"),
 ]
 
 
 @pytest.mark.fault("F33")
 def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting: NewCounting) -> None:
-    """S14: before anything is planned, and again before anything is committed; put back, the pipeline goes on."""
+    """S14: before anything is planned, and again before anything is committed.
+
+    Put back, the pipeline goes on: what counts is what the table holds, not who wrote to it.
+    """
     line = counting("hello world", "hello flink")
     line.epoch()
+
+    def refused(edit: str, answer: str, epoch: Epoch) -> None:
+        before = line.counts("t_wordcount")
+        line.database.query(edit)
+        with pytest.raises(EpochlineError, match=answer):
+            commit(line.ledger, line.kafka, line.name, epoch.epoch_id)
+        with pytest.raises(EpochlineError, match=answer):
+            preview(line.ledger, line.kafka, line.pipeline)
+        assert line.counts("t_wordcount") == before
+
+    for edit, answer, undo in UNDONE:
+        line.database.query(edit)
+        with pytest.raises(StateError, match=answer):
+            line.planned()
+        line.database.query(undo)
+    line.produce({0: [b"hello"]})
+    sealed = line.sealed(*line.planned())
+    for edit, answer, undo in UNDONE:
+        refused(edit, answer, sealed)
+        line.database.query(undo)
+    commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
+    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
+
     line.produce({0: [b"hello"]})
     planned, who = line.planned()
     sealed = line.sealed(planned, who)
-
-    for edit, said, undo in EDITS:
-        line.database.query(edit)
-        with pytest.raises(EpochlineError, match=said):
-            commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
-        with pytest.raises(EpochlineError, match=said):
-            preview(line.ledger, line.kafka, line.pipeline)
-        assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
-        if undo is not None:
-            line.database.query(undo)
+    for edit, answer in LASTING:
+        refused(edit, answer, sealed)
     line.abort(planned, who)
     with pytest.raises(EpochlineError, match="word_count does not exist"):
         line.planned()
-
-
-def test_state_that_was_put_back_as_it_was_stops_nothing(counting: NewCounting) -> None:
-    """S14: what counts is what the table holds, not who wrote to it."""
-    line = counting("hello world", "hello flink")
-    line.epoch()
-    for edit, said, undo in EDITS:
-        if undo is not None:
-            line.database.query(edit)
-            with pytest.raises(StateError, match=said):
-                line.planned()
-            line.database.query(undo)
-    line.produce({0: [b"hello"]})
-
-    line.epoch()
-
-    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
 
 
 def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting) -> None:
