@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
 from epochline.declare.event_time import EventTime, PartitionTime, watermark
-from epochline.declare.windows import Session, Sliding, Tumbling
+from epochline.declare.windows import Session, Sliding, Tumbling, Windows
 from epochline.spark.windowing import windowed
 from tests.integration.spark.conftest import Database, Runs, Servers
 
@@ -43,7 +42,7 @@ SLOW = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-WINDOWS: dict[str, Tumbling | Sliding | Session] = {
+WINDOWS: dict[str, Windows] = {
     "tumbling": Tumbling(size=10),
     "sliding": Sliding(size=10, slide=4),
     "session": Session(gap=7),
@@ -156,12 +155,10 @@ def epoch_by_epoch(spark: SparkSession, cases: list[Case], declared: Windowed) -
 
 def _together(out: Any, names: list[str]) -> DataFrame:
     """Everything in one job: the table that a row is for, and the row."""
-    frames = [
-        frame.select(F.lit(into).alias("into"), *names, DELETED)
-        for into, frame in (("target", out.results), ("state", out.state))
-    ]
+    results = out.results.select(F.lit("target").alias("into"), *names, DELETED)
+    state = out.state.select(F.lit("state").alias("into"), *names, DELETED)
     late = out.too_late.select(F.lit("late").alias("into"), "case", "key")
-    return reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), [*frames, late])
+    return results.unionByName(state).unionByName(late, allowMissingColumns=True)
 
 
 def _upsert(table: Table, rows: list[Any]) -> None:
@@ -195,7 +192,7 @@ def test_any_cutting_into_epochs_gives_the_windows_of_one_batch(spark: SparkSess
     assert target == expected
 
 
-def _windows(window: Tumbling | Sliding | Session, key: tuple[str, ...]) -> Windowed:
+def _windows(window: Windows, key: tuple[str, ...]) -> Windowed:
     return Windowed(
         time=EventTime(column="at"), window=window, key=key, aggregates=AGGREGATES, into="cut",
         lateness=timedelta(hours=1),
@@ -212,12 +209,9 @@ def aggregated(records, state):
         F.count("*").alias("records"), F.sum("amount").alias("total"), F.min("amount").alias("least"),
         F.max("amount").alias("most"),
     )
-    both = new.join(held, F.col("key") == F.col("held_key"), "left")
-    made = both.select(
-        "key",
-        (F.coalesce("held_records", F.lit(0)) + F.col("records")).alias("records"),
-        (F.coalesce("held_total", F.lit(0)) + F.col("total")).alias("total"),
-        F.least("held_least", "least").alias("least"),
+    made = new.join(held, F.col("key") == F.col("held_key"), "left").select(
+        "key", F.expr("coalesce(held_records, 0) + records").alias("records"),
+        F.expr("coalesce(held_total, 0) + total").alias("total"), F.least("held_least", "least").alias("least"),
         F.greatest("held_most", "most").alias("most"),
     )
     return {"cut": made, "cut_state": made}

@@ -124,21 +124,12 @@ def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_writt
     assert line.database.query("SELECT epoch_id, keys FROM epochline.state ORDER BY 1") == [(1, 3), (2, 3)]
 
 
-HELLO = "WHERE word = 'hello'"
+HELLO, INSERT = "WHERE word = 'hello'", "INSERT INTO word_count VALUES"
 UNDONE = [
-    (
-        f"UPDATE word_count SET count = 7 {HELLO}", "the same number of keys with other values",
-        f"UPDATE word_count SET count = 2 {HELLO}",
-    ),
-    (
-        f"DELETE FROM word_count {HELLO}", "epoch 1 left 3 keys, it now holds 2 keys",
-        "INSERT INTO word_count VALUES ('hello', 2, 1)",
-    ),
-    ("INSERT INTO word_count VALUES ('new', 1, 1)", "it now holds 4 keys", "DELETE FROM word_count WHERE word = 'new'"),
-    (
-        "TRUNCATE word_count", "it now holds 0 keys",
-        "INSERT INTO word_count VALUES ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)",
-    ),
+    (f"UPDATE word_count SET count = 7 {HELLO}", "the same number of keys with other values", f"UPDATE word_count SET count = 2 {HELLO}"),
+    (f"DELETE FROM word_count {HELLO}", "epoch 1 left 3 keys, it now holds 2 keys", f"{INSERT} ('hello', 2, 1)"),
+    (f"{INSERT} ('new', 1, 1)", "it now holds 4 keys", "DELETE FROM word_count WHERE word = 'new'"),
+    ("TRUNCATE word_count", "it now holds 0 keys", f"{INSERT} ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)"),
 ]  # fmt: skip
 """Edits of the state, what the refusal says of them, and how they are taken back."""
 LASTING = [
