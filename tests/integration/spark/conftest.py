@@ -123,29 +123,24 @@ class Database:
 
 
 def _begin(cursor: psycopg2.extensions.cursor, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
-    name, declared = pipeline.name, pipeline.declaration_hash
+    name = pipeline.name
     cursor.execute(
-        "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-        (declared, name, pipeline.stored()),
-    )
-    cursor.execute("INSERT INTO epochline.pipeline (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
-    cursor.execute(
+        "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (%(hash)s, %(name)s, %(body)s);"
+        "INSERT INTO epochline.pipeline (pipeline) VALUES (%(name)s);"
         "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host,"
-        " declaration_hash, lease_until) VALUES (%s, 1, 1, 'PLANNED', 1, 'd', 'r', 'h', %s, now() + '1 hour')",
-        (name, declared),
+        " declaration_hash, lease_until) VALUES (%(name)s, 1, 1, 'PLANNED', 1, 'd', 'r', 'h', %(hash)s, now() + '1 hour')",
+        {"name": name, "hash": pipeline.declaration_hash, "body": pipeline.stored()},
     )
-    for (topic, partition), (start, until) in ranges.items():
-        cursor.execute(
-            "INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset,"
-            " until_offset) VALUES (%s, 1, %s, %s, %s, %s, %s)",
-            (name, topic, f"id of {topic}", partition, start, until),
-        )
+    cursor.executemany(
+        "INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset,"
+        " until_offset) VALUES (%s, 1, %s, %s, %s, %s, %s)",
+        [(name, topic, f"id of {topic}", partition, *planned) for (topic, partition), planned in ranges.items()],
+    )
     targets = {sink.table: sink.columns or {} for sink in pipeline.targets}
-    for sink, columns in targets.items():
-        cursor.execute(
-            "INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns) VALUES (%s, 1, %s, %s)",
-            (name, sink, json.dumps(columns)),
-        )
+    cursor.executemany(
+        "INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns) VALUES (%s, 1, %s, %s)",
+        [(name, sink, json.dumps(columns)) for sink, columns in targets.items()],
+    )
     cursor.execute(
         "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
         " VALUES (%s, 1, 1, 'd', 'r', 'h') RETURNING attempt_id, token::text",
