@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import fsspec
 import pyarrow as pa
@@ -52,17 +52,16 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
         consumer.close()
 
 
-def rows_of_files(epoch: CommittedEpoch, form: str = "parquet") -> list[dict[str, Any]]:
+def rows_of_files(epoch: CommittedEpoch, form: Literal["parquet", "csv"] = "parquet") -> list[dict[str, Any]]:
     """The rows of an epoch in files, read as the documentation says."""
     if not epoch.files:
         return []
     store, _ = fsspec.url_to_fs(epoch.files[0])
     paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
-    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist()
-    return rows
+    return list(pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist())
 
 
-def rows_in_folder(path: str, form: str = "parquet") -> list[dict[str, Any]]:
+def rows_in_folder(path: str, form: Literal["parquet", "csv"] = "parquet") -> list[dict[str, Any]]:
     """The rows that a reader is given who follows the manifest of a folder."""
     return [row for epoch in committed_files(path) for row in rows_of_files(epoch, form)]
 

@@ -82,7 +82,8 @@ def kafka_now(server: Server, shared: SharedRecords) -> KafkaNow:
 
 def keep_records(line: Line, path: Path) -> None:
     """Read what a line has produced, for tasks in processes of their own."""
-    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
+    ranges = line.to_planned().ranges
+    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in ranges}  # type: ignore[attr-defined]
     path.write_bytes(pickle.dumps(batches))
 
 

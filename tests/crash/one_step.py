@@ -116,7 +116,7 @@ class SharedTopic(Line):
             span = {"value": ["all"], "_from": [WINDOW[0]], "_to": [WINDOW[1]]}
             found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
             assert not list(reader.closing(None, WINDOW[0]))
-        return sum(sum(batch.column("records").to_pylist()) for batch in found)
+        return sum(count.as_py() for batch in found for count in batch.column("records"))
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         """How many records there have been."""

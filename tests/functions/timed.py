@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 RECORD = {"value": "text", "at": "timestamptz"}
@@ -11,7 +13,8 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The value as text, an error if it is not text, and the record's own timestamp."""
     values: list[str | None] = []
     errors: list[str | None] = []
-    for value in batch.column("value").to_pylist():
+    given: list[Any] = batch.column("value").to_pylist()
+    for value in given:
         try:
             values.append(value.decode())
             errors.append(None)

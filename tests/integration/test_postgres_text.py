@@ -64,7 +64,7 @@ def test_a_value_is_the_text_that_postgresql_shows(postgres_dsn: str, kind: str)
                 assert cursor.fetchone() == (True,), (given, text)
 
 
-def _both(values: list[Any], kind: str) -> list[pa.Array]:
+def _both(values: list[Any], kind: str) -> list[pa.Array[Any]]:
     """Texts, and ticks of years that no text can say."""
     target = arrow_type(column_type(kind))
     texts = cast_column("it", pa.array([one for one in values if isinstance(one, str)]), column_type(kind)).array

@@ -127,7 +127,7 @@ def _id(case: Any) -> str:
 
 
 def _cast(text: str, value: Any) -> Cast:
-    array = pa.repeat(value, 1) if isinstance(value, pa.Scalar) else pa.array([value])
+    array: pa.Array[Any] = pa.array([value], value.type if isinstance(value, pa.Scalar) else None)
     return cast_column("v", array, column_type(text))
 
 
@@ -138,7 +138,7 @@ def cursor(new_database: Callable[[], str]) -> Iterator[Any]:
         yield cursor
 
 
-def _copied(cursor: Any, text: str, array: pa.Array) -> list[list[Any]]:
+def _copied(cursor: Any, text: str, array: pa.Array[Any]) -> list[list[Any]]:
     """What PostgreSQL shows of a column, carried as its type is, and as text."""
     found = []
     for others in ({}, {"other": "uuid"}):  # a uuid is carried as text, and takes the whole table along

@@ -158,7 +158,8 @@ def _together(out: Any, names: list[str]) -> DataFrame:
     results = out.results.select(F.lit("target").alias("into"), *names, DELETED)
     state = out.state.select(F.lit("state").alias("into"), *names, DELETED)
     late = out.too_late.select(F.lit("late").alias("into"), "case", "key")
-    return results.unionByName(state).unionByName(late, allowMissingColumns=True)
+    rows: DataFrame = results.unionByName(state).unionByName(late, allowMissingColumns=True)
+    return rows
 
 
 def _upsert(table: Table, rows: list[Any]) -> None:
