@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import fsspec
 import pyarrow as pa
@@ -52,8 +52,8 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
         consumer.close()
 
 
-def rows_of_files(epoch: CommittedEpoch, form: Literal["parquet", "csv"] = "parquet") -> list[dict[str, Any]]:
-    """The rows of an epoch in files, read as the documentation says."""
+def rows_of_files(epoch: CommittedEpoch, form: Any = "parquet") -> list[dict[str, Any]]:
+    """The rows of an epoch in files, read as the documentation says. The stubs know fewer formats than ``dataset``."""
     if not epoch.files:
         return []
     store, _ = fsspec.url_to_fs(epoch.files[0])
@@ -61,7 +61,7 @@ def rows_of_files(epoch: CommittedEpoch, form: Literal["parquet", "csv"] = "parq
     return list(pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist())
 
 
-def rows_in_folder(path: str, form: Literal["parquet", "csv"] = "parquet") -> list[dict[str, Any]]:
+def rows_in_folder(path: str, form: Any = "parquet") -> list[dict[str, Any]]:
     """The rows that a reader is given who follows the manifest of a folder."""
     return [row for epoch in committed_files(path) for row in rows_of_files(epoch, form)]
 
