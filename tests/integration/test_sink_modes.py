@@ -261,8 +261,8 @@ REFUSING = {
     "exclusion": (f"{PLAIN}, EXCLUDE USING btree (v WITH =)); {THERE}", kv("a", 7), "t_v_excl"),
     "no partition": (f"{PLAIN}) PARTITION BY LIST (v); CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1)", kv("a", 7), "no partition"),
     "raising trigger": (f"{PLAIN}); {RAISING}; {TRIGGER}", kv("a", 7), "not this one"),
-    "swallowing trigger": (f"{PLAIN}); {SWALLOWING}; {TRIGGER}", kv("a", 7), "swallows rows"),
-    "swallowing rule": (f"{PLAIN}); CREATE RULE x AS ON INSERT TO t DO INSTEAD NOTHING", kv("a", 7), "swallows rows"),
+    "swallowing trigger": (f"{PLAIN}); {SWALLOWING}; {TRIGGER}", kv("a", 7), "drops rows"),
+    "swallowing rule": (f"{PLAIN}); CREATE RULE x AS ON INSERT TO t DO INSTEAD NOTHING", kv("a", 7), "drops rows"),
 }  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def test_a_trigger_that_swallows_rows_of_an_upsert_is_found_at_the_seal(bench: N
     one.sql("DROP TRIGGER swallow ON t")
     one.commit(sealed)
     one.sql(trigger)
-    with pytest.raises(SealRefusedError, match="a trial shows that the epoch could not commit: .* swallows rows"):
+    with pytest.raises(SealRefusedError, match="a trial shows that the epoch could not commit: .* drops rows"):
         one.sealed(kv("b", 2), kv("a", 2))
 
 

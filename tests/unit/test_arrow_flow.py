@@ -17,7 +17,7 @@ import pytest
 from epochline.arrow.cast.contract import BatchContractError
 from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.stage.flow import BatchFlow
-from epochline.arrow.stage.rows import ValueDoesNotFitError
+from epochline.arrow.stage.rows import ValueDoesNotFitError, cast_rows
 from epochline.declare.parsers import Json, Text
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
@@ -328,16 +328,16 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: F
     assert rows.column("_tombstone").to_pylist() == [False, True]
     assert quarantine.column("offset").to_pylist() == [101]
     assert counts["t", 0].passed == 2
-    staged = one.cast_rows(tables[0], spec, rows)
+    staged = cast_rows(tables[0], spec, rows)
     assert staged.select(["id", "name", "status", "_order_status", "_deleted"]).to_pylist() == [
         {"id": 1, "name": "a", "status": 2, "_order_status": 2, "_deleted": False},
         {"id": 1, "name": None, "status": None, "_order_status": 3, "_deleted": True},
     ]
     too_big = rows.set_column(rows.schema.get_field_index("status"), "status", pa.array([1, 99999]))
     with pytest.raises(ValueDoesNotFitError, match="status: a value does not fit smallint"):
-        one.cast_rows(tables[0], spec, too_big)
+        cast_rows(tables[0], spec, too_big)
     with pytest.raises(ColumnMismatchError, match="no column status"):
-        one.cast_rows(tables[0], spec, rows.drop_columns(["status"]))
+        cast_rows(tables[0], spec, rows.drop_columns(["status"]))
 
 
 def test_text_refuses_what_postgresql_has_no_room_for() -> None:
