@@ -324,7 +324,7 @@ class Protocol:
             job_ended = jobs[0].ended
             if job_ended is None:
                 return None
-        key = (number, state.rows, state.kafka, others, answer, job_ended)
+        key = (number, state.rows, state.kafka, others, answer, job_ended, state.produced > 0)
         if key not in self._steps:
             self._steps[key] = self._taken(process, state, others, answer, bool(job_ended))
         return self._steps[key]
@@ -333,7 +333,10 @@ class Protocol:
         self, process: _Process, state: State, others: frozenset[Lock], answer: str, job_ended: bool
     ) -> _Taken | None:
         before, kafka = self._rows.values[state.rows], self._kafkas.values[state.kafka]
-        session = Session(process.stand, before, kafka, self.guards, held=others, answer=answer, job_ended=job_ended)
+        session = Session(
+            process.stand, before, kafka, self.guards, held=others, answer=answer, job_ended=job_ended,
+            logs_change=state.produced > 0,
+        )  # fmt: skip
         step = take_step(self.use_case(process.kind), session)
         self.met |= session.met
         if step is None or (answer != "ok" and not step.committed):

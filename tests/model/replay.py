@@ -12,11 +12,15 @@ is a step of its own, and meanwhile the transaction holds its locks and its writ
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import isfunction, isgeneratorfunction, signature, unwrap
 from operator import attrgetter
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError, LedgerUnavailableError
@@ -44,6 +48,9 @@ READS = frozenset(
 )  # fmt: skip
 """Methods of a transaction that write nothing; any other is taken for one that does."""
 
+LOG_READS = frozenset({"look", "offsets_at", "leader_epoch_ends"})
+"""What Kafka is asked about the logs of the source. It is no step of its own where no record will be produced."""
+
 SIDES = frozenset(name for name, value in vars(Transaction).items() if isinstance(value, property))
 """The sides of a transaction."""
 
@@ -70,6 +77,7 @@ class Reply:
 
     answers: tuple[Any, ...]
     end: str = "ok"
+    """Whether the answer came, or the name of the part of a use case whose result this is (`Session.in_one`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +138,11 @@ class Session:
     whole_job: Callable[[Rows, int], Rows] | None = None
     """Does a Spark job to its end, given tables and attempt. With it the process runs to its end in one step."""
     era: str = ""
+    logs_change: bool = True
+    """Whether another step may change the logs of the source."""
     met: set[str] = field(default_factory=set)
+    at: int = 0
+    """How many replies the use case got so far, with those that `in_one` has replaced."""
 
     def point(self) -> None:
         """What follows happens in the world: the first does so now, the next in a later step."""
@@ -140,23 +152,42 @@ class Session:
 
     @property
     def _again(self) -> Reply | None:
-        at = len(self.replies)
-        return self.stand.replies[at] if at < len(self.stand.replies) else None
+        return self.stand.replies[self.at] if self.at < len(self.stand.replies) else None
 
-    def _answered(self, happens: Callable[[], Reply]) -> Reply:
+    def _got(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        self.at += 1
+
+    def in_one(self, part: str, does: Callable[[], R]) -> R:
+        """Do a part of the use case; once it is over, its result stands for all that it was answered.
+
+        So processes that came to one result in different ways are in one state.
+        """
+        again = self._again
+        if again is not None and again.end == part:
+            self._got(again)
+            known: R = again.answers[0]
+            return known
+        begins = len(self.replies)
+        result = does()
+        self.replies[begins:] = [Reply((result,), part)]
+        return result
+
+    def _answered(self, happens: Callable[[], Reply], *, is_step: bool = True) -> Reply:
         """The answer of an earlier step; else what happens in the world now."""
         reply = self._again
         if reply is None:
-            self.point()
+            if is_step:
+                self.point()
             reply = happens()
-        self.replies.append(reply)
+        self._got(reply)
         return reply
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         again = self._again
         if again is not None:
-            self.replies.append(again)
+            self._got(again)
             yield _PastTransaction(again.answers)
             if again.end != "ok":
                 raise LedgerUnavailableError("the connection was lost")
@@ -173,14 +204,14 @@ class Session:
             self.open, self.locks = tuple(tx.answers), frozenset(tx.locks)
             raise
         except EpochlineError:
-            self.replies.append(Reply(tuple(tx.answers)))
+            self._got(Reply(tuple(tx.answers)))
             raise
         end, self.answer, self.committed = self.answer, "ok", True
         if end != "never":
             if tx.wrote:
                 self.rows, self.wrote = tx.inner.rows, True
             self.ended_sessions += tuple(tx.inner.ended_sessions)
-        self.replies.append(Reply(tuple(tx.answers), end))
+        self._got(Reply(tuple(tx.answers), end))
         if end != "ok":
             raise LedgerUnavailableError("the connection was lost")
 
@@ -196,7 +227,7 @@ class Session:
                 self.kafka = kafka
                 return reply
 
-            return self._answered(happens).answers[0]
+            return self._answered(happens, is_step=self.logs_change or name not in LOG_READS).answers[0]
 
         return call
 
@@ -340,6 +371,30 @@ class _LiveSide:
             return self._transaction.call(f"{self._side}.{method}", args, options)
 
         return call
+
+
+@contextmanager
+def parts_in_one() -> Iterator[None]:
+    """Let every function of the coordinator that acts on ledger or source, and returns, be a part (`Session.in_one`)."""
+    with ExitStack() as patches:
+        for module in [one for name, one in sys.modules.items() if name.startswith("epochline.coordinator.")]:
+            for name, value in list(vars(module).items()):
+                if isfunction(value) and value.__module__.startswith("epochline.coordinator.") and _is_part(value):
+                    patches.enter_context(patch.object(module, name, _part(value)))
+        yield
+
+
+def _is_part(function: Callable[..., Any]) -> bool:
+    first = next(iter(signature(function).parameters), None)
+    return first in ("ledger", "source") and not isgeneratorfunction(unwrap(function))
+
+
+def _part(function: Callable[..., R]) -> Callable[..., R]:
+    @wraps(function)
+    def part(session: Session, *args: Any, **options: Any) -> R:
+        return session.in_one(function.__qualname__, lambda: function(session, *args, **options))
+
+    return part
 
 
 def take_step(use_case: Callable[[Session], Any], session: Session) -> Step | None:

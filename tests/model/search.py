@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from tests.model.guards import Guards, Mutant, guards
 from tests.model.protocol import Label, Protocol, State, World
+from tests.model.replay import parts_in_one
 from tests.model.tables import Violation
 from tests.model.topic import in_the_model
 from tests.model.worlds import WORLDS
@@ -43,7 +44,7 @@ def search(world: World, in_force: Guards | None = None) -> Found:
     """Reach every state of the world, or the first that breaks an invariant."""
     logging.disable(logging.CRITICAL)
     try:
-        with in_the_model(), patch.object(_PLANNING, "_TRIES", world.tries):
+        with in_the_model(), parts_in_one(), patch.object(_PLANNING, "_TRIES", world.tries):
             return _search(world, in_force or guards())
     finally:
         logging.disable(logging.NOTSET)

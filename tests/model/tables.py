@@ -95,10 +95,18 @@ def freeze(value: Any) -> Any:
             return value.table
         if kind is StagingTicket:
             return value.attempt_id
-        if _frozen(kind):
+        if _frozen(kind) and _hashable(value):
             return value
         return tuple(freeze(getattr(value, name)) for name in _names(kind))
     return value
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 class Violation(Exception):  # noqa: N818 - not an error of the model: what it looks for
