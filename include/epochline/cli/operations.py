@@ -46,13 +46,14 @@ def register(app: typer.Typer) -> None:
     app.command("janitor")(janitor)
 
 
-def actions(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    connection: Annotated[
-        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+_Name = Annotated[str, typer.Argument(help="The pipeline's name.")]
+_Connection = Annotated[
+    str | None, typer.Option("--connection", help="Connection id of the database; the pipeline's own if not given.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def actions(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
     """Show operators' actions on PIPELINE, the newest last: who, when, why, and the values before and after.
 
     Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
@@ -61,23 +62,16 @@ def actions(
         rows = tx.operators.actions(pipeline)
     if as_json:
         printing.say(printing.as_json([asdict(row) for row in rows]))
-        return
-    if not rows:
+    elif not rows:
         printing.say(f"no operator has acted on {pipeline}")
-        return
-    printing.table(
-        ("action", "epoch", "who", "when", "why", "before", "after"),
-        [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
-    )
+    else:
+        printing.table(
+            ("action", "epoch", "who", "when", "why", "before", "after"),
+            [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
+        )
 
 
-def savepoints(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    connection: Annotated[
-        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+def savepoints(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
     """Show the savepoints of PIPELINE: epoch, size of the state, author, time and reason.
 
     Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
@@ -86,20 +80,19 @@ def savepoints(
         found = tx.savepoints.of(pipeline)
     if as_json:
         printing.say(printing.as_json([asdict(one) for one in found]))
-        return
-    if not found:
+    elif not found:
         printing.say(f"{pipeline} has no savepoint")
-        return
-    printing.table(
-        ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
-        [
-            (
-                one.name, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by, one.made_at,
-                one.reason, one.imported_at or "",
-            )
-            for one in found
-        ],
-    )  # fmt: skip
+    else:
+        printing.table(
+            ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
+            [
+                (
+                    one.name, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by, one.made_at,
+                    one.reason, one.imported_at or "",
+                )
+                for one in found
+            ],
+        )  # fmt: skip
 
 
 def janitor(
@@ -109,14 +102,14 @@ def janitor(
     connection: Annotated[
         str | None, typer.Option(help="Connection id of one database; those of all declared pipelines if not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains.
 
     Safe at any time: epochs with a live lease, and sealed epochs, are left alone. Exit code 0: success, even if there
     was nothing to do; 1: a database cannot be reached; 2: wrong use.
     """
-    from epochline.cli import connections, printing
+    from epochline.cli import connections
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
 
