@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
@@ -20,9 +19,9 @@ import psycopg2
 from kafka import KafkaAdminClient, KafkaProducer
 
 from bench.report import machine, write_section
+from bench.servers import servers
 from epochline import KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.kafka.preflight import check_topic
-from epochline.local.stack import Stack
 from epochline.postgres.ledger.outbox import rows_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.sink import Committable, SinkAttempt
@@ -48,9 +47,8 @@ class Epoch:
         with ledger.transaction() as tx:
             tx.targets.create(self._pipeline)
         schema, table = self._outbox.table.split(".")
-        with closing(psycopg2.connect(dsn)) as connection:
+        with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
             connection.autocommit = True
-            cursor = connection.cursor()
             cursor.execute(
                 f'INSERT INTO "{schema}"."{table}"'  # noqa: S608 - a name of ours
                 " (key, value, headers, partition, _topic, _partition, _offset, _row, _epoch)"
@@ -87,28 +85,22 @@ class Epoch:
 
 
 def measured(rows: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds per round of each sender, after one round that nobody counts."""
+    """Seconds per round of each sender, after one round that is not counted."""
     times: dict[str, list[float]] = {sender: [] for sender in SENDERS}
-    with tempfile.TemporaryDirectory(prefix="epochline-bench-") as folder:
-        stack = Stack(Path(folder) / "home")
-        stack.up(("postgres", "kafka"))
-        try:
-            kafka = {"bootstrap.servers": stack.kafka.bootstrap_servers}
-            with closing(KafkaAdminClient(bootstrap_servers=stack.kafka.bootstrap_servers)) as admin:
-                admin.create_topics({_OUT.topic: {"num_partitions": 3, "replication_factor": 1}})
-                admin.wait_for_topics([_OUT.topic])
-            check_topic(kafka, _OUT)
-            ledger = PostgresLedger(stack.postgres.dsn())
-            for number in range(rounds + 1):
-                for at, sender in enumerate(SENDERS):
-                    epoch = Epoch(number * len(SENDERS) + at, rows, ledger, stack.postgres.dsn())
-                    send = epoch.by_librdkafka if sender == "librdkafka" else epoch.by_kafka_python
-                    begun = time.monotonic()
-                    send(kafka)
-                    times[sender].append(time.monotonic() - begun)
-                print(f"round {number} of {rounds}: " + ", ".join(f"{s} {t[-1]:.1f} s" for s, t in times.items()))
-        finally:
-            stack.down(wipe=True)
+    with servers("postgres", "kafka") as stack:
+        kafka = {"bootstrap.servers": stack.kafka.bootstrap_servers}
+        with closing(KafkaAdminClient(bootstrap_servers=stack.kafka.bootstrap_servers)) as admin:
+            admin.create_topics({_OUT.topic: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
+        check_topic(kafka, _OUT)
+        ledger = PostgresLedger(stack.postgres.dsn())
+        for number in range(rounds + 1):
+            for at, sender in enumerate(SENDERS):
+                epoch = Epoch(number * len(SENDERS) + at, rows, ledger, stack.postgres.dsn())
+                send = epoch.by_librdkafka if sender == "librdkafka" else epoch.by_kafka_python
+                begun = time.monotonic()
+                send(kafka)
+                times[sender].append(time.monotonic() - begun)
+            print(f"round {number} of {rounds}: " + ", ".join(f"{s} {t[-1]:.1f} s" for s, t in times.items()))
     return {sender: seconds[1:] for sender, seconds in times.items()}
 
 
@@ -136,10 +128,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs sent by each client (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="the page whose table is replaced")
     given = parser.parse_args()
-    table = rendered(measured(given.rows, given.rounds), given.rows, given.rounds)
-    print(table)
-    if given.report is not None:
-        write_section(given.report, "bench.publish", table)
+    times = measured(given.rows, given.rounds)
+    write_section(given.report, "bench.publish", rendered(times, given.rows, given.rounds))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,15 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
 
 
-def write_section(page: Path, bench: str, table: str) -> None:
-    """Replace what a bench wrote before, between the marks that name it.
+def write_section(page: Path | None, bench: str, table: str) -> None:
+    """Print a table, and replace what the bench wrote into a page before, between the marks that name it.
 
     Raises:
         ValueError: the page has no place for it.
     """
+    print(table)
+    if page is None:
+        return
     begin, end = f"<!-- {bench} begins -->", f"<!-- {bench} ends -->"
     text = page.read_text()
     if begin not in text or end not in text:

@@ -10,7 +10,6 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+from kafka import KafkaAdminClient, KafkaProducer
 
 from bench.report import machine, write_section
+from bench.servers import servers
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
 from epochline.kafka.source import KafkaOffsets
@@ -86,8 +87,6 @@ class Held:
 
     def fill(self) -> None:
         """Tables, a first epoch, and the keys."""
-        from kafka import KafkaAdminClient
-
         with closing(KafkaAdminClient(bootstrap_servers=self.stack.kafka.bootstrap_servers)) as admin:
             topic = {"num_partitions": 1, "replication_factor": 1}
             admin.create_topics({self.pipeline.name: topic}, wait_for_metadata=True)
@@ -96,22 +95,19 @@ class Held:
         self.epoch([0])
         self.times.clear()
         (state,) = self.pipeline.state
-        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
+        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
             cursor.execute(
                 f"INSERT INTO {state} (key, seen, _epoch) SELECT n, 0, 1 FROM generate_series(1, %s) n",  # noqa: S608
                 (self.keys - 1,),
             )
-        with closing(psycopg2.connect(self.dsn)) as connection:
-            connection.autocommit = True
-            connection.cursor().execute(f"VACUUM (ANALYZE) {state}")
+            cursor.execute(f"VACUUM (ANALYZE) {state}")
         subject = Subject(name=self.pipeline.name, ledger=self.ledger, declared=self.pipeline, source=self.kafka)
         accept = ACTIONS["accept-state"]
         accept.act(subject, accept.parse({}), Request(actor="bench", reason="it was filled by hand"))  # type: ignore[attr-defined]
 
     def epoch(self, keys: Sequence[int]) -> None:
         """Send records of these keys, and run an epoch over them."""
-        from kafka import KafkaProducer
-
         with closing(KafkaProducer(bootstrap_servers=self.stack.kafka.bootstrap_servers, linger_ms=20)) as producer:
             for key in keys:
                 producer.send(self.pipeline.name, value=str(key).encode(), partition=0)
@@ -141,30 +137,23 @@ class Held:
 
 def measured(sizes: Sequence[int], rounds: int) -> list[Held]:
     """Every size, side by side."""
-    with tempfile.TemporaryDirectory(prefix="epochline-bench-") as folder:
+    with servers("postgres", "kafka") as stack:
+        folder = stack.home.root
         for name, text in (("bench_state_transform", TRANSFORM), ("bench_state_parse", PARSE)):
-            Path(folder, f"{name}.py").write_text(text)
-        sys.path.insert(0, folder)
-        stack = Stack(Path(folder) / "home")
-        stack.up(("postgres", "kafka"))
-        try:
-            with session(
-                "bench", "local[2]",
-                home=spark_home(), jars=spark_jars(print), log=Path(folder) / "spark.log", conf={},
-            ) as spark:  # fmt: skip
-                held = [Held(size, stack, spark) for size in sizes]
+            (folder / f"{name}.py").write_text(text)
+        sys.path.insert(0, str(folder))
+        with session(
+            "bench", "local[2]", home=spark_home(), jars=spark_jars(print), log=folder / "spark.log", conf={}
+        ) as spark:
+            held = [Held(size, stack, spark) for size in sizes]
+            for one in held:
+                print(f"filling {one.keys} keys", flush=True)
+                one.fill()
+            chance = random.Random(1)  # noqa: S311 - no secret
+            for number in range(rounds + 1):
                 for one in held:
-                    print(f"filling {one.keys} keys", flush=True)
-                    one.fill()
-                chance = random.Random(1)  # noqa: S311 - no secret
-                for number in range(rounds + 1):
-                    for one in held:
-                        one.epoch(chance.sample(range(one.keys), TOUCHED))
-                    print(
-                        f"round {number} of {rounds}: " + ", ".join(f"{h.times['whole epoch'][-1]:.1f} s" for h in held)
-                    )
-        finally:
-            stack.down(wipe=True)
+                    one.epoch(chance.sample(range(one.keys), TOUCHED))
+                print(f"round {number} of {rounds}: " + ", ".join(f"{h.times['whole epoch'][-1]:.1f} s" for h in held))
     for one in held:
         for times in one.times.values():
             del times[0]  # nothing was warm
@@ -195,10 +184,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="epochs of each size (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="the page whose table is replaced")
     given = parser.parse_args()
-    table = rendered(measured(given.held, given.rounds), given.rounds)
-    print(table)
-    if given.report is not None:
-        write_section(given.report, "bench.state", table)
+    write_section(given.report, "bench.state", rendered(measured(given.held, given.rounds), given.rounds))
 
 
 if __name__ == "__main__":

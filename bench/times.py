@@ -115,10 +115,7 @@ def main() -> None:
     if unknown := set(options.targets) - set(MAKE):
         parser.error(f"no time is taken of {', '.join(sorted(unknown))}; choose from {', '.join(MAKE)}")
     took = measure(options.targets or list(MAKE))
-    if options.report is None:
-        print(table(took))
-    else:
-        write_section(options.report, "bench.times", table(took, options.report.read_text()))
+    write_section(options.report, "bench.times", table(took, options.report.read_text() if options.report else ""))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,10 +17,10 @@ import psycopg2
 import pyarrow as pa
 
 from bench.report import machine, write_section
+from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE, begin, commit, plan, seal
-from epochline.local.stack import Stack
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
@@ -78,11 +77,9 @@ class Ruled:
         self._kafka.produce(name, 0, self._rows)
         run = Run(dag_id="bench", run_id=str(number), host="here")
         planned = plan(self._ledger, self._kafka, self._pipeline, run)
-        if planned.epoch is None:
-            raise RuntimeError("nothing was planned")
+        assert planned.epoch is not None
         ticket = begin(self._ledger, name, planned.epoch.epoch_id, run, lease=LEASE)
-        if ticket is None:
-            raise RuntimeError("the epoch is sealed already")
+        assert ticket is not None
         ticket = read_plan(self._dsn, name, ticket.epoch_id, ticket.attempt).ticket
         spec = self._pipeline.spec
         flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
@@ -91,35 +88,26 @@ class Ruled:
         writer.commit([writer.write(self._batches(only.range.start, only.range.until))])
         with transaction(self._dsn, ticket.application_name) as session, session.cursor() as cursor:
             end_job(cursor, ticket.attempt_id)
-        times = []
-        for step in (
-            lambda: seal(self._ledger, self._kafka, ticket, run),
-            lambda: commit(self._ledger, self._kafka, name, ticket.epoch_id),
-        ):
-            begun = time.monotonic()
-            step()
-            times.append(time.monotonic() - begun)
-        return times[0], times[1]
+        begun = time.monotonic()
+        seal(self._ledger, self._kafka, ticket, run)
+        sealed = time.monotonic()
+        commit(self._ledger, self._kafka, name, ticket.epoch_id)
+        return sealed - begun, time.monotonic() - sealed
 
 
 def measured(rows: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of seal and commit per round of each rule, after one round that nobody counts."""
+    """Seconds of seal and commit per round of each rule, after one round that is not counted."""
     times: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
-    with tempfile.TemporaryDirectory(prefix="epochline-bench-") as folder:
-        stack = Stack(Path(folder) / "home")
-        stack.up(("postgres",))
-        try:
-            dsn = stack.postgres.dsn()
-            with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
-                cursor.execute("CREATE TABLE public.kinds (v integer PRIMARY KEY)")
-                cursor.execute("INSERT INTO public.kinds SELECT generate_series(0, 99)")
-            ruled = {rule: Ruled(f"ruled_{at}", made, dsn, rows) for at, (rule, made) in enumerate(RULES.items())}
-            for number in range(rounds + 1):
-                for rule, one in ruled.items():
-                    times[rule].append(one.epoch(number))
-                print(f"round {number} of {rounds}: " + ", ".join(f"{r} {t[-1][0]:.2f} s" for r, t in times.items()))
-        finally:
-            stack.down()
+    with servers("postgres") as stack:
+        dsn = stack.postgres.dsn()
+        with closing(psycopg2.connect(dsn)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE public.kinds (v integer PRIMARY KEY)")
+            cursor.execute("INSERT INTO public.kinds SELECT generate_series(0, 99)")
+        ruled = {rule: Ruled(f"ruled_{at}", made, dsn, rows) for at, (rule, made) in enumerate(RULES.items())}
+        for number in range(rounds + 1):
+            for rule, one in ruled.items():
+                times[rule].append(one.epoch(number))
+            print(f"round {number} of {rounds}: " + ", ".join(f"{r} {t[-1][0]:.2f} s" for r, t in times.items()))
     return {rule: each[1:] for rule, each in times.items()}
 
 
@@ -139,19 +127,15 @@ def table_of(times: dict[str, list[tuple[float, float]]], rows: int) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Measure, print the table, and write it into a page if asked."""
     parser = argparse.ArgumentParser(prog="python -m bench.trial", description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS, help="rows of an epoch")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that are counted")
     parser.add_argument("--report", type=Path, metavar="PAGE", help="write the table into this page")
-    told = parser.parse_args(arguments)
-    table = table_of(measured(told.rows, told.rounds), told.rows)
-    print(table)
-    if told.report is not None:
-        write_section(told.report, "bench.trial", table)
-    return 0
+    given = parser.parse_args()
+    write_section(given.report, "bench.trial", table_of(measured(given.rows, given.rounds), given.rows))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

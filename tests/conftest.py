@@ -38,16 +38,11 @@ def _modules_of_this_process() -> Iterator[None]:
     """A writer puts shipped functions in the place of their modules; run here, it would leave them to the next test."""
     before = dict(sys.modules)
     yield
-    shipped = [
-        name
-        for name, one in sys.modules.items()
-        if one is not before.get(name) and getattr(one, "__spec__", one) is None
-    ]
-    for name in shipped:
-        if name in before:
-            sys.modules[name] = before[name]
-        else:
+    for name, one in list(sys.modules.items()):
+        if one is not before.get(name) and getattr(one, "__spec__", one) is None:
             del sys.modules[name]
+            if name in before:
+                sys.modules[name] = before[name]
 
 
 @pytest.fixture(scope="session", autouse=True)

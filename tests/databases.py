@@ -81,12 +81,10 @@ def as_admin(dsn: str, *statements: str | sql.Composable) -> None:
 
 def copy_database(admin: str, source: str, target: str) -> None:
     """Put a copy of one database in the place of another, which may not exist yet."""
-    drop, create = (
-        "DROP DATABASE IF EXISTS {} WITH (FORCE)",
-        "CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY",
-    )
     names = sql.Identifier(target), sql.Identifier(source)
-    as_admin(admin, sql.SQL(drop).format(names[0]), sql.SQL(create).format(*names))
+    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(names[0])
+    create = sql.SQL("CREATE DATABASE {} OWNER epochline TEMPLATE {} STRATEGY FILE_COPY").format(*names)
+    as_admin(admin, drop, create)
 
 
 def sqlalchemy_url(dsn: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-_FIXTURE = "fixture took"
+_FIXTURE = "seconds of the fixture "
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +30,7 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, objec
     try:
         return (yield)
     finally:
-        took = (_FIXTURE, (fixturedef.argname, time.perf_counter() - began))
+        took = (_FIXTURE + fixturedef.argname, time.perf_counter() - began)
         request._pyfuncitem.user_properties.append(took)
 
 
@@ -47,9 +47,8 @@ class Durations:
         self._took["test", process, report.nodeid] += report.duration
         if report.when == "setup":
             for name, value in report.user_properties:
-                if name == _FIXTURE:
-                    fixture, seconds = value
-                    self._took["fixture", process, fixture] += seconds
+                if name.startswith(_FIXTURE) and isinstance(value, float):
+                    self._took["fixture", process, name.removeprefix(_FIXTURE)] += value
 
     def lines(self) -> list[str]:
         """The file's lines, the longest first."""

@@ -52,17 +52,16 @@ def read_range(bootstrap: str, planned: PlannedRange, *, batch: int, patience: f
         consumer.close()
 
 
-def rows_of_files(epoch: CommittedEpoch, form: str = "parquet") -> list[dict[str, Any]]:
-    """The rows of an epoch in files, read as the documentation tells a reader to."""
+def rows_of_files(epoch: CommittedEpoch, form: Any = "parquet") -> list[dict[str, Any]]:
+    """The rows of an epoch in files, read as the documentation says. The stubs know fewer formats than ``dataset``."""
     if not epoch.files:
         return []
     store, _ = fsspec.url_to_fs(epoch.files[0])
     paths = [fsspec.url_to_fs(file)[1] for file in epoch.files]
-    rows: list[dict[str, Any]] = pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist()
-    return rows
+    return list(pyarrow.dataset.dataset(paths, format=form, filesystem=store).to_table().to_pylist())
 
 
-def rows_in_folder(path: str, form: str = "parquet") -> list[dict[str, Any]]:
+def rows_in_folder(path: str, form: Any = "parquet") -> list[dict[str, Any]]:
     """The rows that a reader is given who follows the manifest of a folder."""
     return [row for epoch in committed_files(path) for row in rows_of_files(epoch, form)]
 
@@ -86,15 +85,7 @@ def range_batch(one: PlannedRange, records: Sequence[Any]) -> pa.RecordBatch:
 
 def batch_of(records: Sequence[Any]) -> pa.RecordBatch:
     """Records of kafka-python as a batch of the source's schema, without headers."""
-    columns = [
-        [record.topic for record in records],
-        [record.partition for record in records],
-        [record.offset for record in records],
-        [record.timestamp * 1000 for record in records],
-        [record.timestamp_type for record in records],
-        [record.key for record in records],
-        [record.value for record in records],
-        [[] for _ in records],
-    ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SOURCE_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=SOURCE_SCHEMA)
+    same = ("topic", "partition", "offset", "timestamp_type", "key", "value")
+    columns = {name: [getattr(one, name) for one in records] for name in same}
+    columns |= {"timestamp": [one.timestamp * 1000 for one in records], "headers": [[] for _ in records]}
+    return pa.RecordBatch.from_pydict(columns, schema=SOURCE_SCHEMA)

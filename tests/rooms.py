@@ -34,12 +34,8 @@ class Rooms:
     def circles(self) -> tuple[frozenset[str], ...]:
         """The groups of rooms that reach each other, directly or through other rooms."""
         reached = {room: self._reached_from(room) for room in self.imports}
-        groups = {
-            frozenset(other for other in reached[room] if room in reached[other])
-            for room in self.imports
-            if room in reached[room]
-        }
-        return tuple(sorted(groups, key=sorted))
+        groups = {frozenset(other for other in reached[room] if room in reached[other]) for room in self.imports}
+        return tuple(sorted(filter(None, groups), key=sorted))
 
     def __str__(self) -> str:
         return f"{len(self.imports)} rooms, {self.arrows} arrows, {len(self.circles)} circles"

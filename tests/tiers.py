@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TESTS = Path(__file__).parent
 
@@ -39,7 +39,7 @@ machine that is several times slower: a time-out names a test that hangs, and ju
 _SLOW = 4
 """How many times longer a test may take that is marked as slow."""
 
-_SERVERS = frozenset({"stack", "server", "secure_kafka", "spark"})
+_SERVERS = frozenset({"bare_server", "stack", "server", "secure_kafka", "spark"})
 """Fixtures behind which a server or a JVM stands."""
 
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path.relative_to(TESTS).as_posix()))
 
 
-class ByServers(LoadScopeScheduling):
+class ByServers(LoadScopeScheduling):  # type: ignore[misc]
     """Gives a process whole groups of tests, in the order of the collection."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -2,6 +2,9 @@
 
 What a pipeline's author imports is here; nothing here imports Airflow, Spark or Kafka. Each name is imported when it is
 first asked for: a Spark worker or a command that declares nothing does not pay for the declarations.
+
+Ids in docstrings and comments, as ``INV-9``, ``C8`` or ``P13``, are those of ``docs/requirements.md``. ``ADR 0017``
+is ``docs/adr/0017-….md``. The words are those of ``docs/glossary.md``.
 """
 
 from importlib import import_module

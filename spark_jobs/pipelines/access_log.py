@@ -78,7 +78,7 @@ def per_client(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column("client"), ones, sizes], names=["client", "requests", "bytes"])
 
 
-def _as_text(values: pa.BinaryArray) -> pa.BinaryArray:
+def _as_text(values: pa.Array) -> pa.Array:
     """Escape the bytes that a text column cannot hold."""
     if pc.any(pc.match_substring(values, b"\0")).as_py():
         values = pc.replace_substring(values, b"\0", b"\\x00")
@@ -91,13 +91,13 @@ def _as_text(values: pa.BinaryArray) -> pa.BinaryArray:
     return values
 
 
-def _groups(texts: pa.BinaryArray, pattern: str) -> dict[str, pa.Array]:
+def _groups(texts: pa.Array, pattern: str) -> dict[str, pa.Array]:
     """Named groups of an expression; all are NULL if it does not match."""
     found = pc.extract_regex(texts, pattern)
     return dict(zip((one.name for one in found.type), found.flatten(), strict=True))
 
 
-def _taken_apart(lines: pa.BinaryArray) -> dict[str, pa.Array]:
+def _taken_apart(lines: pa.Array) -> dict[str, pa.Array]:
     """The fields of each line, as bytes; all are NULL for a malformed line."""
     if pc.any(pc.match_substring_regex(lines, r"[\r\n]\z")).as_py():
         lines = pc.replace_substring_regex(lines, r"[\r\n]+\z", "")
@@ -117,12 +117,12 @@ def _taken_apart(lines: pa.BinaryArray) -> dict[str, pa.Array]:
     return {name: pc.replace_with_mask(field[name], odd, others[name]) for name in _FIELDS}
 
 
-def _taken_apart_slowly(lines: pa.BinaryArray) -> dict[str, pa.Array]:
+def _taken_apart_slowly(lines: pa.Array) -> dict[str, pa.Array]:
     field = _groups(lines, _LINE)
     return field | _groups(field.pop("tail"), _TAIL)
 
 
-def _request(requests: pa.BinaryArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+def _request(requests: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     field = _groups(requests, _PLAIN_REQUEST)
     odd = pc.and_(field["method"].is_null(), requests.is_valid())
     if odd.true_count:
@@ -141,7 +141,7 @@ def _marked(errors: pa.StringArray, bad: pa.BooleanArray, reason: str) -> pa.Str
     return pc.if_else(pc.and_(bad, errors.is_null()), reason, errors)
 
 
-def _moments(times: pa.BinaryArray) -> pa.TimestampArray:
+def _moments(times: pa.Array) -> pa.Array:
     """Parse times to UTC; NULL if there is no such day, hour or offset.
 
     Converted through ISO 8601, because strptime reads the 31st of February as the 3rd of March.
@@ -155,24 +155,24 @@ def _moments(times: pa.BinaryArray) -> pa.TimestampArray:
     return _cast_existing(texts, pa.timestamp("us", "UTC")).take(encoded.indices)
 
 
-def _cast_existing(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
+def _cast_existing(texts: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return texts.cast(target)
     except pa.ArrowInvalid:
         if len(texts) == 1:
-            return pa.nulls(1, target)
+            return pa.array([None], target)
     middle = len(texts) // 2
     return pa.concat_arrays(
         [_cast_existing(texts.slice(0, middle), target), _cast_existing(texts.slice(middle), target)]
     )
 
 
-def _sizes(texts: pa.BinaryArray) -> pa.BinaryArray:
+def _sizes(texts: pa.Array) -> pa.Array:
     """Replace ``-`` by NULL."""
     return pc.if_else(pc.equal(texts, b"-"), None, texts)
 
 
-def _quoted(texts: pa.BinaryArray) -> pa.StringArray:
+def _quoted(texts: pa.Array) -> pa.Array:
     """Remove the opening quote; NULL for a missing field, which RE2 returns as an empty text."""
     there = pc.if_else(pc.equal(texts, b""), None, texts)
     return pc.utf8_slice_codeunits(there.cast(pa.string()), 1)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from epochline.config.discovery import find
-from tests.airflow.conftest import Scheduler
+from tests.airflow.conftest import Scheduler, Values
 from tests.conftest import AIRFLOW_DAGS
 from tests.crash.checker import assert_chain, assert_counts
 
 
-def assert_exact(scheduler: Scheduler, pipeline: str, values: dict[int, list[str]]) -> None:
+def assert_exact(scheduler: Scheduler, pipeline: str, values: Values) -> None:
     """Both targets hold each record once; chain and counts are whole; nothing is left over (G3, INV-1, I1, I2, I4, I6)."""
+    produced = sorted((value, partition) for partition, some in values.items() for value in some)
     for table in (pipeline, f"{pipeline}_again"):
-        rows = scheduler.query(f"SELECT value, _partition FROM {table}")
-        assert sorted(rows) == produced(values)
+        assert sorted(scheduler.query(f"SELECT value, _partition FROM {table}")) == produced
     assert scheduler.heads(pipeline) == {p: len(some) for p, some in values.items()}
     assert scheduler.group_offsets(pipeline) == scheduler.heads(pipeline)
-    assert not [name for name in scheduler.staging_tables() if pipeline in name]
+    assert scheduler.staging_tables(pipeline) == []
     judged = IntervalReport(scheduler, pipeline)
     assert_chain(judged)
     assert_counts(judged)
-
-
-def produced(values: dict[int, list[str]]) -> list[tuple[str, int]]:
-    return sorted((value, partition) for partition, some in values.items() for value in some)
 
 
 class IntervalReport:
@@ -35,6 +31,5 @@ class IntervalReport:
 
 
 def committed(scheduler: Scheduler, pipeline: str) -> int:
-    return scheduler.query(
-        "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'", pipeline
-    )[0][0]
+    asked = "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
+    return scheduler.count(asked, pipeline)

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
 
 from epochline.config.discovery import find, find_all
+from epochline.local.airflow_api import FINISHED
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
+from tests.airflow import rest
 from tests.conftest import AIRFLOW_DAGS, kill_airflow
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, group_offsets, make_topic, produce
 from tests.waiting import wait_for
 
 PATIENCE_SECONDS = 300.0
-RUN_BY_THEMSELVES = frozenset({"scheduled", "beside", "backfilled"})
+RUN_BY_THEMSELVES = frozenset({"scheduled", "alternating", "backfilled"})
 """DAGs with a schedule, which would run before their topics are there: their tests unpause them."""
 
+T = TypeVar("T")
+Values = Mapping[int, Sequence[str]]
+"""Records by partition."""
 
 _STARTED = pytest.StashKey[Stack]()
 
@@ -38,9 +42,10 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         del item.session.stash[_STARTED]
 
 
-def eventually(what: str, check: Callable[[], Any], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> Any:
+def eventually(what: str, check: Callable[[], T | None], seconds: float = PATIENCE_SECONDS, every: float = 0.2) -> T:
     """Wait with a scheduler's patience."""
-    return wait_for(what, check, seconds, every)
+    answer: T = wait_for(what, check, seconds, every)
+    return answer
 
 
 @dataclass
@@ -51,35 +56,23 @@ class Scheduler:
     token: str
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        request = urllib.request.Request(
-            self.stack.airflow.url + path,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as response:
-                return json.load(response)
-        except urllib.error.HTTPError as error:
-            text = error.read().decode()
-            error.close()
-            raise AssertionError(f"{method} {path}: {error.code} {text}") from None
+        return rest.call(self.stack.airflow, self.token, method, path, body)
+
+    def dags(self) -> set[str]:
+        return {dag["dag_id"] for dag in self.call("GET", "/api/v2/dags?limit=100")["dags"]}
 
     def pause(self, dag: str, paused: bool) -> None:
         self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 
     def trigger(self, dag: str, **conf: Any) -> str:
-        return self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"]
+        return str(self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 
     def state(self, dag: str, run: str) -> str:
-        return self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")["state"]
+        return str(self.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}")["state"])
 
     def wait(self, dag: str, run: str) -> str:
-        return eventually(
-            f"{run} of {dag} ends",
-            lambda: (state := self.state(dag, run)) in ("success", "failed") and state,
-            every=0.5,
-        )
+        eventually(f"{run} of {dag} ends", lambda: self.state(dag, run) in FINISHED, every=0.5)
+        return self.state(dag, run)
 
     def run(self, dag: str, **conf: Any) -> dict[str, str]:
         """Trigger a run, wait for it, and give its task's states with its own under ``run``."""
@@ -98,45 +91,46 @@ class Scheduler:
         path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/logs/{tries}?full_content=true"
         return json.dumps(self.call("GET", path))
 
-    def clear(self, dag: str, run: str, tasks: Sequence[str], *, only_failed: bool = False) -> None:
+    def clear(self, dag: str, run: str, task: str, *, only_failed: bool = False) -> None:
         body = {
-            "dry_run": False,
-            "dag_run_id": run,
-            "task_ids": list(tasks),
-            "only_failed": only_failed,
-            "include_downstream": True,
-            "reset_dag_runs": True,
-        }
+            "dry_run": False, "dag_run_id": run, "task_ids": [task], "only_failed": only_failed,
+            "include_downstream": True, "reset_dag_runs": True,
+        }  # fmt: skip
         self.call("POST", f"/api/v2/dags/{dag}/clearTaskInstances", body)
-        eventually("the run runs again", lambda: self.state(dag, run) not in ("success", "failed"), 30)
+        eventually("the run runs again", lambda: self.state(dag, run) not in FINISHED, 30)
+
+    def cleared(self, dag: str, run: str, task: str, *, only_failed: bool = False) -> str:
+        """Clear a task and all that follow it, wait for the run, and give the run's state."""
+        self.clear(dag, run, task, only_failed=only_failed)
+        return self.wait(dag, run)
 
     def task_process(self, dag: str, run: str, task: str) -> psutil.Process:
         """The process that executes a task's code; its parent watches over it."""
         ti = self.instances(dag, run)[task]["id"]
-        return next(p for p in _processes() if p.cmdline()[:1] == [f"airflow worker -- {ti}"])
+        return next(process for process, command in _processes() if command[0] == f"airflow worker -- {ti}")
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         return query(self.stack.postgres.dsn(), text, *values)
 
+    def count(self, text: str, *values: Any) -> int:
+        """The only value of an answer."""
+        return int(self.query(text, *values)[0][0])
+
     def make_targets(self, pipeline: str) -> None:
-        ledger = PostgresLedger(self.stack.postgres.dsn())
-        with ledger.transaction() as tx:
+        with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
             tx.targets.create(find(pipeline, AIRFLOW_DAGS))
 
-    def produce(
-        self, topic: str, values: dict[int, Sequence[str]], *, partitions: int = 4, at: datetime | None = None
-    ) -> None:
+    def produce(self, topic: str, values: Values, *, at: datetime | None = None) -> None:
         """Append values to partitions, with their timestamps where given, the topic made where missing."""
         milliseconds = None if at is None else int(at.timestamp() * 1000)
         bootstrap = self.stack.kafka.bootstrap_servers
         with admin_of(bootstrap) as admin:
-            there = topic in admin.list_topics()
-        if not there:
-            make_topic(bootstrap, topic, partitions)
+            if topic not in admin.list_topics():
+                make_topic(bootstrap, topic, 4)
         for partition, some in values.items():
             produce(bootstrap, topic, map(str.encode, some), partition=partition, timestamp_ms=milliseconds)
 
-    def prepare(self, pipeline: str, values: dict[int, Sequence[str]]) -> None:
+    def prepare(self, pipeline: str, values: Values) -> None:
         """Targets and records of a pipeline that a test is about to run."""
         self.make_targets(pipeline)
         self.produce(pipeline, values)
@@ -148,55 +142,36 @@ class Scheduler:
         return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", pipeline))
 
     def epoch(self, pipeline: str, epoch_id: int) -> tuple[str, int]:
-        found = self.query(
-            "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s AND epoch_id = %s", pipeline, epoch_id
+        """The state of an epoch and the number of its last attempt."""
+        asked = "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s AND epoch_id = %s"
+        return next(((state, attempt) for state, attempt in self.query(asked, pipeline, epoch_id)), ("", 0))
+
+    def sessions(self, pipeline: str) -> list[str | None]:
+        """The states of the sessions of a pipeline's writers. PostgreSQL hides the state of another login's session."""
+        asked = (
+            "SELECT s.state FROM pg_stat_activity s JOIN epochline.attempt a"
+            " ON s.application_name LIKE 'epochline:' || a.attempt_id || ':%%' WHERE a.pipeline = %s"
         )
-        return found[0] if found else ("", 0)
+        return [state for (state,) in self.query(asked, pipeline)]
 
-    def parts(self, pipeline: str, attempt: int, epoch: int = 1) -> int:
-        """Spark partitions whose transaction of the attempt is committed."""
-        return self.query(
-            "SELECT count(DISTINCT spark_partition) FROM epochline.part JOIN epochline.attempt USING (attempt_id)"
-            " WHERE pipeline = %s AND epoch_id = %s AND attempt = %s",
-            pipeline, epoch, attempt,
-        )[0][0]  # fmt: skip
+    def staging_tables(self, pipeline: str = "") -> list[str]:
+        found = self.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'")
+        return [name for (name,) in found if pipeline in name]
 
-    def writers(self, pipeline: str, attempt: int) -> int:
-        """Sessions of the attempt's writers that hold rows in an open transaction."""
-        return self.query(
-            "SELECT count(*) FROM pg_stat_activity s JOIN epochline.attempt a"
-            " ON s.application_name LIKE 'epochline:' || a.attempt_id || ':%%'"
-            " WHERE a.pipeline = %s AND a.epoch_id = 1 AND a.attempt = %s AND s.state = 'idle in transaction'",
-            pipeline, attempt,
-        )[0][0]  # fmt: skip
-
-    def staging_tables(self) -> list[str]:
-        return [
-            name for (name,) in self.query("SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'")
-        ]
-
-    def driver(self, pipeline: str, attempt: int) -> psutil.Process:
-        """The JVM of an attempt's Spark driver."""
-        wanted = ["--pipeline", pipeline], ["--attempt", str(attempt)]
+    def driver(self, pipeline: str) -> psutil.Process:
+        """The JVM of the Spark driver of a pipeline's first attempt."""
 
         def found() -> psutil.Process | None:
-            for process in _processes():
-                command = process.cmdline()
-                follows = [command[i : i + 2] for i in range(len(command))]
-                if "java" in command[0] and all(pair in follows for pair in wanted):
-                    return process
-            return None
+            wanted = {("--pipeline", pipeline), ("--attempt", "1")}
+            drivers = (one for one, command in _processes() if "java" in command[0] and wanted <= {*pairwise(command)})
+            return next(drivers, None)
 
-        return eventually(f"attempt {attempt} of {pipeline} has a driver", found, 60)
+        return eventually(f"{pipeline} has a driver", found, 60)
 
 
-def _processes() -> Iterator[psutil.Process]:
-    for process in psutil.process_iter():
-        try:
-            if process.cmdline():
-                yield process
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+def _processes() -> Iterator[tuple[psutil.Process, list[str]]]:
+    """Processes with their command lines, where they have one that can be read."""
+    return ((one, one.info["cmdline"]) for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"])
 
 
 @pytest.fixture(scope="session")
@@ -206,11 +181,15 @@ def scheduler(stack: Stack, request: pytest.FixtureRequest) -> Scheduler:
     request.session.stash[_STARTED] = stack
     one = Scheduler(stack, stack.airflow.token())
     expected = set(find_all(AIRFLOW_DAGS))
-    eventually(
-        "every DAG is there",
-        lambda: expected <= {dag["dag_id"] for dag in one.call("GET", "/api/v2/dags?limit=100")["dags"]},
-        120,
-    )
+    eventually("every DAG is there", lambda: expected <= one.dags(), 120)
     for dag in expected - RUN_BY_THEMSELVES:
         one.pause(dag, False)
     return one
+
+
+@pytest.fixture
+def forgive(scheduler: Scheduler) -> Path:
+    """A file that is not there yet; once it is, ``bad`` is a value like any other."""
+    path = scheduler.stack.home.root / "forgive"
+    path.unlink(missing_ok=True)
+    return path

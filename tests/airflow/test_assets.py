@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import Asset
@@ -23,18 +24,19 @@ class Arrived(list[Any]):
     def ascending(self, _: bool) -> Arrived:
         return self
 
-    def limit(self, _: int) -> Arrived:
-        return self
+    limit = ascending
 
 
 @pytest.fixture
 def world() -> World:
+    """One epoch is committed."""
     made = fake_world()
     made.to_committed()
     return made
 
 
 def context(world: World, *arrived: Any) -> Any:
+    """What a task is given, with the events that Airflow has."""
     return {
         "dag_run": SimpleNamespace(dag_id="orders", run_id="run-1"),
         "inlet_events": {events_of(world.pipeline): Arrived(arrived)},
@@ -43,7 +45,7 @@ def context(world: World, *arrived: Any) -> Any:
 
 
 def emitted(world: World, given: Any) -> list[Any]:
-    return given["outlet_events"][events_of(world.pipeline)].asset_alias_events  # type: ignore[no-any-return]
+    return list(given["outlet_events"][events_of(world.pipeline)].asset_alias_events)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,10 @@ def emitted(world: World, given: Any) -> list[Any]:
     ],
 )
 def test_every_sink_has_an_asset_of_its_own_that_airflow_takes_as_it_is(sink: str, uri: str) -> None:
-    assert sink_asset("daily.Orders-1", sink) == Asset(name=uri, uri=uri)
-    assert sink_asset("daily.Orders-1", sink).uri == uri
+    asset = sink_asset("daily.Orders-1", sink)
+
+    assert asset == Asset(name=uri, uri=uri)
+    assert asset.uri == uri
 
 
 def test_a_task_emits_one_event_per_epoch_and_sink_with_its_offsets(world: World) -> None:
@@ -75,7 +79,9 @@ def test_a_task_emits_one_event_per_epoch_and_sink_with_its_offsets(world: World
     assert (second.extra["epoch_id"], second.extra["offsets"]["orders"]["0"]) == (2, [10, 13])
 
 
-def test_what_arrived_is_not_told_again_and_an_event_of_another_ledger_is_not_mistaken_for_it(world: World) -> None:
+def test_what_arrived_is_not_announced_again_and_an_event_of_another_ledger_is_not_mistaken_for_it(
+    world: World,
+) -> None:
     """A ledger that was set back gives the epoch's number a second time."""
     given = context(world)
     announce_to_airflow(world.ledger, world.pipeline, given)
@@ -87,21 +93,16 @@ def test_what_arrived_is_not_told_again_and_an_event_of_another_ledger_is_not_mi
 
 
 @pytest.mark.parametrize("broken", ["ledger", "airflow"])
-def test_a_task_whose_telling_fails_succeeds_and_the_next_one_tells(
+def test_a_task_that_cannot_announce_succeeds_and_the_next_one_announces(
     world: World, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The epoch is committed."""
-
-    class Lost:
-        def transaction(self) -> Any:
-            raise LedgerUnavailableError("the connection was lost")
-
     given = context(world)
     if broken == "airflow":
         del given["inlet_events"]
-    ledger: Any = Lost() if broken == "ledger" else world.ledger
+    lost = Mock()
+    lost.transaction.side_effect = LedgerUnavailableError("the connection was lost")
 
-    assert announce_to_airflow(ledger, world.pipeline, given) == 0
+    assert announce_to_airflow(lost if broken == "ledger" else world.ledger, world.pipeline, given) == 0
 
     assert emitted(world, given) == []
     assert "epochs.not_announced pipeline=orders" in caplog.text

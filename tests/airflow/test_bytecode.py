@@ -22,21 +22,16 @@ def compiled(trace: Path) -> list[str]:
 
 def run_python(trace: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A fresh process that may not write bytecode, and whose compiling is written down."""
+    path = os.pathsep.join(map(str, (COMPILED, ROOT / "include", ROOT / "spark_jobs", FUNCTIONS)))
+    own = {"EPOCHLINE_COMPILED": str(trace), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": path}
     return subprocess.run(
-        [sys.executable, *arguments],
-        env={
-            **os.environ,
-            "EPOCHLINE_COMPILED": str(trace),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, (COMPILED, ROOT / "include", ROOT / "spark_jobs", FUNCTIONS))),
-            **environment,
-        },
+        [sys.executable, *arguments], env={**os.environ, **own, **environment},
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
 
 def test_a_module_without_bytecode_is_noticed(tmp_path: Path) -> None:
-    """The tests below can fail."""
+    """The test below can fail."""
     (tmp_path / "fresh.py").touch()
     script = tmp_path / "script.py"
     script.write_text("import json, fresh")
@@ -46,26 +41,18 @@ def test_a_module_without_bytecode_is_noticed(tmp_path: Path) -> None:
     assert compiled(tmp_path / "trace") == [str(tmp_path / "fresh.py")]
 
 
-def test_no_process_of_an_epoch_compiles_a_module(scheduler: Scheduler) -> None:
-    """Scheduler, API server, DAG processor, the four tasks, Spark's driver and its workers, from their start."""
+def test_neither_a_process_of_an_epoch_nor_a_command_compiles_a_module(scheduler: Scheduler, tmp_path: Path) -> None:
+    """Scheduler, API server, DAG processor, the four tasks, Spark's driver and its workers, and `epochline lag`."""
     environment = scheduler.stack.airflow.environment()
     assert str(COMPILED) in environment["PYTHONPATH"]
     scheduler.prepare(PIPELINE, {p: [f"row-{p}"] for p in range(4)})
 
     assert scheduler.run(PIPELINE)["run"] == "success"
-
-    assert compiled(Path(environment["EPOCHLINE_COMPILED"])) == [], ADVICE
-
-
-def test_a_command_compiles_no_module(scheduler: Scheduler, tmp_path: Path) -> None:
-    """`epochline lag`, as a person calls it."""
-    scheduler.prepare(PIPELINE, {0: ["row"]})
-    command = str(Path(sys.executable).with_name("epochline"))
-
     done = run_python(
-        tmp_path / "trace", command, "lag", PIPELINE,
+        tmp_path / "trace", str(Path(sys.executable).with_name("epochline")), "lag", PIPELINE,
         EPOCHLINE_HOME=str(scheduler.stack.home.root), EPOCHLINE_DAGS=str(AIRFLOW_DAGS),
     )  # fmt: skip
 
+    assert compiled(Path(environment["EPOCHLINE_COMPILED"])) == [], ADVICE
     assert done.returncode == 0, done.stderr
     assert compiled(tmp_path / "trace") == [], ADVICE

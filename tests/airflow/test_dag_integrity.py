@@ -10,96 +10,81 @@ from typing import Any
 import pytest
 
 from epochline.config.discovery import find_all
-from tests.airflow.interpreter import answer_of, without_airflow
+from tests.airflow.interpreter import answer_without_airflow
 
 ROOT = Path(__file__).parents[2]
 # Files of pipelines; that of the operations is looked at in test_operations_dags.py.
 FILES = sorted(path for path in (ROOT / "dags").rglob("*.py") if "epoch_dag" in path.read_text())
-HEAVY = ["pyspark", "pyarrow", "kafka", "psycopg2", "pandas"]
+PIPELINES = find_all(ROOT / "dags")
 
 READ = """
-import importlib.util, inspect, json, sys
+import inspect, json, runpy, sys
 import warnings; warnings.simplefilter("ignore")
 from airflow.sdk import DAG
-from epochline.airflow import operators
 
 dags = []
-for number, path in enumerate(sys.argv[1:]):
-    spec = importlib.util.spec_from_file_location(f"dag_file_{number}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for dag in [value for value in vars(module).values() if isinstance(value, DAG)]:
+for path in sys.argv[1:]:
+    for dag in [value for value in runpy.run_path(path).values() if isinstance(value, DAG)]:
         dag.check_cycle()
         dags.append({
-            "file": path, "id": dag.dag_id, "doc": dag.doc_md, "catchup": dag.catchup, "schedule": str(dag.schedule),
-            "max_active_runs": dag.max_active_runs, "tags": sorted(dag.tags),
-            "params": {name: param for name, param in dag.params.dump().items()},
+            "file": path, "id": dag.dag_id, "doc": dag.doc_md, "catchup": dag.catchup,
+            "max_active_runs": dag.max_active_runs, "params": dag.params.dump(),
             "schemas": {name: dag.params.get_param(name).schema for name in dag.params},
             "tasks": {
                 task.task_id: {
-                    "class": type(task).__name__, "down": sorted(task.downstream_task_ids), "setup": task.is_setup,
-                    "teardown": task.is_teardown, "fails_run": task.on_failure_fail_dagrun, "retries": task.retries,
+                    "down": sorted(task.downstream_task_ids), "setup": task.is_setup, "teardown": task.is_teardown,
+                    "fails_run": task.on_failure_fail_dagrun, "retries": task.retries,
                     "timeout": task.execution_timeout.total_seconds(), "conn_id": getattr(task, "_conn_id", None),
                     "conf": getattr(task, "conf", None), "trigger_rule": str(task.trigger_rule),
                     "returns": str(inspect.signature(type(task).execute).return_annotation),
                     "outlets": [f"{type(one).__name__} {one.name}" for one in task.outlets],
-                    "templates": {
-                        name: getattr(task, name) for name in task.template_fields
-                        if isinstance(getattr(task, name), str)
-                    },
+                    "templates": [
+                        value for name in task.template_fields
+                        if isinstance(value := getattr(task, name), str) and "{{" in value
+                    ],
                 }
                 for task in dag.tasks
             },
         })
-imported = sorted(name for name in %r if name in sys.modules)
-from airflow.serialization.serialized_objects import DagSerialization
-print("ANSWER" + json.dumps({"dags": dags, "heavy": imported}, default=str))
+heavy = {"pyspark", "pyarrow", "kafka", "psycopg2", "pandas"} & set(sys.modules)
+print("ANSWER" + json.dumps({"dags": dags, "heavy": sorted(heavy)}, default=str))
 """
-
 
 FOLLOWED = """
 from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text, epoch_dag
 
-dag = epoch_dag(
-    Pipeline(
-        name="followed",
-        source=KafkaSource(topics="followed"),
-        parse=Text(),
-        sinks=[PostgresTable(table="followed", columns={"value": "text"}), KafkaTopic(topic="followed_out", value=Text())],
-    )
-)
+dag = epoch_dag(Pipeline(
+    name="followed", source=KafkaSource(topics="followed"), parse=Text(),
+    sinks=[PostgresTable(table="followed", columns={"value": "text"}), KafkaTopic(topic="followed_out", value=Text())],
+))
 """
 
-
-@pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The DAG of a pipeline with a sink that follows the commit."""
-    path = tmp_path_factory.mktemp("followed") / "followed.py"
-    path.write_text(FOLLOWED)
-    (dag,) = read_files(tmp_path_factory, [path])["dags"]
-    return dag  # type: ignore[no-any-return]
+Dag = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return read_files(tmp_path_factory, FILES)
-
-
-def read_files(tmp_path_factory: pytest.TempPathFactory, files: list[Path]) -> dict[str, Any]:
-    """What a fresh interpreter sees of DAG files, under an AIRFLOW_HOME of its own."""
-    environment = without_airflow(tmp_path_factory.mktemp("airflow"), AIRFLOW__CORE__UNIT_TEST_MODE="False")
-    return answer_of(READ.replace("%r", repr(HEAVY)), *files, environment=environment)  # type: ignore[no-any-return]
+    """What a fresh interpreter sees of the DAG files, and of one more, whose pipeline has a sink that follows a commit."""
+    home = tmp_path_factory.mktemp("airflow")
+    (home / "followed.py").write_text(FOLLOWED)
+    files = [*FILES, home / "followed.py"]
+    return answer_without_airflow(READ, *files, home=home, AIRFLOW__CORE__UNIT_TEST_MODE="False")
 
 
 @pytest.fixture
-def dags(read: dict[str, Any]) -> list[dict[str, Any]]:
-    assert read["dags"]
-    return read["dags"]  # type: ignore[no-any-return]
+def dags(read: dict[str, Any]) -> list[Dag]:
+    return [dag for dag in read["dags"] if dag["id"] != "followed"]
 
 
-def test_every_dag_file_gives_a_dag_named_as_its_pipeline(dags: list[dict[str, Any]]) -> None:
+@pytest.fixture
+def followed(read: dict[str, Any]) -> Dag:
+    return next(dag for dag in read["dags"] if dag["id"] == "followed")
+
+
+def test_every_dag_file_gives_a_dag_named_as_its_pipeline(dags: list[Dag]) -> None:
     assert {Path(dag["file"]) for dag in dags} == set(FILES)
-    assert sorted(dag["id"] for dag in dags) == sorted(find_all(ROOT / "dags"))
+    assert sorted(dag["id"] for dag in dags) == sorted(PIPELINES)
+    assert dags
 
 
 def test_parsing_imports_neither_spark_nor_arrow_nor_a_driver(read: dict[str, Any]) -> None:
@@ -107,7 +92,7 @@ def test_parsing_imports_neither_spark_nor_arrow_nor_a_driver(read: dict[str, An
     assert read["heavy"] == []
 
 
-def test_the_tasks_are_plan_pre_commit_commit_with_abort_as_their_teardown(dags: list[dict[str, Any]]) -> None:
+def test_the_tasks_are_plan_pre_commit_commit_with_abort_as_their_teardown(dags: list[Dag]) -> None:
     """C6, U6: the teardown runs for both setups, and its failure makes the run red."""
     for dag in dags:
         tasks = dag["tasks"]
@@ -126,25 +111,23 @@ def test_the_tasks_are_plan_pre_commit_commit_with_abort_as_their_teardown(dags:
         assert all(task["timeout"] > 0 for task in tasks.values())
 
 
-def publishes(dag: dict[str, Any]) -> list[str]:
+def publishes(dag: Dag) -> list[str]:
     """The task that shows epochs in sinks that follow the commit, where there are such."""
-    return ["publish"] if find_all(ROOT / "dags")[dag["id"]].post_commit_sinks else []
+    return ["publish"] if PIPELINES[dag["id"]].post_commit_sinks else []
 
 
 def test_a_run_publishes_also_where_it_had_nothing_to_read_or_failed_and_waits_for_no_sink_for_ever(
-    followed: dict[str, Any],
+    followed: Dag,
 ) -> None:
     """E6: an earlier run's epoch may be due; a sink that is down must not keep the next run from its epoch."""
     publish = followed["tasks"]["publish"]
 
-    assert publish["trigger_rule"] == "TriggerRule.ALL_DONE"
-    assert publish["retries"] == 2
-    assert publish["timeout"] == 3600
+    assert (publish["trigger_rule"], publish["retries"], publish["timeout"]) == ("TriggerRule.ALL_DONE", 2, 3600)
     assert followed["tasks"]["commit_epoch"]["down"] == ["abort_epoch", "publish"]
 
 
-def test_the_page_of_a_dag_explains_publish_where_there_is_one(
-    followed: dict[str, Any], dags: list[dict[str, Any]]
+def test_the_page_of_a_dag_says_what_to_do_and_explains_publish_where_there_is_one(
+    followed: Dag, dags: list[Dag]
 ) -> None:
     assert "you clear `publish`" in followed["doc"]
     assert "shows it in kafka:followed_out" in followed["doc"]
@@ -153,22 +136,24 @@ def test_the_page_of_a_dag_explains_publish_where_there_is_one(
     assert not re.search(r"\n\n\|(?! What)", followed["doc"])  # the table is one
     for dag in dags:
         assert bool(publishes(dag)) == ("`publish` red" in dag["doc"])
+        for what in (dag["id"], "epochline.epochs", "clear"):
+            assert what in dag["doc"]
 
 
-def test_the_tasks_that_show_epochs_tell_of_them(followed: dict[str, Any]) -> None:
+def test_the_tasks_that_show_epochs_announce_them(followed: Dag) -> None:
     """By an alias, because an outlet that is an asset emits one event per task, and one without an epoch."""
-    tells = {name: task["outlets"] for name, task in followed["tasks"].items() if task["outlets"]}
+    outlets = {name: task["outlets"] for name, task in followed["tasks"].items() if task["outlets"]}
+
     alias = ["AssetAlias epochline://followed"]
+    assert outlets == {"commit_epoch": alias, "publish": alias}
 
-    assert tells == {"commit_epoch": alias, "publish": alias}
 
-
-def test_one_run_at_a_time_and_no_catching_up(dags: list[dict[str, Any]]) -> None:
+def test_one_run_at_a_time_and_no_catching_up(dags: list[Dag]) -> None:
     """K14."""
     assert {(dag["max_active_runs"], dag["catchup"]) for dag in dags} == {(1, False)}
 
 
-def test_a_run_can_be_triggered_with_the_params_left_as_they_are(dags: list[dict[str, Any]]) -> None:
+def test_a_run_can_be_triggered_with_the_params_left_as_they_are(dags: list[Dag]) -> None:
     """U1: the form's defaults are valid, and wrong values are refused by their schema."""
     for dag in dags:
         assert dag["params"] == dict.fromkeys(
@@ -179,35 +164,29 @@ def test_a_run_can_be_triggered_with_the_params_left_as_they_are(dags: list[dict
         assert "null" in dag["schemas"]["note"]["type"]
 
 
-def test_the_page_of_a_dag_says_what_to_do(dags: list[dict[str, Any]]) -> None:
+def test_the_epochs_id_is_all_that_passes_between_tasks(dags: list[Dag]) -> None:
+    """INV-8, B4, SEC-5: only ``plan_epoch`` returns a value, no operator pushes another, no template reads another."""
+    epoch = ["{{ ti.xcom_pull(task_ids='plan_epoch') or '' }}"]
+    templates = {
+        "plan_epoch": ["{{ params.record_limit or '' }}", "{{ params.note or '' }}"],
+        "pre_commit": epoch, "commit_epoch": epoch, "abort_epoch": epoch, "publish": [],
+    }  # fmt: skip
     for dag in dags:
-        assert dag["id"] in dag["doc"]
-        assert "epochline.epochs" in dag["doc"]
-        assert "clear" in dag["doc"]
-
-
-def test_the_epochs_id_is_all_that_passes_between_tasks(dags: list[dict[str, Any]]) -> None:
-    """INV-8, B4: only ``plan_epoch`` returns a value, and no operator pushes another."""
-    for dag in dags:
-        returns = {name: task["returns"] for name, task in dag["tasks"].items()}
-        assert returns == {"plan_epoch": "str", **dict.fromkeys(set(returns) - {"plan_epoch"}, "None")}
-        for name in ("pre_commit", "commit_epoch", "abort_epoch"):
-            assert "plan_epoch" in dag["tasks"][name]["templates"]["epoch_id"]
+        for name, task in dag["tasks"].items():
+            assert task["returns"] == ("str" if name == "plan_epoch" else "None")
+            assert task["templates"] == templates[name]
     code = "".join(path.read_text() for path in (ROOT / "include" / "epochline" / "airflow").glob("*.py"))
     assert "xcom_push" not in code
 
 
-def test_the_spark_connection_decides_where_spark_runs(dags: list[dict[str, Any]]) -> None:
+def test_the_spark_connection_decides_where_spark_runs(dags: list[Dag]) -> None:
     """The same DAG runs on ``local[2]`` and on a cluster: no operator and no job names a master."""
     for dag in dags:
-        pipeline = find_all(ROOT / "dags")[dag["id"]]
-        assert dag["tasks"]["pre_commit"]["conn_id"] == pipeline.spark_connection
-        assert not [name for name in dag["tasks"]["pre_commit"]["conf"] or {} if "master" in name]
-    for path in [
-        *(ROOT / "include" / "epochline" / "airflow").glob("*.py"),
-        *(ROOT / "spark_jobs").rglob("*.py"),
-        *FILES,
-    ]:
+        pre_commit = dag["tasks"]["pre_commit"]
+        assert pre_commit["conn_id"] == PIPELINES[dag["id"]].spark_connection
+        assert not [name for name in pre_commit["conf"] or {} if "master" in name]
+    operators = (ROOT / "include" / "epochline" / "airflow").glob("*.py")
+    for path in [*operators, *(ROOT / "spark_jobs").rglob("*.py"), *FILES]:
         assert not re.search(r"--master|\.master\(|spark\.master|\bmaster=", path.read_text()), path
 
 
@@ -218,42 +197,35 @@ CREDENTIALS = re.compile(
 )
 
 
-@pytest.mark.parametrize("folder", ["dags", "spark_jobs", "plugins"])
-def test_no_credentials_are_in_code(folder: str) -> None:
-    """K21: connections hold them."""
-    texts = {
-        path: path.read_text(errors="replace")
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix != ".pyc" and path.is_file()
-    }
-
-    found = {str(path): match.group() for path, text in texts.items() for match in CREDENTIALS.finditer(text)}
-
-    assert found == {}
-
-
 @pytest.mark.parametrize(
     "line",
     [
-        "password='root'",
-        'connect(user="u", password = "123456")',
-        '{"password": "x"}',
-        "postgresql://me:secret@localhost/db",
-        "jdbc:mysql://root:root@node1:3306/test",
+        "password='root'", 'connect(user="u", password = "123456")', '{"password": "x"}',
+        "postgresql://me:secret@localhost/db", "jdbc:mysql://root:root@node1:3306/test",
     ],
-)
+)  # fmt: skip
 def test_the_search_for_credentials_finds_them(line: str) -> None:
     assert CREDENTIALS.search(line)
+
+
+def test_no_credentials_are_in_code() -> None:
+    """K21: connections hold them."""
+    files = [path for folder in ("dags", "spark_jobs", "plugins") for path in (ROOT / folder).rglob("*")]
+    texts = {path: path.read_text(errors="replace") for path in files if path.suffix != ".pyc" and path.is_file()}
+
+    assert {path for path, text in texts.items() if CREDENTIALS.search(text)} == set()
 
 
 def test_the_kafka_connector_is_made_for_this_spark_and_its_scala() -> None:
     """B5."""
     import pyspark
 
-    jars = (ROOT / "include" / "epochline" / "local" / "ivy" / "spark.xml").read_text()
-    [(scala, connector)] = re.findall(r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', jars)
+    ivy = ROOT / "include" / "epochline" / "local" / "ivy"
+    [(scala, connector)] = re.findall(
+        r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text()
+    )
     [library] = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
-    listed = (ROOT / "include" / "epochline" / "local" / "ivy" / "spark.sha256").read_text()
+    listed = (ivy / "spark.sha256").read_text()
 
     assert connector == pyspark.__version__ == version("pyspark")
     assert re.match(rf"scala-library-{re.escape(scala)}\.\d+\.jar", library.name)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.airflow.checker import assert_exact
 from tests.airflow.conftest import Scheduler, eventually
-from tests.airflow.half_way import held, let_go, some_parts_but_not_all
+from tests.airflow.half_way import half_written, let_go
 from tests.crash.reliability import Recovery
 from tests.databases import holding
 
-
-def fenced_writes(scheduler: Scheduler, pipeline: str, attempt: int) -> tuple[str, int]:
-    return scheduler.query(
-        "SELECT state, fenced_writes FROM epochline.attempts WHERE pipeline = %s AND epoch_id = 1 AND attempt = %s",
-        pipeline, attempt,
-    )[0]  # fmt: skip
+FIRST_ATTEMPT = (
+    "SELECT state, fenced_writes FROM epochline.attempts WHERE pipeline = %s AND epoch_id = 1 AND attempt = 1"
+)
 
 
 @pytest.mark.fault("F2")
@@ -26,12 +24,9 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
     scheduler: Scheduler, recovery: Recovery
 ) -> None:
     """F2, C14, G5: SIGKILL while rows are being copied."""
-    values = held("killed_driver")
-    scheduler.prepare("killed_driver", values)
-    run = scheduler.trigger("killed_driver")
+    values, run = half_written(scheduler, "killed_driver")
 
-    some_parts_but_not_all(scheduler, "killed_driver")
-    scheduler.driver("killed_driver", 1).kill()
+    scheduler.driver("killed_driver").kill()
     recovery.last_fault()
     let_go(scheduler, "killed_driver")
     assert scheduler.query("SELECT count(*) FROM killed_driver") == [(0,)]
@@ -39,7 +34,7 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
 
     assert scheduler.wait("killed_driver", run) == "success"
     assert scheduler.epoch("killed_driver", 1) == ("COMMITTED", 2)
-    assert fenced_writes(scheduler, "killed_driver", 1)[0] == "FENCED"
+    assert scheduler.query(FIRST_ATTEMPT, "killed_driver")[0][0] == "FENCED"
     assert_exact(scheduler, "killed_driver", values)
     recovery.took()
 
@@ -48,13 +43,12 @@ def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_rang
 @pytest.mark.fault("F2", "F7", "F8")
 def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recovery: Recovery) -> None:
     """U8: Airflow retries pre_commit while the first driver is stopped, then it wakes up."""
-    values = held("zombie")
-    scheduler.prepare("zombie", values)
-    run = scheduler.trigger("zombie")
-    some_parts_but_not_all(scheduler, "zombie")
+    values, run = half_written(scheduler, "zombie")
 
-    driver = scheduler.driver("zombie", 1)
-    eventually("another part is being copied", lambda: scheduler.writers("zombie", 1), 30, every=0.05)
+    driver = scheduler.driver("zombie")
+    eventually(
+        "another part is being copied", lambda: "idle in transaction" in scheduler.sessions("zombie"), 30, every=0.05
+    )
     # First gone, then stopped: the kernel hangs up a group that loses its parent while members of it are stopped.
     task = scheduler.task_process("zombie", run, "pre_commit")
     task.kill()
@@ -73,7 +67,7 @@ def test_a_zombie_driver_writes_nothing_that_counts(scheduler: Scheduler, recove
 
     assert scheduler.wait("zombie", run) == "success"
     assert scheduler.epoch("zombie", 1) == ("COMMITTED", 2)
-    state, refused = fenced_writes(scheduler, "zombie", 1)
+    [(state, refused)] = scheduler.query(FIRST_ATTEMPT, "zombie")
     assert state == "FENCED"
     assert refused >= 1
     eventually("the zombie ends by itself", lambda: not driver.is_running(), 60)
@@ -89,11 +83,15 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
     """F1, S15, INV-5."""
     first = {p: [f"first-{p}"] for p in range(4)}
     scheduler.prepare("killed_commit", first)
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        """ AND query LIKE '%INSERT INTO "public"."killed_commit"%'"""
+    )
 
     # Before: a lock on the target holds the commit inside its transaction.
     with holding(scheduler.stack.postgres.dsn(), "LOCK TABLE killed_commit IN SHARE ROW EXCLUSIVE MODE"):
         run = scheduler.trigger("killed_commit")
-        eventually("the commit waits for the lock", lambda: _waiting_for_lock(scheduler, "killed_commit"))
+        eventually("the commit waits for the lock", lambda: scheduler.query(waiting))
         scheduler.task_process("killed_commit", run, "commit_epoch").kill()
         recovery.last_fault()
         assert scheduler.query("SELECT count(*) FROM killed_commit_again") == [(0,)]
@@ -104,9 +102,7 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
     # After: the pipeline's row is locked, so that the task hangs in the mirror once the epoch is committed.
     scheduler.produce("killed_commit", {p: [f"second-{p}"] for p in range(4)})
     run = scheduler.trigger("killed_commit")
-    eventually(
-        "the second epoch is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05
-    )
+    eventually("it is sealed", lambda: scheduler.epoch("killed_commit", 2)[0] == "PRE_COMMITTED", every=0.05)
     lock = "SELECT FROM epochline.pipeline WHERE pipeline = 'killed_commit' FOR NO KEY UPDATE"
     with holding(scheduler.stack.postgres.dsn(), lock):
         eventually("it is committed", lambda: scheduler.epoch("killed_commit", 2)[0] == "COMMITTED")
@@ -115,30 +111,17 @@ def test_a_commit_task_killed_before_and_after_its_commit_commits_once(
 
     assert scheduler.wait("killed_commit", run) == "success"
     assert "already committed" in scheduler.log("killed_commit", run, "commit_epoch")
-    both = {p: [f"first-{p}", f"second-{p}"] for p in range(4)}
-    assert_exact(scheduler, "killed_commit", both)
+    assert_exact(scheduler, "killed_commit", {p: [f"first-{p}", f"second-{p}"] for p in range(4)})
     recovery.took()
-
-
-def _waiting_for_lock(scheduler: Scheduler, table: str) -> bool:
-    return bool(
-        scheduler.query(
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s AND datname ="
-            " current_database()",
-            f'%INSERT INTO "public"."{table}"%',
-        )
-    )
 
 
 @pytest.mark.fault("F10")
 def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_receipt(
-    scheduler: Scheduler, recovery: Recovery
+    scheduler: Scheduler, recovery: Recovery, forgive: Path
 ) -> None:
     """U4, U6, U7, P15."""
     poisoned = {0: ["good", "bad", "better"], 1: ["fine"], 2: [], 3: []}
     scheduler.prepare("cleared", poisoned)
-    forgive = scheduler.stack.home.root / "forgive"
-    forgive.unlink(missing_ok=True)
 
     run = scheduler.trigger("cleared")
     assert scheduler.wait("cleared", run) == "failed"
@@ -150,25 +133,22 @@ def test_a_failed_run_is_red_and_can_be_cleared_and_a_committed_one_shows_its_re
     assert "the record says that it is bad" in log
     assert scheduler.epoch("cleared", 1)[0] == "ABORTED"
     assert scheduler.query("SELECT count(*) FROM cleared") == [(0,)]
-    assert not [name for name in scheduler.staging_tables() if "cleared" in name]
+    assert scheduler.staging_tables("cleared") == []
 
     # The commit task alone must not commit nothing.
-    scheduler.clear("cleared", run, ["commit_epoch"], only_failed=True)
-    assert scheduler.wait("cleared", run) == "failed"
+    assert scheduler.cleared("cleared", run, "commit_epoch", only_failed=True) == "failed"
     assert scheduler.query("SELECT count(*) FROM cleared") == [(0,)]
 
     # The reason goes away: the same run, cleared, reads the same range again, although more was produced.
     scheduler.produce("cleared", {2: ["later"]})
     forgive.touch()
     recovery.last_fault()
-    scheduler.clear("cleared", run, ["plan_epoch"])
-    assert scheduler.wait("cleared", run) == "success"
+    assert scheduler.cleared("cleared", run, "plan_epoch") == "success"
     assert scheduler.epoch("cleared", 1)[0] == "COMMITTED"
     assert_exact(scheduler, "cleared", poisoned)
     recovery.took()
 
     # A committed run, cleared, shows its receipt and writes nothing twice.
-    scheduler.clear("cleared", run, ["plan_epoch"])
-    assert scheduler.wait("cleared", run) == "success"
+    assert scheduler.cleared("cleared", run, "plan_epoch") == "success"
     assert "already committed" in scheduler.log("cleared", run, "commit_epoch")
     assert_exact(scheduler, "cleared", poisoned)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.utils.types import DagRunType
 
-from tests.airflow.interpreter import answer_of, without_airflow
-
-ROOT = Path(__file__).parents[2]
+from epochline.airflow.connections import interval_of
+from epochline.errors import ConfigurationError
+from epochline.protocol.epoch import Interval
+from tests.airflow.interpreter import answer_without_airflow
 
 ASK = """
-import json, sys
-import warnings; warnings.simplefilter("ignore")
+import json, warnings; warnings.simplefilter("ignore")
 from datetime import UTC, datetime, timedelta
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.airflow.dag import build_dag
@@ -37,21 +39,17 @@ print("ANSWER" + json.dumps({
 """
 
 
-@pytest.fixture(scope="module")
-def intervals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
-    return answer_of(ASK, environment=without_airflow(tmp_path_factory.mktemp("airflow")))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("schedule", ["every day", "cron", "preset"])
-def test_the_runs_of_a_backfill_have_intervals_that_follow_each_other(
-    intervals: dict[str, list[list[str]]], schedule: str
-) -> None:
+def test_the_runs_of_a_backfill_have_intervals_that_follow_each_other(tmp_path: Path) -> None:
     """INV-8, K14: by default Airflow gives both kinds of schedule empty intervals, which would bound nothing."""
-    found = [[datetime.fromisoformat(text) for text in one] for one in intervals[schedule]]
+    for schedule, intervals in answer_without_airflow(ASK, home=tmp_path).items():
+        found = [(datetime.fromisoformat(start), datetime.fromisoformat(until)) for start, until in intervals]
 
-    assert len(found) >= 2
-    assert {until - start for start, until in found} == {timedelta(days=1)}
-    assert [until for _, until in found[:-1]] == [start for start, _ in found[1:]]
+        assert len(found) >= 2, schedule
+        assert {until - start for start, until in found} == {timedelta(days=1)}, schedule
+        assert all(before[1] == after[0] for before, after in pairwise(found)), schedule
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def context(run_type: str, start: datetime | None, until: datetime | None) -> dict[str, Any]:
@@ -59,16 +57,8 @@ def context(run_type: str, start: datetime | None, until: datetime | None) -> di
     return {"dag_run": run}
 
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
 def test_only_a_backfill_run_has_an_interval() -> None:
     """INV-8: the dates of a scheduled or manual run decide nothing."""
-    from airflow.utils.types import DagRunType
-
-    from epochline.airflow.connections import interval_of
-    from epochline.protocol.epoch import Interval
-
     later = NOON + timedelta(hours=1)
 
     assert interval_of(context(DagRunType.BACKFILL_JOB, NOON, later)) == Interval(start=NOON, until=later)
@@ -78,8 +68,5 @@ def test_only_a_backfill_run_has_an_interval() -> None:
 
 @pytest.mark.parametrize("until", [NOON, None], ids=["empty", "none"])
 def test_a_backfill_run_without_an_interval_is_refused(until: datetime | None) -> None:
-    from epochline.airflow.connections import interval_of
-    from epochline.errors import ConfigurationError
-
     with pytest.raises(ConfigurationError, match="has no data interval"):
         interval_of(context("backfill", NOON, until))

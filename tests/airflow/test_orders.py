@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,69 +13,61 @@ from tests.airflow.checker import assert_exact, committed
 from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import sealed_but_paused
 
+Order = Callable[..., dict[str, Any]]
+
 
 @pytest.fixture
-def order(scheduler: Scheduler) -> Any:
-    """Fill in the form of an action's DAG, and give the state of each of its tasks, mapped ones in a list."""
+def order(scheduler: Scheduler) -> Order:
+    """Fill in the form of an action's DAG, and give the states of each of its tasks in a list: some are mapped."""
 
-    def fill_in(action: str, pipeline: str, **asked: Any) -> dict[str, Any]:
+    def fill_in(action: str, pipeline: str, *, confirm: bool = True, **asked: Any) -> dict[str, Any]:
         dag = f"epochline_{action}"
         scheduler.pause(dag, False)
-        conf = {"pipeline": pipeline, "reason": "a test wants {{ it }}", "confirm": True, **asked}
-        run = scheduler.trigger(dag, **conf)
+        run = scheduler.trigger(dag, pipeline=pipeline, reason="a test wants {{ it }}", confirm=confirm, **asked)
         ended = scheduler.wait(dag, run)
-        found = scheduler.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
-        states: dict[str, list[str]] = {}
-        for one in found:
-            states.setdefault(one["task_id"], []).append(one["state"])
-        return {"ended": ended, "id": run, **states}
+        states: defaultdict[str, list[str]] = defaultdict(list)
+        for one in scheduler.call("GET", f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]:
+            states[one["task_id"]].append(one["state"])
+        return {"ended": ended, "log": scheduler.log(dag, run, "act"), **states}
 
     return fill_in
 
 
 def written(scheduler: Scheduler, pipeline: str) -> list[tuple[str, str, str]]:
-    return scheduler.query(
-        "SELECT action, actor, reason FROM epochline.actions WHERE pipeline = %s ORDER BY acted_at", pipeline
-    )
+    asked = "SELECT action, actor, reason FROM epochline.actions WHERE pipeline = %s ORDER BY acted_at"
+    return scheduler.query(asked, pipeline)
 
 
 @pytest.mark.slow
-def test_quarantined_records_are_requeued_by_a_form_as_an_epoch_of_their_own(scheduler: Scheduler, order: Any) -> None:
+def test_quarantined_records_are_requeued_by_a_form_as_an_epoch_of_their_own(
+    scheduler: Scheduler, order: Order, forgive: Path
+) -> None:
     """INV-9: previewed first, then once; a second order finds nothing left and is red."""
-    forgive = scheduler.stack.home.root / "forgive"
-    forgive.unlink(missing_ok=True)
     values = {0: ["good", "bad"], 1: ["fine"], 2: ["bad"], 3: []}
     scheduler.prepare("requeued", values)
     assert scheduler.run("requeued")["run"] == "success"
     assert scheduler.query("SELECT count(*) FROM requeued") == [(2,)]
     forgive.touch()
-    try:
-        previewed = order("requeue", "requeued", everything=True, confirm=False)
-        assert (previewed["ended"], previewed["act"]) == ("success", ["skipped"])
-        assert "2 records of requeued go through today's parse" in scheduler.log(
-            "epochline_requeue", previewed["id"], "act"
-        )
-        assert written(scheduler, "requeued") == []
+    previewed = order("requeue", "requeued", everything=True, confirm=False)
+    assert (previewed["ended"], previewed["act"]) == ("success", ["skipped"])
+    assert "2 records of requeued go through today's parse" in previewed["log"]
+    assert written(scheduler, "requeued") == []
 
-        done = order("requeue", "requeued", everything=True)
-        assert (done["act"], done["run"]) == (["success"], ["success"])
-        eventually("the epoch is committed", lambda: committed(scheduler, "requeued") == 2)
-    finally:
-        forgive.unlink()
+    done = order("requeue", "requeued", everything=True)
+    assert (done["act"], done["run"]) == (["success"], ["success"])
+    eventually("the epoch is committed", lambda: committed(scheduler, "requeued") == 2)
 
-    assert scheduler.query("SELECT kind FROM epochline.epochs WHERE pipeline = 'requeued' ORDER BY epoch_id") == [
-        ("regular",),
-        ("requeue",),
-    ]
+    kinds = scheduler.query("SELECT kind FROM epochline.epochs WHERE pipeline = 'requeued' ORDER BY epoch_id")
+    assert kinds == [("regular",), ("requeue",)]
     assert written(scheduler, "requeued") == [("requeue", "admin", "a test wants {{ it }}")]
     assert_exact(scheduler, "requeued", values)
     again = order("requeue", "requeued", everything=True)
     assert (again["ended"], again["act"]) == ("failed", ["failed"])
-    assert "no record in the quarantine fits" in scheduler.log("epochline_requeue", again["id"], "act")
+    assert "no record in the quarantine fits" in again["log"]
 
 
 @pytest.mark.slow
-def test_the_past_is_committed_by_a_form_in_as_many_runs_as_it_takes(scheduler: Scheduler, order: Any) -> None:
+def test_the_past_is_committed_by_a_form_in_as_many_runs_as_it_takes(scheduler: Scheduler, order: Order) -> None:
     """S9, S10: begun at the end of the log; then what lay before follows in contiguous epochs, five records each."""
     before = {p: [f"before {p} {i}" for i in range(3)] for p in range(4)}
     after = {p: [f"after {p}"] for p in range(4)}
@@ -92,7 +87,7 @@ def test_the_past_is_committed_by_a_form_in_as_many_runs_as_it_takes(scheduler: 
 
 @pytest.mark.slow
 def test_an_epoch_is_aborted_by_a_form_and_its_cleared_run_commits_the_same_range(
-    scheduler: Scheduler, order: Any
+    scheduler: Scheduler, order: Order
 ) -> None:
     """U4, U6, P6: the form's run is green, the aborted one red, and who did it is written down."""
     values = {p: [f"later {p}"] for p in range(4)}
@@ -106,6 +101,5 @@ def test_an_epoch_is_aborted_by_a_form_and_its_cleared_run_commits_the_same_rang
     assert written(scheduler, "requeued")[-1][0] == "abort"
     scheduler.pause("requeued", False)
     assert scheduler.wait("requeued", run) == "failed"
-    scheduler.clear("requeued", run, ["plan_epoch"])
-    assert scheduler.wait("requeued", run) == "success"
+    assert scheduler.cleared("requeued", run, "plan_epoch") == "success"
     assert scheduler.epoch("requeued", epoch)[0] == "COMMITTED"

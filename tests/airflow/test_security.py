@@ -12,14 +12,13 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg2
 import pytest
 from psycopg2 import sql
 
@@ -27,68 +26,46 @@ from tests.airflow.conftest import Scheduler, eventually
 from tests.airflow.half_way import let_go
 from tests.airflow.interpreter import answer_of
 from tests.conftest import AIRFLOW_DAGS
+from tests.databases import query
 
 PIPELINE = "canary"
-TASKS = ("plan_epoch", "pre_commit", "commit_epoch", "abort_epoch")
 RECORD = f"record-canary-{uuid.uuid4()}"  # not in any source or log of another run
 RECORDS = {0: [f"{RECORD}-{i}" for i in range(5)], 1: ["wait canary-may-go"], 2: [], 3: [f"{RECORD}-5"]}
 NOTE = "{{ conn.epochline_postgres.password }} {{ var.value.x }} {% raw %} %s '; DROP TABLE epochline.epoch; --"
+Conf = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def ready(scheduler: Scheduler) -> Scheduler:
     scheduler.prepare(PIPELINE, RECORDS)
-    dags = "/api/v2/dags"
-    eventually("the DAG is there", lambda: PIPELINE in {d["dag_id"] for d in scheduler.call("GET", dags)["dags"]}, 120)
-    scheduler.call("PATCH", f"{dags}/{PIPELINE}", {"is_paused": False})
     return scheduler
 
 
-@pytest.fixture(scope="module")
-def secrets_of(scheduler: Scheduler) -> dict[str, str]:
-    """Every password and key of the stack: what a canary would be planted for is there already."""
-    known = json.loads(scheduler.stack.home.secrets.read_text())
-    return {name: value for name, value in known.items() if name != "kafka_cluster_id"}
-
-
-UNLISTED = {
-    "spark_conf": {"spark_conf": {"spark.jars.packages": "evil:evil:1"}},
-    "conf": {"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"},
-    "jars": {"jars": "/evil.jar"},
-    "kafka": {"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}},
-    "bootstrap.servers": {"bootstrap.servers": "evil:9092"},
-    "postgres_connection": {"postgres_connection": "other"},
-    "a template": {"{{ var.value.x }}": 1},
-}
-"""Keys that no run may set: Airflow takes any."""
-
-WRONG_ACTIONS = {
-    "no mapping": "evil",
-    "no action": {"name": "evil"},
-    "an action that is no epoch": {"name": "pause", "reason": "evil"},
-    "no such parameter": {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"},
-    "no place": {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"},
-    "no parameters": {"name": "requeue", "parameters": "evil", "reason": "x"},
-}
-"""For the one key beside the params, by which operators' DAGs order epochs."""
-
-REFUSALS = {
-    **{name: (conf, "no run may set|cannot be set for one run") for name, conf in UNLISTED.items()},
-    **{
-        name: ({"action": told}, "names no action that is an epoch|invalid parameters")
-        for name, told in WRONG_ACTIONS.items()
-    },
+NO_KEY, NO_ACTION = "no run may set|cannot be set for one run", "names no action that is an epoch|invalid parameters"
+REFUSALS: dict[str, tuple[Conf, str]] = {
+    # Keys that no run may set: Airflow takes any.
+    "spark_conf": ({"spark_conf": {"spark.jars.packages": "evil:evil:1"}}, NO_KEY),
+    "conf": ({"conf": {"spark.driver.extraJavaOptions": "-Dx"}, "note": "x"}, NO_KEY),
+    "jars": ({"jars": "/evil.jar"}, NO_KEY),
+    "kafka": ({"kafka": {"sasl.jaas.config": "com.sun.security.auth.module.JndiLoginModule required;"}}, NO_KEY),
+    "bootstrap.servers": ({"bootstrap.servers": "evil:9092"}, NO_KEY),
+    "postgres_connection": ({"postgres_connection": "other"}, NO_KEY),
+    "a template": ({"{{ var.value.x }}": 1}, NO_KEY),
+    # The one key next to the params, by which operators' DAGs order epochs.
+    "no mapping": ({"action": "evil"}, NO_ACTION),
+    "no action": ({"action": {"name": "evil"}}, NO_ACTION),
+    "an action that is no epoch": ({"action": {"name": "pause", "reason": "evil"}}, NO_ACTION),
+    "no such parameter": ({"action": {"name": "requeue", "parameters": {"jars": "evil"}, "reason": "x"}}, NO_ACTION),
+    "no place": ({"action": {"name": "extend-back", "parameters": {"to": "evil"}, "reason": "x"}}, NO_ACTION),
+    "no parameters": ({"action": {"name": "requeue", "parameters": "evil", "reason": "x"}}, NO_ACTION),
 }
 """By name: the conf of a run, and what the plan says of it."""
 
 EXECUTE = """
-import importlib.util, json, sys, traceback
+import json, runpy, sys, traceback
 from types import SimpleNamespace
 
-spec = importlib.util.spec_from_file_location("canary_dag", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-task = module.canary.get_task("plan_epoch")
+task = runpy.run_path(sys.argv[1])["canary"].get_task("plan_epoch")
 refused = {}
 for name, conf in json.load(sys.stdin).items():
     run = SimpleNamespace(conf=conf, run_id="r", dag_id="canary", triggering_user_name="admin")
@@ -100,28 +77,19 @@ print("ANSWER" + json.dumps(refused))
 """
 
 
-@pytest.fixture(scope="module")
-def refused(ready: Scheduler) -> dict[str, tuple[str, str, str]]:
-    """What the plan's operator raised for each conf: class, message and traceback; in one process, as a task has it."""
-    answer = answer_of(
+def test_a_plan_refuses_each_conf_that_is_not_on_the_list_and_writes_nothing(ready: Scheduler) -> None:
+    """SEC-2: naming the key and never its value. Airflow tries a task no more that raises AirflowFailException."""
+    refused = answer_of(
         EXECUTE, AIRFLOW_DAGS / "canary.py",
         environment={**os.environ, **ready.stack.airflow.environment()},
         given={name: conf for name, (conf, _) in REFUSALS.items()},
     )  # fmt: skip
-    return {name: tuple(said) for name, said in answer.items()}
 
-
-@pytest.mark.parametrize("name", REFUSALS)
-def test_a_plan_refuses_a_conf_that_is_not_on_the_list_and_writes_nothing(
-    ready: Scheduler, refused: dict[str, tuple[str, str, str]], name: str
-) -> None:
-    """SEC-2: naming the key and never its value. Airflow tries a task no more that raises AirflowFailException."""
-    kind, message, trace = refused[name]
-
-    assert kind == "AirflowFailException"
-    assert re.search(REFUSALS[name][1], message)
-    assert "evil" not in message
-    assert "evil" not in trace
+    for name, (_, reason) in REFUSALS.items():
+        kind, message, trace = refused[name]
+        assert kind == "AirflowFailException", name
+        assert re.search(reason, message), name
+        assert "evil" not in message + trace, name
     assert epochs(ready) == 0
 
 
@@ -141,48 +109,57 @@ def test_a_trigger_with_a_conf_that_is_not_on_the_list_fails_at_once(ready: Sche
 
 
 def epochs(scheduler: Scheduler) -> int:
-    return scheduler.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)[0][0]
+    return scheduler.count("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", PIPELINE)
 
 
-@pytest.mark.parametrize("conf", [{"record_limit": "{{ 1 }}"}, {"record_limit": "1; DROP TABLE x"}, {"record_limit": 0},
-                                  {"note": "x" * 501}, {"note": {"a": 1}}])  # fmt: skip
-def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler, conf: dict[str, Any]) -> None:
+def test_a_value_that_is_not_of_its_params_schema_starts_no_run(ready: Scheduler) -> None:
     """SEC-1, SEC-2."""
-    with pytest.raises(AssertionError, match="400"):
-        ready.trigger(PIPELINE, **conf)
+    wrong = {"record_limit": ("{{ 1 }}", "1; DROP TABLE x", 0), "note": ("x" * 501, {"a": 1})}
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(AssertionError, match="400"):
+                ready.trigger(PIPELINE, **{name: value})
 
 
-def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler, secrets_of: dict[str, str]) -> None:
-    """SEC-4, SEC-5, SEC-8: arguments, job's environment, UI, event log, logs, databases, files."""
+def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler) -> None:
+    """SEC-4, SEC-5, SEC-8: arguments, job's environment, UI, event log, logs, databases, files.
+
+    Every password and key of the stack is looked for: what a canary would be planted for is there already.
+    """
+    secrets = json.loads(ready.stack.home.secrets.read_text())
+    del secrets["kafka_cluster_id"]
     began = time.time()
     # A task that an earlier test killed could take nothing away; what it left is its owner's alone.
     left = set(Path(tempfile.gettempdir()).glob("epochline-job-*/credentials.json"))
-    with Watch() as watch:
+    with watching_arguments() as arguments:
         run = ready.trigger(PIPELINE, note=NOTE)
         # Not before: spark-submit asks a Java process of the same arguments how to start Java.
-        eventually("the job writes", lambda: sessions(ready), 120, every=0.05)
-        driver = ready.driver(PIPELINE, 1)
-        inherited = "\n".join(environment_of(process) for process in family(driver))
+        eventually("the job writes", lambda: ready.sessions(PIPELINE), 120, every=0.05)
+        driver = ready.driver(PIPELINE)
+        inherited = "\n".join(map(environment_of, [driver, *driver.children(recursive=True)]))
         ports = eventually("Spark's UI listens", lambda: listening(driver), 60)
         shown = eventually("Spark's UI answers", lambda: ui_of(ports), 60)
         let_go(ready, PIPELINE)
         assert ready.wait(PIPELINE, run) == "success", ready.log(PIPELINE, run, "pre_commit")
 
-    assert PIPELINE in watch.text
+    watched = "\n".join(arguments)
+    assert PIPELINE in watched
     assert "spark.app.name" in shown
     assert "EPOCHLINE_CREDENTIALS" in inherited
     assert {address for address, _ in ports} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
-    xcoms = [entry for task in TASKS for entry in xcoms_of(ready, run, task)]
-    assert xcoms == [("plan_epoch", "return_value", "1")]
-    ((note,),) = ready.query("SELECT note FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED'", PIPELINE)
-    assert note == NOTE
+    tasks = f"/api/v2/dags/{PIPELINE}/dagRuns/{run}/taskInstances"
+    passed_on = ready.call("GET", f"{tasks}/~/xcomEntries")["xcom_entries"]
+    assert [(entry["task_id"], entry["key"]) for entry in passed_on] == [("plan_epoch", "return_value")]
+    assert ready.call("GET", f"{tasks}/plan_epoch/xcomEntries/return_value")["value"] == "1"
+    noted = ready.query("SELECT note FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED'", PIPELINE)
+    assert noted == [(NOTE,)]
 
     logs = text_of(path for path in ready.stack.home.logs.rglob("*") if path.is_file())
     assert "SparkListenerApplicationStart" in logs
     assert f"pipeline={PIPELINE}" in logs
     places = {
-        "arguments of processes": watch.text,
+        "arguments of processes": watched,
         "environment of Spark's processes": inherited,
         "Spark's UI": shown,
         "logs, Spark's event log among them": logs,
@@ -192,51 +169,32 @@ def test_no_secret_shows_anywhere_during_a_whole_epoch(ready: Scheduler, secrets
         "files that others may read": text_of(readable_by_others(began)),
     }
     # The job's own login came by a file, so not even that is in what it inherited.
-    found = {(name, place) for place, text in places.items() for name, secret in secrets_of.items() if secret in text}
+    found = {(name, place) for place, text in places.items() for name, secret in secrets.items() if secret in text}
     assert found == set()
     # Records are rows and quarantine; nothing else repeats them.
     assert {place for place, text in places.items() if RECORD in text} == set()
     assert set(Path(tempfile.gettempdir()).glob("epochline-job-*/credentials.json")) <= left
 
 
-class Watch:
-    """Collects the arguments of every process of the machine, again and again."""
+@contextmanager
+def watching_arguments() -> Iterator[set[str]]:
+    """Collects the arguments of every process of the machine, again and again until the block ends."""
+    seen: set[str] = set()
+    done = threading.Event()
 
-    def __init__(self) -> None:
-        self._seen: set[str] = set()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self._seen)
-
-    def _look(self) -> None:
-        while not self._done.wait(0.1):
+    def look() -> None:
+        while not done.wait(0.1):
             for pid in psutil.pids():
                 with suppress(OSError):
-                    self._seen.add(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
+                    seen.add(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
 
-
-def sessions(scheduler: Scheduler) -> int:
-    """Sessions of the job, by the one thing that PostgreSQL shows of another login's."""
-    return scheduler.query(
-        "SELECT count(*) FROM pg_stat_activity s JOIN epochline.attempt a"
-        " ON s.application_name LIKE 'epochline:' || a.attempt_id || ':%%' WHERE a.pipeline = %s",
-        PIPELINE,
-    )[0][0]
-
-
-def family(process: psutil.Process) -> list[psutil.Process]:
-    return [process, *process.children(recursive=True)]
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        thread.join()
 
 
 def environment_of(process: psutil.Process) -> str:
@@ -268,26 +226,18 @@ def ui_of(ports: list[tuple[str, int]]) -> str:
 def fetched(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.read().decode()
+            return str(answer.read(), "utf-8")
     except urllib.error.HTTPError as error:
         error.close()
         return ""
 
 
-def xcoms_of(scheduler: Scheduler, run: str, task: str) -> Iterator[tuple[str, str, Any]]:
-    base = f"/api/v2/dags/{PIPELINE}/dagRuns/{run}/taskInstances/{task}/xcomEntries"
-    for entry in scheduler.call("GET", base)["xcom_entries"]:
-        yield task, entry["key"], scheduler.call("GET", f"{base}/{entry['key']}")["value"]
-
-
 def dump(dsn: str, schema: str) -> str:
     """Every row of every table, as text."""
-    with closing(psycopg2.connect(dsn)) as session, session, session.cursor() as cursor:
-        cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,))
-        pieces = []
-        for (table,) in cursor.fetchall():
-            cursor.execute(sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(schema, table)))
-            pieces += [row for (row,) in cursor.fetchall()]
+    pieces: list[str] = []
+    for (table,) in query(dsn, "SELECT tablename FROM pg_tables WHERE schemaname = %s", schema):
+        rows = query(dsn, sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(schema, table)))
+        pieces += [row for (row,) in rows]
     assert pieces
     return "\n".join(pieces)
 
@@ -310,7 +260,7 @@ def _mode(path: Path) -> int:
     return 0
 
 
-def text_of(paths: Any) -> str:
+def text_of(paths: Iterable[Path]) -> str:
     pieces = []
     for path in paths:
         with suppress(OSError):

@@ -1,59 +1,43 @@
-"""Settings of epochs under a real scheduler: restarts are counted, time-outs abort, failures pause."""
+"""Settings of epochs: what a DAG file makes of them, and under a real scheduler what restarts and time-outs do."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.airflow.conftest import Scheduler, eventually
+from tests.airflow.interpreter import answer_without_airflow
 
 
-def tries(scheduler: Scheduler, dag: str, run: str, task: str) -> list[dict[str, Any]]:
-    """What Airflow remembers of each try of a task, the oldest first."""
-    path = f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/tries"
-    return sorted(scheduler.call("GET", path)["task_instances"], key=lambda one: one["try_number"])
-
-
-def seconds_between(tried: list[dict[str, Any]]) -> list[float]:
-    moments = [(datetime.fromisoformat(one["start_date"]), datetime.fromisoformat(one["end_date"])) for one in tried]
-    return [(begun - ended).total_seconds() for (_, ended), (begun, _) in pairwise(moments)]
-
-
-def test_an_attempt_that_always_fails_is_made_as_often_as_declared_and_then_the_pipeline_is_paused(
-    scheduler: Scheduler,
+@pytest.mark.parametrize(("pipeline", "attempts"), [("restarted", 3), ("unrestarted", 1)])
+def test_an_attempt_that_always_fails_is_made_as_often_as_declared_and_leaves_no_staging(
+    scheduler: Scheduler, pipeline: str, attempts: int
 ) -> None:
-    """R1, K11: two restarts three seconds apart, then ABORTED and red; with a tolerance of 0 that is one too many."""
-    scheduler.prepare("restarted", {p: [f"row-{p}"] for p in range(4)})
+    """R1, R3, K11: two restarts three seconds apart, or none; then ABORTED and red; the tolerance of 0 is exceeded."""
+    scheduler.prepare(pipeline, {p: [f"row-{p}"] for p in range(4)})
 
-    run = scheduler.trigger("restarted")
-    assert scheduler.wait("restarted", run) == "failed"
+    run = scheduler.trigger(pipeline)
+    assert scheduler.wait(pipeline, run) == "failed"
 
-    tried = tries(scheduler, "restarted", run, "pre_commit")
-    assert [one["try_number"] for one in tried] == [1, 2, 3]
-    assert min(seconds_between(tried)) >= 3
-    assert scheduler.epoch("restarted", 1) == ("ABORTED", 3)
-    assert not [name for name in scheduler.staging_tables() if "restarted" in name]
-    assert scheduler.heads("restarted") == dict.fromkeys(range(4), 0)
-    assert scheduler.query("SELECT paused_by, paused_reason FROM epochline.pipelines WHERE pipeline = 'restarted'") == [
-        ("epochline", "1 epochs in a row were aborted, of which 0 are tolerated")
-    ]
-    eventually("Airflow makes no more runs", lambda: scheduler.call("GET", "/api/v2/dags/restarted")["is_paused"], 60)
-
-
-def test_without_restarts_one_failed_attempt_ends_the_run_and_leaves_no_staging(scheduler: Scheduler) -> None:
-    """R3."""
-    scheduler.prepare("unrestarted", {p: [f"row-{p}"] for p in range(4)})
-
-    run = scheduler.trigger("unrestarted")
-
-    assert scheduler.wait("unrestarted", run) == "failed"
-    assert [one["try_number"] for one in tries(scheduler, "unrestarted", run, "pre_commit")] == [1]
-    assert scheduler.epoch("unrestarted", 1) == ("ABORTED", 1)
-    assert not [name for name in scheduler.staging_tables() if "unrestarted" in name]
-    assert scheduler.heads("unrestarted") == dict.fromkeys(range(4), 0)
+    path = f"/api/v2/dags/{pipeline}/dagRuns/{run}/taskInstances/pre_commit/tries"
+    tried = sorted(scheduler.call("GET", path)["task_instances"], key=lambda one: one["try_number"])
+    assert [one["try_number"] for one in tried] == [*range(1, attempts + 1)]
+    for before, after in pairwise(tried):
+        pause = datetime.fromisoformat(after["start_date"]) - datetime.fromisoformat(before["end_date"])
+        assert pause >= timedelta(seconds=3)
+    assert scheduler.epoch(pipeline, 1) == ("ABORTED", attempts)
+    assert scheduler.staging_tables(pipeline) == []
+    assert scheduler.heads(pipeline) == dict.fromkeys(range(4), 0)
+    if pipeline == "restarted":
+        paused = "SELECT paused_by, paused_reason FROM epochline.pipelines WHERE pipeline = 'restarted'"
+        reason = "1 epochs in a row were aborted, of which 0 are tolerated"
+        assert scheduler.query(paused) == [("epochline", reason)]
+        dag = "/api/v2/dags/restarted"
+        eventually("Airflow makes no more runs", lambda: scheduler.call("GET", dag)["is_paused"], 60)
 
 
 @pytest.mark.parametrize("times", [4, pytest.param(12, marks=pytest.mark.slow)])
@@ -61,19 +45,18 @@ def test_without_an_end_a_task_is_tried_again_and_again(scheduler: Scheduler, ti
     """R4: still trying after more than ten fast failures."""
     run = scheduler.trigger("endless")
 
-    eventually(
-        "it is tried again and again",
-        lambda: scheduler.instances("endless", run)["plan_epoch"]["try_number"] >= times,
-        every=1,
-    )
+    def planning() -> dict[str, Any]:
+        return scheduler.instances("endless", run)["plan_epoch"]
+
+    eventually("it is tried again and again", lambda: planning()["try_number"] >= times, every=1)
 
     assert scheduler.state("endless", run) == "running"
     # Airflow compares the number of the try with this one, and with nothing else.
-    assert scheduler.instances("endless", run)["plan_epoch"]["max_tries"] >= 1_000_000
+    assert planning()["max_tries"] >= 1_000_000
     scheduler.call("PATCH", f"/api/v2/dags/endless/dagRuns/{run}", {"state": "failed"})
     # Green where the task waited for its next try, red where it ran (ADR 0011): which, is decided by milliseconds.
     assert scheduler.wait("endless", run) in ("failed", "success")
-    assert scheduler.instances("endless", run)["commit_epoch"]["state"] in ("skipped", "upstream_failed")
+    assert scheduler.tasks("endless", run)["commit_epoch"] in ("skipped", "upstream_failed")
     assert scheduler.query("SELECT 1 FROM epochline.epoch WHERE pipeline = 'endless'") == []
 
 
@@ -86,7 +69,7 @@ def test_an_epoch_that_takes_too_long_is_aborted_and_the_next_takes_its_range(sc
     assert scheduler.wait("timed_out", run) == "failed"
     assert "was not staged and sealed within 0:00:25" in scheduler.log("timed_out", run, "pre_commit")
     assert scheduler.epoch("timed_out", 1) == ("ABORTED", 1)
-    assert not [name for name in scheduler.staging_tables() if "timed_out" in name]
+    assert scheduler.staging_tables("timed_out") == []
 
     (scheduler.stack.home.root / "woken").touch()
     assert scheduler.run("timed_out", timeout=280)["run"] == "success"
@@ -97,3 +80,66 @@ def test_an_epoch_that_takes_too_long_is_aborted_and_the_next_takes_its_range(sc
         "SELECT epoch_id, settings->'timeout'->>'value', settings->'timeout'->>'from' FROM epochline.epochs"
         " WHERE pipeline = 'timed_out' ORDER BY epoch_id"
     ) == [(1, "25.0", "declaration"), (2, "280.0", "run conf")]
+
+
+READ = """
+import json, warnings; warnings.simplefilter("ignore")
+from datetime import timedelta
+from epochline import FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text, epoch_dag
+
+def dag(name, **fields):
+    return epoch_dag(Pipeline(
+        name=name, source=KafkaSource(topics="t"), parse=Text(),
+        sinks=PostgresTable(table="t", columns={"value": "text"}), **fields,
+    ))
+
+second = timedelta(seconds=1)
+found = {}
+for one in [
+    dag("by_hand"),
+    dag("scheduled", schedule=10 * second),
+    dag("word_count", profile="word_count"),
+    dag("kafka_to_db", profile="kafka_to_db"),
+    dag("checkpoint_demo", profile="checkpoint_demo"),
+    dag("rate", schedule=10 * second, settings=Settings(restart=FailureRate(max_failures=3, interval=300, delay=7))),
+    dag("none", schedule=10 * second, settings=Settings(restart=NoRestart(), minimum_pause=60)),
+    dag("weaker", schedule=10 * second, settings=Settings(restart=FixedDelay(attempts=2, delay=5), timeout=30)),
+]:
+    found[one.dag_id] = {
+        "interval": delta.total_seconds() if (delta := getattr(one.timetable, "delta", None)) else None,
+        "failed_runs": one.max_consecutive_failed_dag_runs, "active_runs": one.max_active_runs,
+        **{task.task_id: [task.retries, task.retry_delay.total_seconds(), task.execution_timeout.total_seconds()]
+           for task in one.tasks},
+    }
+print("ANSWER" + json.dumps(found))
+"""
+
+
+EXPECTED = {
+    "by_hand": (None, 0, [9, 10, 120]),
+    "scheduled": (10, 0, [9, 10, 120]),
+    "word_count": (1, 11, [3, 10, 60]),
+    "kafka_to_db": (10, 1, [9, 10, 600]),
+    "checkpoint_demo": (1, 0, [9, 10, 60]),
+    "rate": (10, 0, [1_000_000, 7, 120]),
+    "none": (10, 0, [0, 0, 120]),
+    "weaker": (10, 0, [2, 5, 30]),
+}
+"""By name: the interval, after how many failed runs Airflow pauses, and retries, delay and time-out of ``pre_commit``."""
+
+
+def test_settings_become_what_airflow_calls_them(tmp_path: Path) -> None:
+    """K8, K9, K10, K11, K14, C10, R1 to R3, R5: Airflow pauses at tolerance + 1, where its 0 means never."""
+    file = tmp_path / "settings.toml"
+    file.write_text('[settings]\ntimeout = 120\nrestart = {kind = "fixed_delay", attempts = 9}\n')
+
+    dags = answer_without_airflow(READ, home=tmp_path, EPOCHLINE_SETTINGS=str(file))
+
+    found = {name: (dag["interval"], dag["failed_runs"], dag["pre_commit"]) for name, dag in dags.items()}
+    assert found == EXPECTED
+    assert {dag["active_runs"] for dag in dags.values()} == {1}
+    for dag in dags.values():
+        assert dag["plan_epoch"][:2] == dag["commit_epoch"][:2] == dag["pre_commit"][:2]
+    # What a strategy gave up on is cleaned up all the same, and a plan has time for its pause.
+    assert {tuple(dag["abort_epoch"]) for dag in dags.values()} == {(2, 10.0, 300.0)}
+    assert (dags["none"]["plan_epoch"][2], dags["rate"]["plan_epoch"][2]) == (360, 300)

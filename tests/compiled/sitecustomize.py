@@ -7,7 +7,7 @@ order to import it, because there was no bytecode of it.
 import os
 import sys
 
-FILE = os.environ.get("EPOCHLINE_COMPILED")
+FILE = os.environ.get("EPOCHLINE_COMPILED", "")
 
 
 def _write_down(event: str, arguments: tuple[object, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from epochline.operations import ACTIONS, ActionPreview, Done, Request, Subject
+from epochline.operations import ACTIONS, ActionPreview, DirectAction, Done, Request, Subject
 from tests.contract.worlds import World
 
 ORDER = Request(actor="ada@here", reason="because a test says so")
@@ -18,8 +18,14 @@ def preview_of(world: World, action: str, **parameters: Any) -> ActionPreview:
     return ACTIONS[action].preview(subject(world), ACTIONS[action].parameters(**parameters))
 
 
-def act(world: World, action: str, **parameters: Any) -> Done:
-    return ACTIONS[action].act(subject(world), ACTIONS[action].parameters(**parameters), ORDER)
+def refusal_of(world: World, action: str, **parameters: Any) -> str:
+    return preview_of(world, action, **parameters).refusal or ""
+
+
+def act(world: World, name: str, **parameters: Any) -> Done:
+    action = ACTIONS[name]
+    assert isinstance(action, DirectAction)
+    return action.act(subject(world), action.parameters(**parameters), ORDER)
 
 
 def written(world: World) -> list[tuple[str, str, str, int | None]]:
@@ -27,11 +33,17 @@ def written(world: World) -> list[tuple[str, str, str, int | None]]:
         return [(row.action, row.actor, row.reason, row.epoch_id) for row in tx.operators.actions("orders")]
 
 
-def heads(world: World, generation: int) -> dict[str, int]:
+def heads(world: World, generation: int = 1) -> dict[str, int]:
     with world.ledger.transaction() as tx:
         return {str(head.tp): head.next_offset for head in tx.chain.heads("orders", generation)}
 
 
-def made_again(world: World) -> None:
+def origins(world: World, generation: int = 1) -> dict[str, int]:
+    with world.ledger.transaction() as tx:
+        return {str(head.tp): head.origin for head in tx.chain.heads("orders", generation)}
+
+
+def make_again(world: World) -> None:
+    """Delete the topic and make it again with other records."""
     world.kafka.produce("orders", 0, 7, topic_id="another")
     world.kafka.produce("orders", 1, 2, topic_id="another")

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from epochline.coordinator import Plan, PlanOutcome, abort, preview
+from epochline import KafkaSource
+from epochline.coordinator import Plan, PlanOutcome, preview
 from epochline.errors import DataLossError, SourceError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.protocol.planning import OpenTransaction
 from epochline.protocol.staging import StagingTicket
-from tests.contract.worlds import World, fake_world, postgres_world, run
+from tests.contract.operators import make_again
+from tests.contract.worlds import World, orders, ranges
+
+Change = Callable[[World], object]
 
 
-@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+@pytest.fixture
+def world(world: World) -> World:
     """Two partitions of which ten and five offsets are committed."""
-    one = fake_world() if request.param == "fake" else postgres_world(request.getfixturevalue("postgres_dsn"))
-    one.to_committed()
-    return one
+    world.to_committed()
+    return world
 
 
 def _retention(world: World) -> None:
     world.kafka.produce("orders", 0, 5)
     world.kafka.change("orders", 0, log_start=12)
-
-
-def _truncated(world: World) -> None:
-    world.kafka.change_leader("orders", 0, truncate_to=8)
 
 
 def _truncated_and_grown(world: World) -> None:
@@ -46,48 +45,49 @@ def _older_log(world: World) -> None:
     world.kafka.change("orders", 0, leader_epoch=0)
 
 
-def _made_again(world: World) -> None:
-    for partition in (0, 1):
-        world.kafka.produce("orders", partition, 30, topic_id="another")
-
-
-def _shrunk(world: World) -> None:
-    del world.kafka.views["orders", 1]
-
-
-def _gone(world: World) -> None:
-    world.kafka.views.clear()
-
-
 def _moved(world: World) -> None:
     world.kafka.cluster_id = "another"
 
 
 def _moved_without_the_topic(world: World) -> None:
     _moved(world)
-    _gone(world)
+    world.kafka.views.clear()
 
 
-LOSSES: dict[str, tuple[Callable[[World], None], str]] = {
-    "retention": (_retention, r"offsets \[10, 12\), 2 of them, are gone.*`epochline declare-loss orders`"),
-    "truncated": (_truncated, "its log ends at 8: 2 offsets that were read.*`epochline adopt-topic orders orders`"),
+LOSSES: dict[str, tuple[Change, str]] = {
+    "retention": (
+        _retention,
+        r"retention passed the head of orders-0: offsets \[10, 12\), 2 of them, are gone.*`epochline declare-loss orders`",
+    ),
+    "truncated": (
+        lambda world: world.kafka.change_leader("orders", 0, truncate_to=8),
+        "its log ends at 8: 2 offsets that were read.*`epochline adopt-topic orders orders`",
+    ),
+    "truncated under the same leader": (
+        lambda world: world.kafka.change("orders", 0, high_watermark=7, last_stable=7),
+        "its log ends at 7: 3 offsets that were read have been truncated",
+    ),
     "truncated and grown": (_truncated_and_grown, "records of leader epoch 0 now end at 8.*: 2 offsets that were read"),
     "a log of older leaders": (_older_log, "its log no longer has leader epoch 1 or a later one"),
     "made again": (
-        _made_again,
-        "offset 10 of partition 0; offset 5 of partition 1.*`epochline adopt-topic orders orders`",
+        make_again,
+        "deleted and made again.*offset 10 of partition 0; offset 5 of partition 1.*`epochline adopt-topic orders orders`",
     ),
-    "fewer partitions": (_shrunk, "orders-1, committed up to offset 5.*made again with fewer: `epochline adopt-topic"),
-    "topic gone": (_gone, "orders-0, committed up to offset 10; orders-1, committed up to offset 5"),
+    "fewer partitions": (
+        lambda world: world.kafka.views.pop(("orders", 1)),
+        "orders-1, committed up to offset 5.*made again with fewer: `epochline adopt-topic",
+    ),
+    "topic gone": (
+        lambda world: world.kafka.views.clear(),
+        "orders-0, committed up to offset 10; orders-1, committed up to offset 5",
+    ),
     "another cluster": (_moved, "belong to Kafka cluster fake, .*`epochline adopt-topic orders --cluster`"),
     "another cluster without the topic": (_moved_without_the_topic, "belong to Kafka cluster fake"),
 }
 
 
 @pytest.mark.parametrize(("lose", "said"), LOSSES.values(), ids=LOSSES.keys())
-def test_a_loss_stops_the_plan_and_its_preview_and_changes_nothing(
-    world: World, lose: Callable[[World], None], said: str
-) -> None:
+def test_a_loss_stops_the_plan_and_its_preview_and_changes_nothing(world: World, lose: Change, said: str) -> None:
     """I11: what happened, how many offsets, what the operator may do; a retry does not help."""
     lose(world)
     heads, rows = world.heads(), world.visible()
@@ -104,29 +104,16 @@ def test_a_loss_stops_the_plan_and_its_preview_and_changes_nothing(
         assert tx.epochs.unfinished("orders") is None
 
 
-def test_a_new_leader_with_the_whole_log_is_no_loss(world: World) -> None:
-    """I11: also when the broker was only restarted, twice."""
-    world.kafka.change_leader("orders", 0)
-    world.kafka.change_leader("orders", 0)
-    world.kafka.produce("orders", 0, 3)
-
-    assert [str(one) for one in world.plan("r2").ranges] == ["orders-0[10, 13)"]
-
-
 def test_a_loss_in_a_topic_that_is_no_longer_declared_stops_nothing(world: World) -> None:
+    world.kafka.views.clear()
     world.kafka.produce("returns", 0, 4)
-    world.pipeline = world.pipeline.model_copy(
-        update={"source": world.pipeline.source.model_copy(update={"topics": ("returns",)})}
-    )
-    del world.kafka.views["orders", 0], world.kafka.views["orders", 1]
+    world.pipeline = orders(source=KafkaSource(topics="returns"))
 
-    assert [str(one) for one in world.plan("r2").ranges] == ["returns-0[0, 4)"]
+    assert ranges(world.plan("r2")) == ["returns-0[0, 4)"]
 
 
 def test_a_topic_that_was_never_read_and_is_not_there_is_a_mistake_and_no_loss(world: World) -> None:
-    world.pipeline = world.pipeline.model_copy(
-        update={"source": world.pipeline.source.model_copy(update={"topics": ("orders", "orderz")})}
-    )
+    world.pipeline = orders(source=KafkaSource(topics=("orders", "orderz")))
 
     with pytest.raises(SourceError, match="Kafka has no topic orderz") as caught:
         world.plan("r2")
@@ -134,21 +121,16 @@ def test_a_topic_that_was_never_read_and_is_not_there_is_a_mistake_and_no_loss(w
 
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OF_PAYMENTS = OpenTransaction(
+    start_offset=10, producer_id=4001, transactional_id="payments", begun_at=NOON, timeout=timedelta(seconds=60)
+)
 
 
 @pytest.mark.parametrize(
     ("transactions", "said"),
     [
         (
-            [
-                OpenTransaction(
-                    start_offset=10,
-                    producer_id=4001,
-                    transactional_id="payments",
-                    begun_at=NOON,
-                    timeout=timedelta(seconds=60),
-                )
-            ],
+            [OF_PAYMENTS],
             "it began at offset 10, by producer 4001 of transactional id 'payments', at 2026-03-01T12:00:00+00:00, with a"
             " time-out of 60 s",
         ),
@@ -164,7 +146,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
         ),
         ([], "the broker does not say whose it is"),
     ],
-    ids=["known", "forgotten", "two", "not told"],
+    ids=["known", "forgotten", "two", "not named"],
 )
 def test_a_hanging_transaction_is_no_loss_and_its_producer_is_named(
     world: World, transactions: list[OpenTransaction], said: str
@@ -181,19 +163,15 @@ def test_a_hanging_transaction_is_no_loss_and_its_producer_is_named(
 
 def _grown_and_planned(world: World) -> tuple[Plan, StagingTicket]:
     world.kafka.produce("orders", 0, 4)
-    planned = world.plan("r2")
-    assert planned.epoch is not None
-    ticket = world.begin(planned.epoch.epoch_id, "r2")
-    assert ticket is not None
-    return planned, ticket
+    return world.to_begun("r2")
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["read at once", "resumed by a retry"])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_made_again, "topic orders was deleted and made again (its id was id-of-orders, is now another)"),
-        (_gone, "orders-0 is gone"),
+        (make_again, "topic orders was deleted and made again (its id was id-of-orders, is now another)"),
+        (lambda world: world.kafka.views.clear(), "orders-0 is gone"),
         (
             lambda world: world.kafka.change_leader("orders", 0, truncate_to=12),
             "the records of leader epoch 0 end at offset 12",
@@ -203,17 +181,14 @@ def _grown_and_planned(world: World) -> tuple[Plan, StagingTicket]:
     ids=["made again", "gone", "truncated", "truncated and grown"],
 )
 def test_an_epoch_whose_log_changed_after_its_plan_is_not_sealed(
-    world: World, change: Callable[[World], None], said: str, resumed: bool
+    world: World, change: Change, said: str, resumed: bool
 ) -> None:
     """INV-3, INV-9: records are read by the topic's name, so what was staged may be of another log."""
     planned, ticket = _grown_and_planned(world)
     change(world)
     if resumed:
-        resumed_as = world.plan("r2")
-        assert resumed_as.outcome is PlanOutcome.RESUMED
-        again = world.begin(ticket.epoch_id, "r2")
-        assert again is not None
-        ticket = again
+        planned, ticket = world.to_begun("r2")
+        assert planned.outcome is PlanOutcome.RESUMED
     world.stage(planned, ticket)
 
     with pytest.raises(DataLossError, match=re.escape(said)) as raised:
@@ -222,12 +197,16 @@ def test_an_epoch_whose_log_changed_after_its_plan_is_not_sealed(
     assert "nothing was sealed and no offset moves" in str(raised.value)
     assert not raised.value.retryable
     assert world.epoch(ticket.epoch_id).state is EpochState.PLANNED
-    assert abort(world.ledger, "orders", ticket.epoch_id, run("r2"), reason="teardown") is AbortOutcome.ABORTED
+    assert world.abort(ticket.epoch_id, "r2") is AbortOutcome.ABORTED
     assert world.heads() == {0: 10, 1: 5}
 
 
-def test_a_new_leader_between_plan_and_seal_is_no_change_of_the_log(world: World) -> None:
+def test_a_new_leader_with_the_whole_log_is_no_loss(world: World) -> None:
+    """I11: neither before the plan, also when the broker was only restarted, twice, nor before the seal."""
+    world.kafka.change_leader("orders", 0)
+    world.kafka.change_leader("orders", 0)
     planned, ticket = _grown_and_planned(world)
+    assert ranges(planned) == ["orders-0[10, 14)"]
     world.kafka.change_leader("orders", 0)
     world.kafka.produce("orders", 0, 1)
     world.stage(planned, ticket)
@@ -242,6 +221,6 @@ def test_a_seal_that_is_asked_again_needs_no_kafka(world: World) -> None:
     planned, ticket = _grown_and_planned(world)
     world.stage(planned, ticket)
     counts = world.seal(ticket, "r2")
-    _gone(world)
+    world.kafka.views.clear()
 
     assert world.seal(ticket, "r2") == counts

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-import psycopg2
 import pytest
 
 from epochline import FailureRate, FixedDelay, Settings
 from epochline.config.resolve import resolve_settings
-from epochline.coordinator import PlanOutcome, abort
+from epochline.coordinator import PlanOutcome
 from epochline.declare.settings import PerRun
 from epochline.errors import PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
 from epochline.testing import FakeLedger
-from tests.contract.worlds import World, fake_world, orders, postgres_world, run
+from tests.contract.worlds import World, epoch_of, orders, ranges
+from tests.databases import query
 
 
 @dataclass
@@ -34,13 +34,11 @@ class Clock:
         self.let_pass(seconds)
 
 
-@pytest.fixture(params=["fake", pytest.param("postgres", marks=pytest.mark.server)])
-def clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
-    if request.param == "fake":
-        world = fake_world()
-        assert isinstance(world.ledger, FakeLedger)
-        ledger, passed = world.ledger, [datetime(2026, 1, 1, tzinfo=UTC)]
-        ledger.now = lambda: passed[0]
+@pytest.fixture
+def clock(world: World, request: pytest.FixtureRequest) -> Clock:
+    if isinstance(world.ledger, FakeLedger):
+        passed = [datetime(2026, 1, 1, tzinfo=UTC)]
+        world.ledger.now = lambda: passed[0]
 
         def turn(seconds: float) -> None:
             passed[0] += timedelta(seconds=seconds)
@@ -49,14 +47,11 @@ def clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
     dsn = request.getfixturevalue("postgres_dsn")
 
     def move_back(seconds: float) -> None:
-        connection = psycopg2.connect(dsn)
-        with connection, connection.cursor() as cursor:
-            for table, columns in {"epoch": ["committed_at", "lease_until"], "attempt": ["ended_at"]}.items():
-                moved = ", ".join(f"{name} = {name} - make_interval(secs => %(seconds)s)" for name in columns)
-                cursor.execute(f"UPDATE epochline.{table} SET {moved}", {"seconds": seconds})
-        connection.close()
+        ago = f"make_interval(secs => {seconds})"
+        query(dsn, f"UPDATE epochline.epoch SET committed_at = committed_at - {ago}, lease_until = lease_until - {ago}")
+        query(dsn, f"UPDATE epochline.attempt SET ended_at = ended_at - {ago}")
 
-    return Clock(postgres_world(dsn), move_back)
+    return Clock(world, move_back)
 
 
 # The minimum pause
@@ -103,13 +98,11 @@ def test_a_run_goes_on_with_its_own_epoch_without_a_pause(clock: Clock) -> None:
 def fail_at(clock: Clock, moments: Sequence[float]) -> int:
     """Let one attempt after another end without a word at these seconds; how many attempts were made."""
     clock.world.pipeline = orders(settings=Settings(restart=FailureRate(max_failures=3, interval=timedelta(minutes=5))))
-    planned = clock.world.plan(lease=timedelta(hours=1))
-    assert planned.epoch is not None
-    clock.world.begin(planned.epoch.epoch_id)
+    clock.world.to_begun(lease=timedelta(hours=1))
     for made, (before, now) in enumerate(pairwise([0, *moments]), start=1):
         clock.let_pass(now - before)
         try:
-            clock.world.begin(planned.epoch.epoch_id)
+            clock.world.begin(1)
         except RestartsExhaustedError:
             return made
     return len(moments) + 1
@@ -117,11 +110,15 @@ def fail_at(clock: Clock, moments: Sequence[float]) -> int:
 
 def test_more_failures_than_the_rate_allows_end_the_restarts(clock: Clock) -> None:
     """R2: failures at 0, 10, 20 and 30 s: there is no attempt after the fourth; aborted, no offset moves."""
+    world = clock.world
     assert fail_at(clock, [0, 10, 20, 30, 40]) == 4
 
-    abort(clock.world.ledger, "orders", 1, run(), reason="teardown")
-    assert clock.world.epoch(1).state is EpochState.ABORTED
-    assert clock.world.heads() == {0: 0, 1: 0}
+    with pytest.raises(RestartsExhaustedError, match="4 attempts failed within 0:05:00, .* strategy allows 3"):
+        world.begin(1)
+    assert (world.epoch(1).attempt, world.epoch(1).state) == (4, EpochState.PLANNED)
+    world.abort()
+    assert world.epoch(1).state is EpochState.ABORTED
+    assert world.heads() == {0: 0, 1: 0}
 
 
 def test_failures_that_left_the_window_do_not_count(clock: Clock) -> None:
@@ -129,58 +126,46 @@ def test_failures_that_left_the_window_do_not_count(clock: Clock) -> None:
     assert fail_at(clock, [0, 100, 200, 310]) == 5
 
 
-def test_a_refused_attempt_says_why_and_changes_nothing(clock: Clock) -> None:
-    fail_at(clock, [0, 10, 20, 30])
-
-    with pytest.raises(RestartsExhaustedError, match="4 attempts failed within 0:05:00, .* strategy allows 3"):
-        clock.world.begin(1)
-    assert clock.world.epoch(1).attempt == 4
-    assert clock.world.epoch(1).state is EpochState.PLANNED
-
-
-def test_attempts_that_were_sealed_are_no_failures(clock: Clock) -> None:
+def test_attempts_that_were_sealed_are_no_failures(world: World) -> None:
     """R2: what committed, and what was sealed and then discarded, did not fail."""
-    clock.world.pipeline = orders(settings=Settings(restart=FailureRate(max_failures=1, interval=300)))
+    world.pipeline = orders(settings=Settings(restart=FailureRate(max_failures=1, interval=300)))
     for number in range(3):
-        clock.world.kafka.produce("orders", 0, 3)
-        clock.world.to_committed(f"run-{number}")
+        world.kafka.produce("orders", 0, 3)
+        world.to_committed(f"run-{number}")
 
-    clock.world.kafka.produce("orders", 0, 3)
-    assert clock.world.to_sealed("run-9").epoch is not None
+    world.kafka.produce("orders", 0, 3)
+    assert world.to_sealed("run-9").epoch is not None
 
 
 # Settings of epochs
 
 
-def settings_of(world: World, epoch_id: int) -> Any:
+def settings_of(world: World) -> Mapping[str, Mapping[str, Any]]:
     with world.ledger.transaction() as tx:
-        return tx.history.settings(tx.epochs.lock("orders", epoch_id))
+        return tx.history.settings(tx.epochs.lock("orders", 1))
 
 
-def test_an_epoch_keeps_the_settings_in_force_and_what_decided_each(clock: Clock) -> None:
+def test_an_epoch_keeps_the_settings_in_force_and_what_decided_each(world: World) -> None:
     """C10: global 60 s, declaration 10 s, run conf 5 s: 5 s, from the run's conf."""
-    world = clock.world
     world.pipeline = orders(settings=Settings(minimum_pause=10, restart=FixedDelay(attempts=3)))
 
     world.plan(settings=resolve_settings(world.pipeline, file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)))
 
-    kept = settings_of(world, 1)
+    kept = settings_of(world)
     assert kept["minimum_pause"] == {"value": 5.0, "from": "run conf"}
-    assert kept["restart"] == {
-        "value": {"kind": "fixed_delay", "attempts": 3, "delay": 10.0}, "from": "declaration",
-    }  # fmt: skip
+    restart = {"kind": "fixed_delay", "attempts": 3, "delay": 10.0}
+    assert kept["restart"] == {"value": restart, "from": "declaration"}
     assert kept["timeout"] == {"value": 3600.0, "from": "default"}
 
 
-def test_an_epoch_that_is_tried_again_keeps_the_settings_of_that_time(clock: Clock) -> None:
+def test_an_epoch_that_is_tried_again_keeps_the_settings_of_that_time(world: World) -> None:
     """C10: its settings are recorded again, as its declaration is."""
-    world = clock.world
     world.plan()
-    abort(world.ledger, "orders", 1, run(), reason="test")
+    world.abort()
     world.pipeline = orders(settings=Settings(timeout=7))
 
     assert world.plan().outcome is PlanOutcome.REOPENED
-    assert settings_of(world, 1)["timeout"] == {"value": 7.0, "from": "declaration"}
+    assert settings_of(world)["timeout"] == {"value": 7.0, "from": "declaration"}
 
 
 # Failures in a row
@@ -190,8 +175,7 @@ def abort_epochs(world: World, number: int, first: int = 1) -> None:
     """Plan and abort an epoch so many times, each in a run of its own."""
     for run_number in range(first, first + number):
         planned = world.plan(f"run-{run_number}")
-        assert planned.epoch is not None
-        abort(world.ledger, "orders", planned.epoch.epoch_id, run(f"run-{run_number}"), reason="test")
+        world.abort(epoch_of(planned).epoch_id, f"run-{run_number}")
 
 
 def paused(world: World) -> str | None:
@@ -206,63 +190,59 @@ def resume(world: World) -> None:
         tx.operators.resume("orders")
 
 
-@pytest.mark.parametrize("tolerable", [0, 10])
-def test_one_abort_more_than_tolerated_pauses_the_pipeline(clock: Clock, tolerable: int) -> None:
-    """K11: with 0 the first abort pauses; with 10 ten aborts go on, the eleventh pauses."""
-    world = clock.world
-    world.pipeline = orders(settings=Settings(tolerable_failures=tolerable))
+@pytest.mark.parametrize(
+    ("settings", "tolerated"),
+    [
+        (Settings(tolerable_failures=0), 0),
+        (Settings(tolerable_failures=10), 10),
+        (Settings(fail_on_epoch_error=True), 0),
+    ],
+    ids=["none", "ten", "fail_on_epoch_error"],
+)
+def test_one_abort_more_than_tolerated_pauses_the_pipeline(world: World, settings: Settings, tolerated: int) -> None:
+    """K11, K12: with 0 the first abort pauses; with 10 ten aborts go on, the eleventh pauses."""
+    world.pipeline = orders(settings=settings)
 
-    abort_epochs(world, tolerable)
+    abort_epochs(world, tolerated)
     assert paused(world) is None
-    abort_epochs(world, 1, first=tolerable + 1)
+    abort_epochs(world, 1, first=tolerated + 1)
 
-    said = f"{tolerable + 1} epochs in a row were aborted, of which {tolerable} are tolerated"
+    said = f"{tolerated + 1} epochs in a row were aborted, of which {tolerated} are tolerated"
     assert paused(world) == f"epochline: {said}"
     with pytest.raises(PipelinePausedError, match=said):
         world.plan("run-99")
 
 
-def test_a_commit_begins_the_count_anew(clock: Clock) -> None:
-    """K11: a success resets."""
-    world = clock.world
+def test_a_commit_and_a_resume_start_the_count_again(world: World) -> None:
+    """K11: one more failure after either is one failure, not one too many."""
     world.pipeline = orders(settings=Settings(tolerable_failures=1))
     abort_epochs(world, 1)
     world.to_committed("run-2")
     world.kafka.produce("orders", 0, 3)
 
     abort_epochs(world, 1, first=3)
-
-    assert paused(world) is None
-
-
-def test_who_resumes_a_pipeline_begins_to_count_anew(clock: Clock) -> None:
-    """K11: one more failure after a resume is one failure, not one too many."""
-    world = clock.world
-    world.pipeline = orders(settings=Settings(tolerable_failures=1))
-    abort_epochs(world, 2)
-    assert paused(world) is not None
-    resume(world)
-
-    abort_epochs(world, 1, first=3)
     assert paused(world) is None
     abort_epochs(world, 1, first=4)
     assert paused(world) is not None
+    resume(world)
+    abort_epochs(world, 1, first=5)
+    assert paused(world) is None
+    abort_epochs(world, 1, first=6)
+    assert paused(world) is not None
 
 
-def test_the_same_epoch_aborted_twice_has_failed_twice(clock: Clock) -> None:
+def test_the_same_epoch_aborted_twice_has_failed_twice(world: World) -> None:
     """K11: a cleared run tries its epoch again; that it has one id does not hide its failures."""
-    world = clock.world
     world.pipeline = orders(settings=Settings(tolerable_failures=1))
     for _ in range(2):
         assert world.plan().outcome in (PlanOutcome.PLANNED, PlanOutcome.REOPENED)
-        abort(world.ledger, "orders", 1, run(), reason="test")
+        world.abort()
 
     assert paused(world) is not None
 
 
-def test_an_epoch_that_nobody_came_back_for_counts_as_aborted(clock: Clock) -> None:
+def test_an_abandoned_epoch_counts_as_aborted(world: World) -> None:
     """K11: recovery by another run counts it, and that run's plan is refused."""
-    world = clock.world
     world.pipeline = orders(settings=Settings(tolerable_failures=0))
     world.plan(lease=timedelta(seconds=-1))
 
@@ -271,41 +251,28 @@ def test_an_epoch_that_nobody_came_back_for_counts_as_aborted(clock: Clock) -> N
     assert world.epoch(1).state is EpochState.ABORTED
 
 
-@pytest.mark.parametrize("settings", [{}, {"fail_on_epoch_error": False}], ids=["default", "go on"])
-def test_without_a_tolerance_the_next_epoch_takes_the_range(clock: Clock, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("settings", [Settings(), Settings(fail_on_epoch_error=False)], ids=["default", "go on"])
+def test_without_a_tolerance_the_next_epoch_takes_the_range(world: World, settings: Settings) -> None:
     """K12: abort epoch 2; epoch 3 covers the ranges of 2 and 3."""
-    world = clock.world
-    world.pipeline = orders(settings=Settings(**settings))
+    world.pipeline = orders(settings=settings)
     world.to_committed()
     world.kafka.produce("orders", 0, 3)
     abort_epochs(world, 1, first=2)
     world.kafka.produce("orders", 0, 4)
 
-    planned = world.plan("run-3")
-
-    assert [str(one) for one in planned.ranges] == ["orders-0[10, 17)"]
+    assert ranges(world.plan("run-3")) == ["orders-0[10, 17)"]
     assert paused(world) is None
-
-
-def test_fail_on_epoch_error_pauses_at_the_first_abort(clock: Clock) -> None:
-    """K12."""
-    clock.world.pipeline = orders(settings=Settings(fail_on_epoch_error=True))
-
-    abort_epochs(clock.world, 1)
-
-    assert paused(clock.world) is not None
 
 
 # Cancellation
 
 
-def test_retained_a_sealed_epoch_of_a_cancelled_run_is_committed_by_the_next(clock: Clock) -> None:
+def test_retained_a_sealed_epoch_of_a_cancelled_run_is_committed_by_the_next(world: World) -> None:
     """K13, INV-6: cancelled between pre_commit and commit: staging is kept and resumed; the target is unchanged."""
-    world = clock.world
     world.pipeline = orders(settings=Settings(on_cancel="retain"))
     world.to_sealed()
 
-    assert abort(world.ledger, "orders", 1, run(), reason="cancelled") is AbortOutcome.LEFT_FOR_RECOVERY
+    assert world.abort() is AbortOutcome.LEFT_FOR_RECOVERY
     assert world.visible() == []
     world.plan("run-2")
 
@@ -313,24 +280,15 @@ def test_retained_a_sealed_epoch_of_a_cancelled_run_is_committed_by_the_next(clo
     assert len(world.visible()) == 15
 
 
-def test_deleted_a_sealed_epoch_of_a_cancelled_run_is_gone_and_its_range_is_read_again(clock: Clock) -> None:
+def test_deleted_a_sealed_epoch_of_a_cancelled_run_is_gone_and_its_range_is_read_again(world: World) -> None:
     """K13, INV-7: staging is gone, no offset moved, the target is unchanged; once it is read again it is there once."""
-    world = clock.world
     world.pipeline = orders(settings=Settings(on_cancel="delete"))
     world.to_sealed()
 
-    assert abort(world.ledger, "orders", 1, run(), reason="cancelled") is AbortOutcome.ABORTED
+    assert world.abort() is AbortOutcome.ABORTED
     assert (world.visible(), world.heads(), world.left_over()) == ([], {0: 0, 1: 0}, 0)
 
-    assert [str(one) for one in world.to_committed("run-2").ranges] == ["orders-0[0, 10)", "orders-1[0, 5)"]
+    assert ranges(world.to_committed("run-2")) == ["orders-0[0, 10)", "orders-1[0, 5)"]
     assert len(world.visible()) == 15
-
-
-def test_delete_touches_no_committed_epoch(clock: Clock) -> None:
-    """K13, INV-7."""
-    world = clock.world
-    world.pipeline = orders(settings=Settings(on_cancel="delete"))
-    world.to_committed()
-
-    assert abort(world.ledger, "orders", 1, run(), reason="cancelled") is AbortOutcome.ALREADY_COMMITTED
+    assert world.abort(2, "run-2") is AbortOutcome.ALREADY_COMMITTED
     assert len(world.visible()) == 15

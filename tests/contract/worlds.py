@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
 import psycopg2
 from psycopg2 import sql
+from psycopg2.extensions import connection
 
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
-from epochline.coordinator import Plan, PlanRequest, begin, commit, plan, seal
+from epochline.coordinator import CommitResult, Plan, PlanPreview, PlanRequest, abort, begin, commit, plan, seal
 from epochline.declare.names import QUARANTINE
 from epochline.ports import Ledger
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Run
+from epochline.protocol.epoch import AbortOutcome, Counts, Epoch, Run
 from epochline.protocol.offsets import PartitionCounts, PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka, FakeLedger
@@ -41,34 +44,40 @@ def orders(**changes: Any) -> Pipeline:
     return Pipeline(**{**fields, **changes})
 
 
+def ranges(planned: Plan | PlanPreview) -> list[str]:
+    return [str(one) for one in planned.ranges]
+
+
+def epoch_of(planned: Plan) -> Epoch:
+    assert planned.epoch is not None
+    return planned.epoch
+
+
 def rows_of(planned: PlannedRange) -> list[dict[str, Any]]:
+    tp = planned.tp
     return [
-        {
-            "value": f"{planned.tp}@{offset}",
-            "_topic": planned.tp.topic,
-            "_partition": planned.tp.partition,
-            "_offset": offset,
-            "_row": 0,
-        }
-        for offset in range(planned.range.start, planned.range.until)
+        {"value": f"{tp}@{at}", "_topic": tp.topic, "_partition": tp.partition, "_offset": at, "_row": 0}
+        for at in range(planned.range.start, planned.range.until)
     ]
 
 
-def seen_in(planned: PlannedRange, **changes: int) -> PartitionCounts:
-    facts = {"received": len(planned.range), "passed": len(planned.range), "skipped": 0, "quarantined": 0}
+def seen_in(
+    planned: PlannedRange, *, received: int | None = None, passed: int | None = None, quarantined: int = 0
+) -> PartitionCounts:
+    """What a part of the whole range counts; each record was received and passed if nothing else is given."""
+    every = len(planned.range)
     return PartitionCounts(
-        **{**facts, **changes}, first_offset=planned.range.start, last_offset=planned.range.until - 1, digest=1
-    )
+        received=every if received is None else received, passed=every if passed is None else passed, skipped=0,
+        quarantined=quarantined, first_offset=planned.range.start, last_offset=planned.range.until - 1, digest=1,
+    )  # fmt: skip
+
+
+Rows = Mapping[str, list[dict[str, Any]]]
+Seen = Mapping[tuple[str, int], PartitionCounts]
 
 
 class Writer(Protocol):
-    def part(
-        self,
-        ticket: StagingTicket,
-        number: int,
-        rows: Mapping[str, list[dict[str, Any]]],
-        seen: Mapping[tuple[str, int], PartitionCounts],
-    ) -> bool: ...
+    def part(self, ticket: StagingTicket, number: int, rows: Rows, seen: Seen) -> bool: ...
 
     def end(self, ticket: StagingTicket) -> bool: ...
 
@@ -88,38 +97,57 @@ class World:
     def begin(self, epoch_id: int, who: str = "run-1") -> StagingTicket | None:
         return begin(self.ledger, "orders", epoch_id, run(who), lease=LEASE)
 
+    def write(self, ticket: StagingTicket, one: PlannedRange, number: int = 0) -> bool:
+        """Stage every record of a range as one part; False if the attempt is not live."""
+        key = (one.tp.topic, one.tp.partition)
+        return self.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one)})
+
     def stage(self, planned: Plan, ticket: StagingTicket) -> None:
         for number, one in enumerate(planned.ranges):
-            key = (one.tp.topic, one.tp.partition)
-            assert self.writer.part(ticket, number, {"orders": rows_of(one)}, {key: seen_in(one)})
+            assert self.write(ticket, one, number)
         assert self.writer.end(ticket)
 
-    def seal(self, ticket: StagingTicket, who: str = "run-1") -> Any:
+    def seal(self, ticket: StagingTicket, who: str = "run-1") -> Counts:
         return seal(self.ledger, self.kafka, ticket, run(who))
 
-    def commit(self, epoch_id: int) -> Any:
+    def commit(self, epoch_id: int) -> CommitResult:
         return commit(self.ledger, self.kafka, "orders", epoch_id)
 
-    def to_sealed(self, who: str = "run-1", **options: Any) -> Plan:
-        planned = self.plan(who, **options)
-        assert planned.epoch is not None
-        ticket = self.begin(planned.epoch.epoch_id, who)
+    def abort(
+        self, epoch_id: int = 1, who: str = "run-1", *, reason: str = "a test says so", by_operator: bool = False
+    ) -> AbortOutcome:
+        return abort(self.ledger, "orders", epoch_id, run(who), reason=reason, by_operator=by_operator)
+
+    def attempt(self, planned: Plan, who: str = "run-1") -> StagingTicket:
+        """A new attempt at a planned epoch."""
+        ticket = self.begin(epoch_of(planned).epoch_id, who)
         assert ticket is not None
+        return ticket
+
+    def to_begun(self, who: str = "run-1", **options: Any) -> tuple[Plan, StagingTicket]:
+        planned = self.plan(who, **options)
+        return planned, self.attempt(planned, who)
+
+    def finish(self, planned: Plan, who: str = "run-1", *, committed: bool = True) -> Plan:
+        """Stage, seal and commit a planned epoch."""
+        ticket = self.attempt(planned, who)
         self.stage(planned, ticket)
         self.seal(ticket, who)
+        if committed:
+            self.commit(ticket.epoch_id)
         return planned
 
+    def to_sealed(self, who: str = "run-1", **options: Any) -> Plan:
+        return self.finish(self.plan(who, **options), who, committed=False)
+
     def to_committed(self, who: str = "run-1", **options: Any) -> Plan:
-        planned = self.to_sealed(who, **options)
-        assert planned.epoch is not None
-        self.commit(planned.epoch.epoch_id)
-        return planned
+        return self.finish(self.plan(who, **options), who)
 
     def heads(self) -> dict[int, int]:
         with self.ledger.transaction() as tx:
             return {head.tp.partition: head.next_offset for head in tx.chain.heads("orders", 1)}
 
-    def epoch(self, epoch_id: int) -> Any:
+    def epoch(self, epoch_id: int) -> Epoch:
         with self.ledger.transaction() as tx:
             return tx.epochs.lock("orders", epoch_id)
 
@@ -132,7 +160,7 @@ class FakeWriter:
     def __init__(self, ledger: FakeLedger) -> None:
         self._ledger = ledger
 
-    def part(self, ticket: StagingTicket, number: int, rows: Any, seen: Any) -> bool:
+    def part(self, ticket: StagingTicket, number: int, rows: Rows, seen: Seen) -> bool:
         with self._ledger.transaction() as tx:
             return tx.job.write_part(ticket, rows, seen)
 
@@ -143,17 +171,15 @@ class FakeWriter:
 
 
 class PostgresWriter:
-    """What Spark's writer does, by the same statements, without Spark."""
+    """Writes as Spark's writer does, by the same statements, without Spark."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._parts: dict[int, dict[str, int]] = {}
-        self._numbers: dict[int, int] = {}
+        self._written: dict[int, list[list[Part]]] = {}
 
-    def part(self, ticket: StagingTicket, number: int, rows: Any, seen: Any) -> bool:
-        connection = psycopg2.connect(self._dsn, application_name=ticket.application_name)
+    def part(self, ticket: StagingTicket, number: int, rows: Rows, seen: Seen) -> bool:
         try:
-            with connection, connection.cursor() as cursor:
+            with self._session(ticket) as session, session, session.cursor() as cursor:
                 parts = []
                 for staged in ticket.tables:
                     new = rows.get(staged.sink, [])
@@ -169,29 +195,25 @@ class PostgresWriter:
                     message = message_of(seen) if staged.sink == QUARANTINE else {}
                     parts.append(Part(sink=staged.sink, rows=len(new), message=message))
                 if not insert_parts(cursor, ticket.attempt_id, WRITE_ID, number, parts):
-                    connection.rollback()
+                    session.rollback()
                     return False
-                sums = self._parts.setdefault(ticket.attempt_id, {})
-                for part in parts:
-                    sums[part.sink] = sums.get(part.sink, 0) + part.rows
-                self._numbers[ticket.attempt_id] = self._numbers.get(ticket.attempt_id, 0) + 1
         except psycopg2.errors.UndefinedTable:  # Its staging was dropped: it was fenced.
             return False
-        finally:
-            connection.close()
+        self._written.setdefault(ticket.attempt_id, []).append(parts)
         return True
 
     def end(self, ticket: StagingTicket) -> bool:
-        connection = psycopg2.connect(self._dsn, application_name=ticket.application_name)
-        rows = self._parts.get(ticket.attempt_id) or {staged.sink: 0 for staged in ticket.tables}
-        try:
-            with connection, connection.cursor() as cursor:
-                parts = self._numbers.get(ticket.attempt_id, 0)
-                return insert_manifest(cursor, ticket.attempt_id, WRITE_ID, parts, rows) and end_job(
-                    cursor, ticket.attempt_id
-                )
-        finally:
-            connection.close()
+        written = self._written.get(ticket.attempt_id, [])
+        rows = {staged.sink: 0 for staged in ticket.tables}
+        for part in itertools.chain.from_iterable(written):
+            rows[part.sink] += part.rows
+        with self._session(ticket) as session, session, session.cursor() as cursor:
+            return insert_manifest(cursor, ticket.attempt_id, WRITE_ID, len(written), rows) and end_job(
+                cursor, ticket.attempt_id
+            )
+
+    def _session(self, ticket: StagingTicket) -> closing[connection]:
+        return closing(psycopg2.connect(self._dsn, application_name=ticket.application_name))
 
 
 def fake_world() -> World:
@@ -208,20 +230,13 @@ def fake_world() -> World:
 
 
 def postgres_world(dsn: str) -> World:
-    def query(text: str) -> list[Any]:
-        connection = psycopg2.connect(dsn)
-        try:
-            with connection, connection.cursor() as cursor:
-                cursor.execute(text)
-                return cursor.fetchall()
-        finally:
-            connection.close()
+    from tests.databases import query  # brings alembic, which tasks do not import (tests/unit/test_imports.py)
 
     world = World(
         ledger=PostgresLedger(dsn, lock_timeout=2),
         writer=PostgresWriter(dsn),
-        visible=lambda: sorted(query("SELECT _topic, _partition, _offset, _epoch FROM orders")),
-        quarantined=lambda: query("SELECT count(*) FROM epochline.quarantine")[0][0],
+        visible=lambda: sorted(query(dsn, "SELECT _topic, _partition, _offset, _epoch FROM orders")),
+        quarantined=lambda: query(dsn, "SELECT count(*) FROM epochline.quarantine")[0][0],
     )
     return _with_target(world)
 
@@ -236,9 +251,7 @@ def _with_target(world: World) -> World:
 
 def quarantined(world: World) -> None:
     """Epoch 1 with offsets 2 and 3 of partition 0 in the quarantine, the other 13 records in the target."""
-    planned = world.plan()
-    ticket = world.begin(1)
-    assert ticket is not None
+    planned, ticket = world.to_begun()
     for number, one in enumerate(planned.ranges):
         bad = [2, 3] if one.tp.partition == 0 else []
         rows = {"orders": [row for row in rows_of(one) if row["_offset"] not in bad]}

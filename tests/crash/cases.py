@@ -1,13 +1,13 @@
-"""A database, a topic and a server of steps for the tests that kill and stop plain processes."""
+"""A database and a topic for the tests that kill and stop plain processes."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,106 +18,86 @@ from epochline.declare.source import KafkaSource
 from epochline.errors import SourceUnavailableError
 from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.mirror import MirroredOffset
-from epochline.protocol.offsets import Head, TopicPartition
 from epochline.protocol.planning import SourceView
 from tests.crash.line import Line
-from tests.crash.one_step import SharedTopic
+from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
-from tests.crash.steps import StepServer
+from tests.crash.steps import Case
+from tests.integration.kafka_topics import make_topic
 from tests.waiting import wait_for
 
 _numbers = itertools.count(1)
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
-NewCase = Callable[..., SharedTopic]
+NewCase = Callable[..., Case]
+"""Makes a pipeline; the options are those of `tests.crash.one_step.SharedTopic`, after what brings it to its begin."""
 
 
-class AskedOnce:
+class AskedOnce(KafkaOffsets):
     """Kafka as it answered the first time: the topic gets no more records, and its mirror is not what is tested here."""
 
-    def __init__(self, bootstrap: str, source: KafkaSource) -> None:
-        self._kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
-        self._view = self._kafka.look(source)
+    def __init__(self, line: Line) -> None:
+        super().__init__({"bootstrap.servers": line.bootstrap})
+        self._view = super().look(line.pipeline.source)
 
     def look(self, source: KafkaSource) -> SourceView:
         return self._view
 
-    def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
-        return self._kafka.offsets_at(partitions, moment)
-
-    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        return self._kafka.leader_epoch_ends(epochs)
-
     def mirrored(self, group: str) -> Mapping[tuple[str, int], MirroredOffset]:
         return {}
 
-    def mirror(
-        self, group: str, heads: Sequence[Head], generation: int, epoch_id: int, token: str | None = None
-    ) -> None:
+    def mirror(self, *_: object, **_options: object) -> None:
         pass
 
 
-@pytest.fixture(scope="session")
-def steps(fired: Path) -> StepServer:
-    """Starts tasks in processes of their own."""
-    return StepServer(fired)
+KafkaNow = Callable[[], AskedOnce]
 
 
 @dataclass(frozen=True)
 class SharedRecords:
     """A topic with some records, a bad one among them, read from Kafka once; and Kafka under its first leader."""
 
-    bootstrap: str
-    topic: str
+    line: Line
     file: str
-    produced: dict[tuple[int, int], bytes]
     former: AskedOnce
-    source: KafkaSource
 
 
 @pytest.fixture(scope="session")
 def shared(server: Server, tmp_path_factory: pytest.TempPathFactory) -> SharedRecords:
-    bootstrap = server.kafka.bootstrap_servers
-    line = Line(server.new_database(), bootstrap)
+    line = Line(server.new_database(), server.kafka.bootstrap_servers)
     line.some()
     path = tmp_path_factory.mktemp("records") / "records"
     keep_records(line, path)
-    former = AskedOnce(bootstrap, line.pipeline.source)
+    former = AskedOnce(line)
     change_leader(server, line)
-    return SharedRecords(bootstrap, line.topic, str(path), line.produced, former, line.pipeline.source)
+    return SharedRecords(line, str(path), former)
 
 
 @pytest.fixture(scope="session")
-def kafka_now(server: Server, shared: SharedRecords) -> Callable[[], AskedOnce]:
-    """Kafka as it is since the broker's last start: what a task in another process is told must be no news."""
-    asked: dict[int | None, AskedOnce] = {}
-
-    def now() -> AskedOnce:
-        broker = server.kafka.pid
-        if broker not in asked:
-            asked[broker] = AskedOnce(shared.bootstrap, shared.source)
-        return asked[broker]
-
-    return now
+def kafka_now(server: Server, shared: SharedRecords) -> KafkaNow:
+    """Kafka as it is since the broker's last start: a task in another process sees the same."""
+    asked = cache(lambda _broker: AskedOnce(shared.line))
+    return lambda: asked(server.kafka.pid)
 
 
 def keep_records(line: Line, path: Path) -> None:
     """Read what a line has produced, for tasks in processes of their own."""
-    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in line.to_planned().ranges}
+    ranges = line.to_planned().ranges
+    batches = {one.tp.partition: pa.concat_batches(list(line.read(one))) for one in ranges}  # type: ignore[attr-defined]
     path.write_bytes(pickle.dumps(batches))
 
 
 def change_leader(server: Server, line: Line) -> None:
     """Give every partition another leader epoch: what was read until now was read under a former one (I11)."""
 
-    def leader_epochs() -> list[int | None] | None:
+    def leader_epochs() -> list[int | None]:
         with contextlib.suppress(SourceUnavailableError):
             return [one.leader_epoch for one in line.source.look(line.pipeline.source).partitions]
-        return None
+        return []
 
     before = leader_epochs()
-    assert before is not None
-    server.kill_broker()
-    server.start_broker()
+    assert before
+    server.restart_broker()
     wait_for(
         "every partition has a new leader",
         lambda: all(now != former for now, former in zip(leader_epochs() or before, before, strict=True)),
@@ -127,33 +107,27 @@ def change_leader(server: Server, line: Line) -> None:
 @pytest.fixture(scope="session")
 def clean_database(request: pytest.FixtureRequest, server: Server) -> Callable[[], str]:
     """A database that cases share; another one after a case that failed, which may have left staging and sessions."""
-    made: dict[int, str] = {}
-
-    def clean() -> str:
-        failed = request.session.testsfailed
-        if failed not in made:
-            made[failed] = server.new_database()
-        return made[failed]
-
-    return clean
+    made = cache(lambda _failed: server.new_database())
+    return lambda: made(request.session.testsfailed)
 
 
 @pytest.fixture
-def new_case(shared: SharedRecords, kafka_now: Callable[[], AskedOnce], clean_database: Callable[[], str]) -> NewCase:
-    """Makes a pipeline of its own on the shared topic."""
+def new_case(
+    fired: Path, shared: SharedRecords, kafka_now: KafkaNow, clean_database: Callable[[], str], recovery: Recovery
+) -> NewCase:
+    """Makes a pipeline of its own on the shared topic, and brings it to where a case begins."""
 
-    def make(**options: Any) -> SharedTopic:
-        line = SharedTopic(
-            options.pop("dsn", None) or clean_database(), shared.bootstrap,
-            topic=shared.topic, records=shared.file, name=f"case_{next(_numbers)}", **options,
+    def make(before: Callable[[Case], object] = lambda _: None, **options: Any) -> Case:
+        line = Case(
+            fired, bootstrap=shared.line.bootstrap, topic=shared.line.topic, records=shared.file,
+            name=f"case_{next(_numbers)}", **{"dsn": clean_database(), **options},
         )  # fmt: skip
-        line.produced = shared.produced
-        line.source = kafka_now()  # type: ignore[assignment]
-        line.former_source = shared.former
-        if line.pipeline.topics:
-            line.make_sinks()
-        with line.ledger.transaction() as tx:
-            tx.targets.create(line.pipeline)
+        line.produced, line.source, line.former_source = shared.line.produced, kafka_now(), shared.former
+        line.recovery = recovery
+        for topic in line.pipeline.topics:
+            make_topic(line.bootstrap, topic.topic, 2)
+        line.make_targets()
+        before(line)
         return line
 
     return make

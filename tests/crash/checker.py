@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Protocol
 
 from epochline.declare.external import Files
 from epochline.declare.names import QUARANTINE
 from epochline.declare.pipeline import Pipeline
+from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
 from epochline.protocol.offsets import chain_breaks
 from tests.crash.line import Line
-from tests.crash.shown import SHOWN_ROWS, files_left_over, left_to_show, rows_in_files, values_in_topic
-
-BAR_SECONDS = 180.0
-"""Recovery without a human within this time (I7)."""
+from tests.crash.reliability import BAR_SECONDS
+from tests.crash.shown import files_left_over, rows_in_files, values_in_topic
 
 
-class IntervalReport(Protocol):
+class Checked(Protocol):
     """A pipeline whose ledger and targets can be asked."""
 
     name: str
@@ -29,36 +28,38 @@ class IntervalReport(Protocol):
         ...
 
 
-def recover(line: Line, *, since: float | None = None) -> float:
-    """Let runs come, as a schedule would, until everything produced is committed; the seconds since the last fault.
+def recover(line: Line, *, since: float | None = None) -> None:
+    """Let runs come, as a schedule would, until everything produced is committed; write down how long that took.
 
     Args:
         line: whose runs.
         since: when the last fault was, by `time.monotonic`; now if not given.
     """
     since = time.monotonic() if since is None else since
-    outcomes = []
-    while time.monotonic() - since < BAR_SECONDS:
+    outcomes = [line.run()]
+    while not _caught_up(line) and time.monotonic() - since < BAR_SECONDS:
         outcomes.append(line.run())
-        if _caught_up(line):
-            break
     seconds = time.monotonic() - since
     assert _caught_up(line), f"not recovered after {seconds:.0f} s: runs ended {outcomes}, heads are {line.heads()}"
-    assert seconds < BAR_SECONDS
     assert_exact(line)
-    return seconds
+    line.recovery.took(seconds)
 
 
 def _caught_up(line: Line) -> bool:
     heads = line.heads()
-    if line.query("SELECT 1 FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')"):
-        return False
-    if left_to_show(line):
-        return False
-    last: dict[int, int] = {}
-    for partition, offset in line.produced:
-        last[partition] = max(last.get(partition, 0), offset)
-    return all(heads.get(partition, 0) > offset for partition, offset in last.items())
+    return not (_unfinished(line) or _left_to_show(line)) and all(
+        heads.get(partition, 0) > offset for partition, offset in line.produced
+    )
+
+
+def _unfinished(line: Line) -> list[tuple[Any, ...]]:
+    return line.query("SELECT epoch_id, state FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')")
+
+
+def _left_to_show(line: Line) -> list[tuple[Any, ...]]:
+    """Epochs and sinks that are committed and not shown, or are not known to be."""
+    asked = "SELECT epoch_id, sink, state FROM epochline.receipts WHERE pipeline = %s AND state <> 'SHOWN'"
+    return line.query(asked, line.name)
 
 
 def assert_exact(line: Line) -> None:
@@ -72,12 +73,8 @@ def assert_exact(line: Line) -> None:
 
 def assert_set(line: Line) -> None:
     """I1: target rows and dead letters together are the records that were produced, one copy each, in every table."""
-    bad = Counter(
-        (partition, offset, bytes(value))
-        for partition, offset, value in line.query(
-            'SELECT partition, "offset", value FROM epochline.quarantine WHERE pipeline = %s', line.name
-        )
-    )
+    asked = 'SELECT partition, "offset", value FROM epochline.quarantine WHERE pipeline = %s'
+    bad = Counter((partition, offset, bytes(value)) for partition, offset, value in line.query(asked, line.name))
     expected = Counter((partition, offset, value) for (partition, offset), value in line.produced.items())
     for sink in line.pipeline.sinks:
         if sink.aggregated:
@@ -88,10 +85,9 @@ def assert_set(line: Line) -> None:
         if isinstance(sink, Files):
             rows = rows_in_files(sink)
         else:
-            rows = Counter(
-                (partition, offset, value.encode())
-                for partition, offset, value in line.query(f"SELECT _partition, _offset, value FROM {sink.table}")
-            )
+            assert isinstance(sink, PostgresTable)
+            shown = line.query(f"SELECT _partition, _offset, value FROM {sink.table}")
+            rows = Counter((partition, offset, value.encode()) for partition, offset, value in shown)
         found = rows + bad
         assert found == expected, (
             f"{sink}: missing {list((expected - found).items())[:3]}, extra {list((found - expected).items())[:3]}"
@@ -118,37 +114,31 @@ def assert_state(line: Line) -> None:
             assert line.query(f"SELECT records FROM {sink.table}") == ([(offsets,)] if offsets else [])
 
 
-def assert_chain(line: IntervalReport) -> None:
+def assert_chain(line: Checked) -> None:
     """I2: per partition one interval from origin to head."""
-    chains: dict[tuple[str, int], list[tuple[int | None, int]]] = {}
-    for topic_id, partition, start, until in line.query(
-        "SELECT topic_id, partition, start_offset, until_offset FROM epochline.committed_range WHERE pipeline = %s",
-        line.name,
-    ):
-        chains.setdefault((topic_id, partition), []).append((start, until))
+    chains: dict[tuple[str, int], list[tuple[int | None, int]]] = defaultdict(list)
+    asked = "SELECT topic_id, partition, start_offset, until_offset FROM epochline.committed_range WHERE pipeline = %s"
+    for topic_id, partition, start, until in line.query(asked, line.name):
+        chains[topic_id, partition].append((start, until))
     assert {key: chain_breaks(ranges) for key, ranges in chains.items() if chain_breaks(ranges)} == {}
 
 
-def assert_counts(line: IntervalReport) -> None:
+def assert_counts(line: Checked) -> None:
     """I4: of every committed epoch, rows in the target = manifest = sum of parts, and the records balance."""
     for epoch_id, kind, attempt, written, read, passed, skipped, quarantined in line.query(
         "SELECT epoch_id, kind, attempt, rows_written, records_read, records_passed, records_skipped,"
         " records_quarantined"
         " FROM epochline.epoch WHERE pipeline = %s AND state = 'COMMITTED' AND undone_by IS NULL", line.name
     ):  # fmt: skip
-        counted = {sink.table for sink in line.pipeline.tables if sink.mode == "upsert"}
-        shown = dict(line.query(SHOWN_ROWS, line.name, epoch_id))
-        following = {box.table: shown[box.topic.name] for box in line.pipeline.outboxes}
+        receipts = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND epoch_id = %s"
+        shown = dict(line.query(receipts, line.name, epoch_id))
         external = {sink.name: shown[sink.name] for sink in line.pipeline.external}
-        in_targets = {
-            # One row says how many records there have been, whichever epoch said so last.
-            sink.table: 1
-            if sink.table in counted
-            else line.query(f"SELECT count(*) FROM {sink.table} WHERE _epoch = %s", epoch_id)[0][0]
-            for sink in line.pipeline.tables
-            if sink.table not in following
-        }
-        in_targets |= following | external
+        in_targets = {box.table: shown[box.topic.name] for box in line.pipeline.outboxes} | external
+        for sink in line.pipeline.tables:
+            if sink.table not in in_targets:
+                # Of an upsert one row says how many records there have been, whichever epoch said so last.
+                rows = f"SELECT count(*) FROM {sink.table} WHERE _epoch = %s"
+                in_targets[sink.table] = 1 if sink.mode == "upsert" else line.query(rows, epoch_id)[0][0]
         # A record that a requeue quarantines again stays where the epoch that quarantined it first put it.
         in_targets[QUARANTINE] = quarantined if kind == "requeue" else line.query(
             "SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s AND epoch_id = %s", line.name, epoch_id
@@ -167,19 +157,17 @@ def assert_counts(line: IntervalReport) -> None:
         assert written == sum(rows for sink, rows in in_targets.items() if sink not in (QUARANTINE, *external))
 
 
-def _of_attempt(line: IntervalReport, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
-    return dict(
-        line.query(
-            f"SELECT sink, {what} FROM epochline.{table} JOIN epochline.attempt USING (attempt_id)"
-            " WHERE pipeline = %s AND epoch_id = %s AND attempt = %s GROUP BY sink",
-            line.name, epoch_id, attempt,
-        )
-    )  # fmt: skip
+def _of_attempt(line: Checked, table: str, what: str, epoch_id: int, attempt: int) -> dict[str, Any]:
+    asked = (
+        f"SELECT sink, {what} FROM epochline.{table} JOIN epochline.attempt USING (attempt_id)"
+        " WHERE pipeline = %s AND epoch_id = %s AND attempt = %s GROUP BY sink"
+    )
+    return dict(line.query(asked, line.name, epoch_id, attempt))
 
 
 def assert_nothing_left_over(line: Line) -> None:
     """I6: no staging, no open transaction or prepared one, no session of a writer, nothing unfinished or to be shown."""
-    assert left_to_show(line) == []
+    assert _left_to_show(line) == []
     assert files_left_over(line.pipeline) == []
     for box in line.pipeline.outboxes:
         schema, table = box.table.split(".")
@@ -191,4 +179,4 @@ def assert_nothing_left_over(line: Line) -> None:
         "SELECT application_name, state FROM pg_stat_activity WHERE datname = current_database()"
         " AND pid <> pg_backend_pid() AND application_name LIKE 'epochline%' AND xact_start IS NOT NULL"
     ) == []  # fmt: skip
-    assert line.query("SELECT epoch_id, state FROM epochline.epochs WHERE state IN ('PLANNED', 'PRE_COMMITTED')") == []
+    assert _unfinished(line) == []

@@ -1,29 +1,27 @@
-"""Servers of the suite's own, pipelines on them, and threads that end with their test."""
+"""Servers of the suite's own, and pipelines on them."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.crash.cases import clean_database, kafka_now, new_case, shared, steps
-from tests.crash.fired import fired, judged_last
+from tests.crash.cases import clean_database, kafka_now, new_case, shared
+from tests.crash.fired import fired, pytest_collection_modifyitems
 from tests.crash.line import Line
 from tests.crash.proxy import Proxy
+from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.stream import new_stream, stream
 
-__all__ = ["clean_database", "fired", "kafka_now", "new_case", "new_stream", "shared", "steps", "stream"]
+__all__ = [
+    "clean_database", "fired", "kafka_now", "new_case", "new_stream", "pytest_collection_modifyitems", "shared", "stream",
+]  # fmt: skip
 
 
 NewLine = Callable[..., Line]
 """Makes a pipeline; the options are those of `Line`."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    judged_last(config, items)
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +32,14 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def new_line(server: Server) -> NewLine:
+def new_line(server: Server, recovery: Recovery) -> NewLine:
     """Makes a pipeline with a database, a topic and two targets of its own."""
 
     def make(**options: Any) -> Line:
         dsn = options.pop("dsn", None) or server.new_database()
-        return Line(dsn, server.kafka.bootstrap_servers, **options)
+        line = Line(dsn, server.kafka.bootstrap_servers, **options)
+        line.recovery = recovery
+        return line
 
     return make
 
@@ -53,52 +53,24 @@ def line(new_line: NewLine) -> Line:
 
 
 @pytest.fixture
-def proxied(server: Server) -> Iterator[tuple[Line, Proxy]]:
+def sealed(line: Line) -> Line:
+    """A pipeline whose first epoch is sealed, by ``run-1``."""
+    line.to_sealed("run-1")
+    return line
+
+
+@pytest.fixture
+def proxied(server: Server, new_line: NewLine) -> Iterator[tuple[Line, Proxy]]:
     """A pipeline whose use cases and writer reach PostgreSQL through a proxy."""
     dsn = server.new_database()
     with Proxy("127.0.0.1", server.postgres.port) as proxy:
-        through = dsn.replace(f":{server.postgres.port}/", f":{proxy.port}/")
-        line = Line(dsn, server.kafka.bootstrap_servers, via=through)
+        line = new_line(dsn=dsn, via=dsn.replace(f":{server.postgres.port}/", f":{proxy.port}/"))
         line.some()
         yield line, proxy
 
 
-class Background:
-    """A call in a thread; its result or error is asked for at the end."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._outcome: list[Any] = []
-        self.error: BaseException | None = None
-
-        def work() -> None:
-            try:
-                self._outcome.append(call())
-            except BaseException as error:
-                self.error = error
-
-        self._thread = threading.Thread(target=work, daemon=True)
-        self._thread.start()
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
-
-    def result(self, seconds: float = 90) -> Any:
-        """What the call gave; raises what it raised."""
-        self.join(seconds)
-        if self.error is not None:
-            raise self.error
-        return self._outcome[0]
-
-    def join(self, seconds: float = 90) -> None:
-        self._thread.join(seconds)
-        assert not self._thread.is_alive(), f"still running after {seconds:.0f} s"
-
-
-InBackground = Callable[[Callable[[], Any]], Background]
-"""Starts a call in a thread."""
-
-
 @pytest.fixture
-def background() -> InBackground:
-    return Background
+def to_kafka(server: Server) -> Iterator[Proxy]:
+    """The proxy in front of the broker."""
+    yield server.to_kafka
+    server.to_kafka.heal()

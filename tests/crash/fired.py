@@ -49,7 +49,7 @@ def fired(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def judged_last(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the last test last, or take it out where only a part of the folder is to run: then it could only lie."""
     last = [item for item in items if item.name == LAST]
     if not last:
@@ -57,12 +57,8 @@ def judged_last(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if item.name != LAST]
     files = {item.path for item in items if item.path.parent == FOLDER}
     whole = files >= set(FOLDER.glob("test_*.py")) - {last[0].path}
-    chosen = (
-        any("::" in argument for argument in config.args)
-        or config.option.keyword
-        or config.option.markexpr not in _WHOLE
-    )
-    if whole and not chosen and not config.getoption("lf", default=False):
+    chosen = any("::" in one for one in config.args) or config.option.keyword or config.getoption("lf", default=False)
+    if whole and not chosen and config.option.markexpr in _WHOLE:
         items.extend(last)
     else:
         config.hook.pytest_deselected(items=last)

@@ -6,8 +6,8 @@ from tests.crash.line import Line
 from tests.waiting import wait_for
 
 
-def set_gate(line: Line, table: str = "epochline.committed_range", seconds: float = 60.0) -> None:
-    """From now on a transaction that inserted into ``table`` waits inside its COMMIT.
+def set_gate(line: Line, seconds: float = 60.0) -> None:
+    """From now on a commit of an epoch waits inside its COMMIT.
 
     Where the wait is long, the test ends it by what it does to the session or the server.
     """
@@ -16,23 +16,20 @@ def set_gate(line: Line, table: str = "epochline.committed_range", seconds: floa
         f" $$BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END$$"
     )
     line.query(
-        f"CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED"
+        "CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON epochline.committed_range DEFERRABLE INITIALLY DEFERRED"
         " FOR EACH ROW EXECUTE FUNCTION public.gate()"
     )
 
 
-def open_gate(line: Line, table: str = "epochline.committed_range") -> None:
+def open_gate(line: Line) -> None:
     """Let later commits pass."""
-    line.query(f"DROP TRIGGER IF EXISTS gate ON {table}")
+    line.query("DROP TRIGGER IF EXISTS gate ON epochline.committed_range")
 
 
 def backend_in_commit(line: Line) -> int:
     """The backend that waits in the gate."""
-    found = wait_for(
-        "a session waits inside its COMMIT",
-        lambda: line.query(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = 'COMMIT'"
-            " AND state = 'active' AND wait_event = 'PgSleep'"
-        ),
+    asked = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query = 'COMMIT'"
+        " AND state = 'active' AND wait_event = 'PgSleep'"
     )
-    return int(found[0][0])  # type: ignore[index]
+    return int(wait_for("a session waits inside its COMMIT", lambda: line.query(asked))[0][0])

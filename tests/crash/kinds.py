@@ -18,20 +18,14 @@ ALL_TIME = Interval(start=datetime(2000, 1, 1, tzinfo=UTC), until=datetime(2100,
 WINDOW = (datetime(2026, 3, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC))
 
 Declaration = dict[str, Any]
+Declare = Callable[[str, Path], Declaration]
+"""Gives a declaration as far as it differs from a plain one.
+
+It takes the name of the pipeline, and the folder where it may have files, the same for every process.
+"""
 
 
-def declared_as(kind: str, name: str, folder: Path) -> Declaration:
-    """The declaration of a kind, as far as it differs from a plain one.
-
-    Args:
-        kind: a name of `KINDS`.
-        name: of the pipeline.
-        folder: where it may have files, the same for every process.
-    """
-    return KINDS[kind](name, folder)
-
-
-def _is(**fields: Any) -> Callable[[str, Path], Declaration]:
+def _is(**fields: Any) -> Declare:
     return lambda _name, _folder: dict(fields)
 
 
@@ -42,10 +36,10 @@ def _with_state(name: str, _folder: Path) -> Declaration:
 
 
 def _with_windows(name: str, _folder: Path) -> Declaration:
-    columns = {"value": "text", "window_start": "timestamptz", "window_end": "timestamptz", "records": "bigint"}
     counted = PostgresTable(
-        table=f"{name}_counted", mode="upsert", key=("value", "window_start"), columns=columns, aggregated=True
-    )
+        table=f"{name}_counted", mode="upsert", key=("value", "window_start"), aggregated=True,
+        columns={"value": "text", "window_start": "timestamptz", "window_end": "timestamptz", "records": "bigint"},
+    )  # fmt: skip
     return {
         "parse": "timed:parse",
         "record": timed.RECORD,
@@ -77,7 +71,7 @@ def _files(name: str, folder: Path) -> Files:
     return Files(path=str(folder / name), columns={"value": "text"})
 
 
-KINDS: dict[str, Callable[[str, Path], Declaration]] = {
+KINDS: dict[str, Declare] = {
     "plain": _is(),
     "from a moment": _is(startup=FromTimestamp(timestamp=ALL_TIME.start)),
     "from the end": _is(startup="latest"),
@@ -91,4 +85,4 @@ KINDS: dict[str, Callable[[str, Path], Declaration]] = {
     "with sinks": _with_sinks,
     "at least once": _at_least_once,
 }
-"""By name, what makes the declaration; every one but ``from the end`` reads all records."""
+"""By name; every one but ``from the end`` reads all records."""

@@ -6,10 +6,11 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg2
 import pyarrow as pa
@@ -30,9 +31,11 @@ from epochline.coordinator import (
     plan,
     publish,
     seal,
-)
-from epochline.errors import EpochlineError, EpochNotFoundError
+)  # fmt: skip
+from epochline.errors import EpochlineError
 from epochline.kafka.source import KafkaOffsets
+from epochline.operations import Subject
+from epochline.ports import Ledger, OffsetSource
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Counts, EpochState, Run
@@ -45,15 +48,18 @@ from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.staging import StagingWriter, WriteOrder
 from tests.integration.kafka_topics import make_topic
 from tests.reading import read_range
+from tests.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.crash.reliability import Recovery
 
 T = TypeVar("T")
-Through = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Records = Mapping[int, Sequence[str | bytes]]
+"""By partition."""
 _numbers = itertools.count(1)
 
 RETRY_DELAY = 0.3
 """Seconds between two tries of a task."""
-NO_RECORD_FOR = 20.0
-"""Seconds without a record after which a read gives up, as a consumer's poll does."""
 
 
 class Line:
@@ -66,23 +72,20 @@ class Line:
         kafka: another way to the broker for planning and reading.
         partitions: of the topic; 0 where topic and targets are there.
         lock_timeout: of the ledger's sessions, in seconds.
+        name: of the pipeline, its topic and its first table.
         configs: of the topic.
         changes: of the declaration.
     """
 
+    recovery: Recovery
+    """The clock of the test; the fixtures that make pipelines set it."""
+    sets_aside = False
+    """Whether a record that staging refuses goes to the quarantine in the next attempt."""
+
     def __init__(
-        self,
-        dsn: str,
-        bootstrap: str,
-        *,
-        via: str | None = None,
-        kafka: str | None = None,
-        partitions: int = 2,
-        lock_timeout: float = 5,
-        name: str | None = None,
-        configs: Mapping[str, str] | None = None,
-        **changes: Any,
-    ) -> None:
+        self, dsn: str, bootstrap: str, *, via: str | None = None, kafka: str | None = None, partitions: int = 2,
+        lock_timeout: float = 5, name: str | None = None, configs: Mapping[str, str] | None = None, **changes: Any,
+    ) -> None:  # fmt: skip
         self.dsn = dsn
         self.via = via or dsn
         self.bootstrap = bootstrap
@@ -100,55 +103,47 @@ class Line:
         self.pipeline = Pipeline(**{**fields, **changes})
         self.kafka = kafka or bootstrap
         brokers = {"bootstrap.servers": self.kafka}
-        self.ledger = PostgresLedger(self.via, lock_timeout=lock_timeout, sink_factory=sinks_by(lambda _: brokers))
-        self.source = KafkaOffsets(brokers)
+        sink_factory = sinks_by(lambda _: brokers)
+        self.ledger: Ledger = PostgresLedger(self.via, lock_timeout=lock_timeout, sink_factory=sink_factory)
+        self.source: OffsetSource = KafkaOffsets(brokers)
         self.produced: dict[tuple[int, int], bytes] = {}
         """By partition and offset, every record that was acknowledged (and committed)."""
         self.runs = itertools.count(1)
-        self.patience = NO_RECORD_FOR
+        self.patience = 20.0
+        """Seconds without a record after which a read gives up, as a consumer's poll does."""
         if partitions:
-            self.make(partitions, configs or {})
+            make_topic(bootstrap, self.topic, partitions, **configs or {})
+            self.make_targets()
 
     def again(self, *, lock_timeout: float = 5) -> Line:
         """The same pipeline, as another process holds it."""
-        return Line(self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
+        other = Line(self.dsn, self.bootstrap, name=self.name, partitions=0, lock_timeout=lock_timeout)
+        other.produced = self.produced
+        return other
 
-    def make(self, partitions: int, configs: Mapping[str, str]) -> None:
-        """The topic and the targets."""
-        make_topic(self.bootstrap, self.topic, partitions, **configs)
+    def make_targets(self) -> None:
         with PostgresLedger(self.dsn).transaction() as tx:
             tx.targets.create(self.pipeline)
 
-    def make_sinks(self) -> None:
-        """The topics that are published to."""
-        for topic in self.pipeline.topics:
-            make_topic(self.bootstrap, topic.topic, 2)
+    @property
+    def subject(self) -> Subject:
+        """The pipeline, for an operator's action."""
+        return Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
 
     # Producing.
 
-    def produce(self, records: Mapping[int, Sequence[str | bytes]], **options: Any) -> None:
+    def produce(self, records: Records, **options: Any) -> None:
         """Append records and remember what was acknowledged, with its offsets."""
-        producer = KafkaProducer(bootstrap_servers=self.bootstrap, acks="all", enable_idempotence=True)
-        try:
-            self.remember(self.send(producer, records, **options))
-        finally:
-            producer.close()
+        settings = {"bootstrap_servers": self.bootstrap, "acks": "all", "enable_idempotence": True}
+        with closing(KafkaProducer(**settings)) as producer:
+            self.produced |= self.send(producer, records, **options)
 
-    def send(
-        self, producer: KafkaProducer, records: Mapping[int, Sequence[str | bytes]], **options: Any
-    ) -> dict[tuple[int, int], bytes]:
+    def send(self, producer: KafkaProducer, records: Records, **options: Any) -> dict[tuple[int, int], bytes]:
         """Send with a producer; by partition and offset what was acknowledged."""
-        values = [
-            (partition, value if isinstance(value, bytes) else value.encode())
-            for partition, some in records.items()
-            for value in some
-        ]
+        values = [(p, v if isinstance(v, bytes) else v.encode()) for p, some in records.items() for v in some]
         sent = [(p, v, producer.send(self.topic, value=v, partition=p, **options)) for p, v in values]
         producer.flush()
         return {(p, future.get(30).offset): value for p, value, future in sent}
-
-    def remember(self, sent: Mapping[tuple[int, int], bytes]) -> None:
-        self.produced.update(sent)
 
     def some(self, count: int = 20, what: str = "record") -> None:
         """``count`` records in each partition, and one that no text column takes."""
@@ -169,41 +164,43 @@ class Line:
         return begin(self.ledger, self.name, epoch_id, self.run_of(who), lease=LEASE)
 
     def writer(self, ticket: StagingTicket) -> StagingWriter:
-        """The writer that Spark would pickle and send to its executors."""
-        spec = self.pipeline.spec
-        flow = OnePassFactory(
-            pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused
-        )
-        return StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=spec.external))
+        """The writer that Spark would pickle and send to its executors.
 
-    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket, through: Through = lambda it: it) -> None:
-        """What the Spark job does: a part per Kafka partition, manifests, the end mark.
-
-        Args:
-            ranges: what to read.
-            ticket: the attempt.
-            through: a test's hand on the batches of each part.
+        It writes the records as they are. `SharedTopic` writes what a transform or windows make of them.
         """
-        writer = self.writer(ticket)
-        messages = []
-        for number, one in enumerate(ranges):
-            with spark_partition(number):
-                messages.append(writer.write(through(self.read(one))))
-        writer.commit(messages)
+        spec = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
+        functions = ship_functions(spec)
+        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=spec.external, sets_aside=self.sets_aside)
+        return StagingWriter(order)
+
+    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
+        """What the Spark job does: a part per Kafka partition, manifests, the end mark."""
+        self.stage_parts(map(self.read, ranges), ticket)
+
+    def stage_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
+        self.write_parts(parts, ticket)
         with transaction(self.via, ticket.application_name) as session, session.cursor() as cursor:
             assert end_job(cursor, ticket.attempt_id)
+
+    def write_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
+        """One write: each part as a Spark partition, then the manifests."""
+        writer = self.writer(ticket)
+        messages = []
+        for number, batches in enumerate(parts):
+            with spark_partition(number):
+                messages.append(writer.write(batches))
+        writer.commit(messages)
 
     def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
         """The committed records of a range, in small batches."""
         return read_range(self.kafka, planned, batch=batch, patience=self.patience)
 
     def pre_commit(self, planned: Plan, who: str) -> None:
-        assert planned.epoch is not None
-        ticket = self.begin(planned.epoch.epoch_id, who)
-        if ticket is None:
-            return
-        self.stage(planned.ranges, ticket)
-        self.seal(ticket, who)
+        ticket = self.begin(id_of(planned), who)
+        if ticket is not None:
+            self.stage(planned.ranges, ticket)
+            self.seal(ticket, who)
 
     def seal(self, ticket: StagingTicket, who: str) -> Counts:
         return seal(self.ledger, self.source, ticket, self.run_of(who))
@@ -223,8 +220,8 @@ class Line:
         return planned
 
     def to_begun(self, who: str = "run", **options: Any) -> tuple[Plan, StagingTicket]:
-        planned = self.to_planned(who, **options)
-        ticket = self.begin(planned.epoch.epoch_id, who)
+        planned = self.plan(who, **options)
+        ticket = self.begin(id_of(planned), who)
         assert ticket is not None
         return planned, ticket
 
@@ -252,9 +249,9 @@ class Line:
                 # A run without an epoch shows what an earlier one left.
                 tried(self.publish, tries)
                 return "skipped"
-            epoch_id = planned.epoch.epoch_id
+            epoch_id = id_of(planned)
             tried(lambda: self.pre_commit(planned, who), tries)
-            tried(lambda: self.commit(planned.epoch.epoch_id), tries)
+            tried(lambda: self.commit(id_of(planned)), tries)
             tried(self.publish, tries)
         except Exception:  # whatever fails a task fails the run
             if epoch_id is not None:
@@ -267,41 +264,43 @@ class Line:
 
     def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of an answer; a thread keeps its session, as long as the server lets it live."""
-        session = getattr(self._looking, "session", None)
-        if session is not None:
+        for again in (False, True):
+            if again or not hasattr(self._looking, "session"):
+                self._looking.session = psycopg2.connect(self.dsn)
+                self._looking.session.autocommit = True
             try:
-                return _rows(session, text, values)
+                with self._looking.session.cursor() as cursor:
+                    cursor.execute(text, values or None)
+                    return cursor.fetchall() if cursor.description else []
             except (psycopg2.OperationalError, psycopg2.InterfaceError):
-                if not session.closed:
+                if again or not self._looking.session.closed:
                     raise
-        self._looking.session = psycopg2.connect(self.dsn)
-        self._looking.session.autocommit = True
-        return _rows(self._looking.session, text, values)
+        raise AssertionError("unreachable")
 
-    def state(self, epoch_id: int = 1) -> EpochState | None:
-        try:
-            with PostgresLedger(self.dsn).transaction() as tx:
-                return tx.epochs.lock(self.name, epoch_id).state
-        except EpochNotFoundError:
-            return None
-
-    def state_unlocked(self, epoch_id: int = 1) -> str:
-        """The same as everybody else sees it, while somebody holds the row."""
-        return str(self.query("SELECT state FROM epochline.epochs WHERE epoch_id = %s", epoch_id)[0][0])
+    def state(self, epoch_id: int = 1) -> EpochState:
+        """The state of an epoch as everybody sees it, also while somebody holds its row."""
+        asked = "SELECT state FROM epochline.epochs WHERE pipeline = %s AND epoch_id = %s"
+        return EpochState(self.query(asked, self.name, epoch_id)[0][0])
 
     def heads(self) -> dict[int, int]:
         return dict(self.query("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", self.name))
 
+    def until_a_session_waits_for_a_lock(self) -> None:
+        asked = (
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            " AND cardinality(pg_blocking_pids(pid)) > 0"
+        )
+        wait_for("a session waits for another's lock", lambda: self.query(asked))
 
-def _rows(session: Any, text: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    with session.cursor() as cursor:
-        cursor.execute(text, values or None)
-        return cursor.fetchall() if cursor.description else []
+
+def id_of(planned: Plan) -> int:
+    assert planned.epoch is not None
+    return planned.epoch.epoch_id
 
 
 @contextmanager
 def spark_partition(number: int) -> Iterator[None]:
-    """Tell this process which Spark partition it writes, as Spark tells its Python worker.
+    """Set the Spark partition that this process writes, as Spark does in its Python worker.
 
     The number is taken back at the end of the block: a process that has one is a worker, and may not start Spark.
     """
@@ -310,6 +309,20 @@ def spark_partition(number: int) -> Iterator[None]:
         yield
     finally:
         TaskContext._taskContext = None
+
+
+def in_background(call: Callable[[], T]) -> Future[T]:
+    """Make a call in a thread that does not outlive the process."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
 
 
 def tried(task: Callable[[], T], tries: int) -> T:

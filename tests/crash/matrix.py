@@ -1,4 +1,4 @@
-"""The rows of the fault matrix, and why some of them have no test here. Tests name their row: `@pytest.mark.fault("F13")`."""
+"""The rows of the fault matrix, and what of them no test makes. Tests name their row: `@pytest.mark.fault("F13")`."""
 
 from __future__ import annotations
 
@@ -42,9 +42,6 @@ FAULTS = {
     "F38": "the database is put back to a backup, and its newer state is lost",
 }
 
-NOT_HERE: dict[str, str] = {}
-"""Whole rows without a test, each with its reason."""
-
 PARTLY = {
     "F3": "Executors are processes of one machine here (`local-cluster`); the loss of a whole machine is the same to"
     " the driver: its sockets close.",
@@ -67,7 +64,3 @@ PARTLY = {
     "F35": "Nothing was released before revision 0001, so no test upgrades the tables of an older revision.",
 }
 """Rows with a test that covers less than the fault's whole description."""
-
-
-def number(fault: str) -> int:
-    return int(fault[1:])

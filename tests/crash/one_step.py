@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from epochline.cli.connections import ledger_of, offsets_of
 from epochline.coordinator import LEASE, Plan, preview, renew, seal
 from epochline.failpoints import named
 from epochline.operations import ACTIONS
-from epochline.operations.action import Request, Subject
+from epochline.operations.action import Request
 from epochline.operations.epoch_action import EpochAction
+from epochline.ports import OffsetSource
 from epochline.postgres.ledger.parts import Part
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.offsets import PlannedRange
@@ -27,14 +28,13 @@ from epochline.spark import job
 from epochline.spark.attempt_plan import read_plan
 from epochline.spark.claims import ClaimReader
 from epochline.spark.functions import ship_functions
-from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.open_windows import WindowReader
 from epochline.spark.sink_frames import DIGEST, SinkFlowFactory
 from epochline.spark.stage_frames import Made
 from epochline.spark.staging import StagingWriter, WriteOrder
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
-from tests.crash.kinds import ALL_TIME, WINDOW, declared_as
+from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
 from tests.crash.line import Line, spark_partition
 
 
@@ -48,6 +48,11 @@ class SharedTopic(Line):
         options: of `Line`.
     """
 
+    former_source: OffsetSource
+    """Kafka under the first leader of every partition."""
+    lost_token = ""
+    sets_aside = True
+
     def __init__(
         self,
         dsn: str,
@@ -59,23 +64,18 @@ class SharedTopic(Line):
         kind: str = "plain",
         **options: Any,
     ) -> None:
-        of_kind = declared_as(kind, options["name"], Path(records).parent)
-        startup = of_kind.pop("startup", "earliest")
-        source = KafkaSource(topics=topic, records_per_epoch=limit, startup=startup)
+        of_kind = KINDS[kind](options["name"], Path(records).parent)
+        source = KafkaSource(topics=topic, records_per_epoch=limit, startup=of_kind.pop("startup", "earliest"))
         super().__init__(dsn, bootstrap, partitions=0, source=source, **of_kind, **options)
         self.topic = topic
-        self.kind = kind
-        self.former_source: Any = None
-        self.lost_token = ""
         self.records: dict[int, pa.RecordBatch] = pickle.loads(Path(records).read_bytes())  # noqa: S301 - of our own
-        self.records_file = records
 
     def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
         whole = self.records[planned.tp.partition]
         for start in range(planned.range.start, planned.range.until, batch):
             yield whole.slice(start, min(batch, planned.range.until - start))
 
-    def stage(self, ranges: Any, ticket: StagingTicket) -> None:
+    def stage(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
         """As the driver does it: the plan from the ledger, the writes, the manifests, the end mark."""
         plan = read_plan(self.via, self.name, ticket.epoch_id, ticket.attempt)
         ticket = replace(ticket, refused=plan.ticket.refused)
@@ -94,7 +94,7 @@ class SharedTopic(Line):
             # A worker of Spark puts the driver's functions there, and ends; this process goes on.
             sys.modules["timed"] = timed
 
-    def write(self, ranges: Any, ticket: StagingTicket) -> None:
+    def write(self, ranges: Sequence[PlannedRange], ticket: StagingTicket) -> None:
         counted = [sink for sink in self.pipeline.tables if sink.mode == "upsert"]
         rest = {sink.table for sink in counted}
         rows_of_records = replace(ticket, tables=tuple(one for one in ticket.tables if one.sink not in rest))
@@ -104,15 +104,6 @@ class SharedTopic(Line):
             records += self.counted_before(state, ticket)
         for sink in counted:
             self.write_counted(sink, ticket, records)
-
-    def writer(self, ticket: StagingTicket) -> StagingWriter:
-        """Of the records as they are; what a transform or windows make of all of them is written by `write_counted`."""
-        plain = self.pipeline.model_copy(update={"transform": None, "state": (), "windows": None}).spec
-        flow = OnePassFactory(
-            pipeline=plain, tables=ticket.written, functions=ship_functions(plain), refused=ticket.refused
-        )
-        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.via, external=plain.external, sets_aside=True)
-        return StagingWriter(order)
 
     def counted_before(self, state: StateTable, ticket: StagingTicket) -> int:
         """What the state holds, asked for as the job's executors do."""
@@ -125,21 +116,18 @@ class SharedTopic(Line):
             span = {"value": ["all"], "_from": [WINDOW[0]], "_to": [WINDOW[1]]}
             found = list(reader.touched(iter([pa.RecordBatch.from_pydict(span)])))
             assert not list(reader.closing(None, WINDOW[0]))
-        return sum(sum(batch.column("records").to_pylist()) for batch in found)
+        return sum(count.as_py() for batch in found for count in batch.column("records"))
 
     def write_counted(self, sink: PostgresTable, ticket: StagingTicket, records: int) -> None:
         """How many records there have been."""
-        flow = SinkFlowFactory(
-            pipeline=self.pipeline.spec,
-            sink=sink.spec,
-            tables=(ticket.table(sink.table),),
-            functions=ship_functions(self.pipeline.spec),
-        )
+        spec = self.pipeline.spec
+        tables = (ticket.table(sink.table),)
+        flow = SinkFlowFactory(pipeline=spec, sink=sink.spec, tables=tables, functions=ship_functions(spec))
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self.via))
-        key = {"kind": ["all"]}
+        key: dict[str, object] = {"kind": "all"}
         if self.pipeline.windows is not None:
-            key = {"value": ["all"], "window_start": [WINDOW[0]], "window_end": [WINDOW[1]]}
-        row = pa.RecordBatch.from_pydict({**key, "records": [records], DIGEST: [records]})
+            key = {"value": "all", "window_start": WINDOW[0], "window_end": WINDOW[1]}
+        row = pa.RecordBatch.from_pylist([{**key, "records": records, DIGEST: records}])
         with spark_partition(0):
             message = writer.write(iter([row]))
         writer.commit([message])
@@ -149,22 +137,12 @@ class SharedTopic(Line):
         reader = ClaimReader(ticket, self.via)
         self.write_parts(map(reader.read, reader.partitions()), ticket)
 
-    def write_parts(self, parts: Iterable[Iterator[pa.RecordBatch]], ticket: StagingTicket) -> None:
-        """One write: each part as a Spark partition, then the manifests."""
-        writer = self.writer(ticket)
-        messages = []
-        for number, batches in enumerate(parts):
-            with spark_partition(number):
-                messages.append(writer.write(batches))
-        writer.commit(messages)
-
     def order(self, action: str, who: str, **asked: Any) -> Plan:
         """The plan of an epoch that an operator orders."""
         ordered = ACTIONS[action]
         assert isinstance(ordered, EpochAction)
-        subject = Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
         order = Request(actor="somebody@here", reason="a test of crashes")
-        return ordered.plan(subject, ordered.parameters(**asked), order, self.run_of(who))
+        return ordered.plan(self.subject, ordered.parameters(**asked), order, self.run_of(who))
 
     # A task of Airflow finds its epoch by XCom; here the ledger is asked, past every failpoint.
 
@@ -254,18 +232,17 @@ class Tracer:
             trace.write(f"{name}\n")
 
 
-def take_step(line: dict[str, Any], step: str, run: str, *, trace: str | None = None, options: dict[str, Any]) -> Any:
+def take_step(made_of: dict[str, Any], step: str, run: str, trace: str | None) -> Any:
     """One task of a run.
 
     Args:
-        line: what `SharedTopic` is made of.
+        made_of: arguments of `SharedTopic`.
         step: its name after ``step_``.
         run: the id of the run.
         trace: file for the names of all failpoints that the task passes, where none is to act.
-        options: of the step.
     """
     if trace is not None:
         named._armed = Tracer(trace)  # type: ignore[assignment]
-    pipeline = SharedTopic(**line)
-    pipeline.ledger, pipeline.source = ledger_of(pipeline.pipeline), offsets_of(pipeline.pipeline)
-    return getattr(pipeline, f"step_{step}")(run, **options)
+    line = SharedTopic(**made_of)
+    line.ledger, line.source = ledger_of(line.pipeline), offsets_of(line.pipeline)
+    return getattr(line, f"step_{step}")(run)

@@ -9,8 +9,9 @@ import socket
 import struct
 import threading
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 # PostgreSQL's messages: type, length with itself, text, NUL. They cannot stand inside a message of this protocol
 # that the tests send, whose values hold no such bytes.
@@ -27,19 +28,21 @@ class Cut(enum.Enum):
     """The server's answer does not arrive: the transaction is committed, and the client cannot know."""
 
 
+@dataclass(eq=False)
 class _Connection:
-    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
-        self.client = client
-        self.server = server
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
 
     def end(self, *, reset: bool) -> None:
         for writer in (self.client, self.server):
-            if reset:
-                # Closing with unsent data thrown away is a TCP reset.
+            if not reset:
+                writer.close()
+                continue
+            # Closing with unsent data thrown away is a TCP reset.
+            with contextlib.suppress(OSError):
                 raw = writer.get_extra_info("socket")
-                with contextlib.suppress(OSError):
-                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort() if reset else writer.close()
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
 
 
 class Proxy:
@@ -49,7 +52,8 @@ class Proxy:
         self._target = (host, port)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy of {port}", daemon=True)
-        self._connections: set[_Connection] = set()
+        self.connections: set[_Connection] = set()
+        """Those of the clients that are connected through here now."""
         self._cut: tuple[Cut, int] | None = None
         self.commits = 0
         """COMMITs that the server has answered through here."""
@@ -57,12 +61,14 @@ class Proxy:
         """Connections that were broken around a COMMIT."""
         self.delay = 0.0
         """Seconds that each piece of data is held up, in both directions."""
-        self._to_client = threading.Event()
-        self._to_server = threading.Event()
-        self._to_client.set()
-        self._to_server.set()
+        self._silent: set[Cut] = set()
+        """The directions in which nothing is forwarded."""
         self._refusing = False
         self.port = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,11 +85,6 @@ class Proxy:
         self._thread.join(10)
         self._loop.close()
 
-    @property
-    def connections(self) -> int:
-        """How many clients are connected through here now."""
-        return len(self._connections)
-
     def cut_at(self, where: Cut, number: int = 1) -> None:
         """Break the connection around the ``number``-th COMMIT from now on, once."""
         self._cut = (where, number)
@@ -96,12 +97,9 @@ class Proxy:
         """Reset every connection, as a router does that lost its state."""
         self._run(self._end_all(reset=True))
 
-    def silence(self, *, server: bool = False, client: bool = False) -> None:
-        """Cut one way: what the server (the client) sends stays here until `heal`."""
-        if server:
-            self._to_client.clear()
-        if client:
-            self._to_server.clear()
+    def silence(self, side: Literal["server", "client"]) -> None:
+        """Cut one way: what this side sends stays here until `heal`."""
+        self._silent.add(Cut.AFTER if side == "server" else Cut.BEFORE)
 
     def unplug(self) -> None:
         """Close every connection and refuse new ones until `heal`."""
@@ -109,12 +107,11 @@ class Proxy:
         self.cut()
 
     def heal(self) -> None:
-        """Forward everything again; what was held back goes on its way."""
+        """Forward everything again, also what was held back."""
         self._refusing = False
         self.delay = 0.0
         self._cut = None
-        self._to_client.set()
-        self._to_server.set()
+        self._silent.clear()
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
@@ -128,7 +125,7 @@ class Proxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _end_all(self, *, reset: bool) -> None:
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.end(reset=reset)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,30 +138,25 @@ class Proxy:
             writer.transport.abort()
             return
         connection = _Connection(writer, to_server)
-        self._connections.add(connection)
+        self.connections.add(connection)
         try:
             await asyncio.gather(
-                self._forward(reader, to_server, connection, Cut.BEFORE, self._to_server),
-                self._forward(from_server, writer, connection, Cut.AFTER, self._to_client),
+                self._forward(reader, to_server, connection, Cut.BEFORE),
+                self._forward(from_server, writer, connection, Cut.AFTER),
             )
         except (OSError, asyncio.IncompleteReadError):
             connection.end(reset=False)
         finally:
-            self._connections.discard(connection)
+            self.connections.discard(connection)
 
     async def _forward(
-        self,
-        source: asyncio.StreamReader,
-        sink: asyncio.StreamWriter,
-        connection: _Connection,
-        where: Cut,
-        flows: threading.Event,
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, connection: _Connection, where: Cut
     ) -> None:
         tail = b""
         while data := await source.read(1 << 16):
             if self.delay:
                 await asyncio.sleep(self.delay)
-            while not flows.is_set():
+            while where in self._silent:
                 await asyncio.sleep(0.02)
             seen = tail + data
             found = seen.count(where.value)

@@ -13,18 +13,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.matrix import FAULTS, NOT_HERE, PARTLY, number
+from tests.crash.matrix import FAULTS, PARTLY
 
 ROOT = Path(__file__).parents[2]
+BAR_SECONDS = 180.0
+"""Recovery without a human within this time (I7)."""
 _PROPERTY = "recovery_seconds"
 _LINE = re.compile(
     r"^\| (?P<fault>F\d+) \| `(?P<test>[^`]+)`(?: \((?P<cases>\d+) cases\))? \| (?P<outcome>\w+) \|"
-    r" (?P<recovery>[\d.]+ s|-) \| (?P<date>[\d-]+) \| `(?P<commit>[0-9a-f]+\+?)` \|$"
+    r" (?:(?P<recovery>[\d.]+) s|-) \| (?P<date>[\d-]+) \| `(?P<commit>[0-9a-f]+\+?)` \|$",
+    re.MULTILINE,
 )
 
 
@@ -48,48 +52,34 @@ class Result:
         return f"| {self.fault} | `{self.test}`{cases} | {self.outcome} | {recovery} | {self.date} | `{self.commit}` |"
 
     def and_case(self, outcome: str, recovery: float | None) -> Result:
-        times = [seconds for seconds in (self.recovery, recovery) if seconds is not None]
-        return replace(
-            self,
-            cases=self.cases + 1,
-            outcome=self.outcome if outcome == "passed" else outcome,
-            recovery=max(times, default=None),
-        )
+        longest = max((seconds for seconds in (self.recovery, recovery) if seconds is not None), default=None)
+        outcome = self.outcome if outcome == "passed" else outcome
+        return replace(self, cases=self.cases + 1, outcome=outcome, recovery=longest)
 
 
 def parsed(page: str) -> list[Result]:
     """The results that a page shows."""
     results = []
-    for line in page.splitlines():
-        if found := _LINE.match(line):
-            recovery = None if found["recovery"] == "-" else float(found["recovery"][:-2])
-            results.append(
-                Result(
-                    found["fault"], found["test"], int(found["cases"] or 1), found["outcome"], recovery,
-                    found["date"], found["commit"],
-                )
-            )  # fmt: skip
+    for found in _LINE.finditer(page):
+        recovery = float(found["recovery"]) if found["recovery"] else None
+        same = {name: found[name] for name in ("fault", "test", "outcome", "date", "commit")}
+        results.append(Result(**same, cases=int(found["cases"] or 1), recovery=recovery))
     return results
 
 
-def marked() -> set[tuple[str, str]]:
+@cache
+def marked() -> frozenset[tuple[str, str]]:
     """Fault and ``path::name`` of every test function of this checkout that names a row."""
-    found = set()
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.FunctionDef):
-                found |= {(fault, f"{file.relative_to(ROOT)}::{node.name}") for fault in _faults_of(node)}
-    return found
-
-
-def _faults_of(function: ast.FunctionDef) -> list[str]:
-    return [
-        str(argument.value)
-        for decorator in function.decorator_list
+    return frozenset(
+        (str(argument.value), f"{file.relative_to(ROOT)}::{node.name}")
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        for decorator in node.decorator_list
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault"
         for argument in decorator.args
         if isinstance(argument, ast.Constant)
-    ]
+    )
 
 
 @dataclass(eq=False)  # pytest puts plugins into sets
@@ -98,7 +88,7 @@ class Reliability:
 
     page: Path | None
     results: dict[tuple[str, str], Result] = field(default_factory=dict)
-    faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    faults: dict[str, set[str]] = field(default_factory=dict)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
@@ -106,17 +96,15 @@ class Reliability:
             unknown = named - set(FAULTS)
             if unknown:
                 raise pytest.UsageError(f"{item.nodeid}: no such fault: {', '.join(sorted(unknown))}")
-            if named:
-                self.faults[item.nodeid] = tuple(sorted(named, key=number))
+            self.faults[item.nodeid] = named
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        failed_around = report.when != "call" and report.failed
-        if report.nodeid not in self.faults or not (report.when == "call" or failed_around):
+        if report.when != "call" and not report.failed:
             return
         test = report.nodeid.partition("[")[0]
         times = [float(str(value)) for name, value in report.user_properties if name == _PROPERTY]
         seconds = max(times, default=None)
-        for fault in self.faults[report.nodeid]:
+        for fault in self.faults.get(report.nodeid, ()):
             known = self.results.get((fault, test), Result(fault, test))
             self.results[fault, test] = known.and_case(report.outcome, seconds)
 
@@ -134,12 +122,10 @@ class Reliability:
 
 def rendered(results: Mapping[tuple[str, str], Result]) -> str:
     """The page."""
-    lines = [_HEAD]
-    lines += ["| | Test | Outcome | Recovery | Run on | Commit |", "|---|---|---|---|---|---|"]
-    lines += [results[key].line() for key in sorted(results, key=lambda key: (number(key[0]), key[1]))]
+    lines = [_HEAD, "| | Test | Outcome | Recovery | Run on | Commit |", "|---|---|---|---|---|---|"]
+    lines += [results[key].line() for key in sorted(results, key=lambda key: (int(key[0][1:]), key[1]))]
     lines += ["", "## The faults", "", "| | Fault | What is not made here |", "|---|---|---|"]
-    for fault, what in FAULTS.items():
-        lines.append(f"| {fault} | {what} | {NOT_HERE.get(fault) or PARTLY.get(fault) or ''} |")
+    lines += [f"| {fault} | {what} | {PARTLY.get(fault, '')} |" for fault, what in FAULTS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -194,7 +180,7 @@ class Recovery:
             AssertionError: longer than the bar (I7).
         """
         seconds = time.monotonic() - self._since if seconds is None else seconds
-        assert seconds < 180
+        assert seconds < BAR_SECONDS
         self._record(_PROPERTY, round(seconds, 1))
 
 

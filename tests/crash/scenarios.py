@@ -1,24 +1,24 @@
 """Where a run can stand when one of its tasks is killed, and what Airflow does next.
 
-Together they pass every failpoint of plan, begin, write, manifest, seal, commit, publish, abort and recover; a test finds out
-which scenario passes which, so that a new call of a use case is crashed at without anybody's doing.
+Together they pass every failpoint of plan, begin, write, manifest, seal, commit, publish, abort and recover. A test finds
+out which scenario passes which, so a task is also killed at a new call of a use case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from epochline.errors import EpochStateError, LedgerBehindError, PipelinePausedError, StagingLostError
-from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from tests.crash.line import tried
 from tests.crash.one_step import SharedTopic
 
-Act = Callable[[SharedTopic], None]
+Act = Callable[[SharedTopic], object]
 
 ONE, TWO = "run-one", "run-two"
 
@@ -31,7 +31,7 @@ class Scenario:
     """What was before a task, the task, and what Airflow does after it was killed: the same task again, and the rest.
 
     Args:
-        before: brings the ledger to where the task begins.
+        before: brings the pipeline to where the task begins.
         step: the task, by its name in `SharedTopic`.
         run: whose task.
         after: the retry and what follows; then runs come until nothing is left to read.
@@ -52,20 +52,10 @@ class Scenario:
         return {"limit": self.limit, "kind": self.kind}
 
 
-def planned(line: SharedTopic) -> None:
-    line.to_planned(ONE)
-
-
-def begun(line: SharedTopic) -> None:
-    line.to_begun(ONE)
-
-
-def staged(line: SharedTopic) -> None:
-    line.to_staged(ONE)
-
-
-def sealed(line: SharedTopic) -> None:
-    line.to_sealed(ONE)
+planned = partial(SharedTopic.to_planned, who=ONE)
+begun = partial(SharedTopic.to_begun, who=ONE)
+staged = partial(SharedTopic.to_staged, who=ONE)
+sealed = partial(SharedTopic.to_sealed, who=ONE)
 
 
 def committed(line: SharedTopic) -> None:
@@ -73,16 +63,15 @@ def committed(line: SharedTopic) -> None:
     line.commit(1)
 
 
-def committed_under_a_former_leader(line: SharedTopic) -> None:
-    line.source, now = line.former_source, line.source
-    committed(line)
-    line.source = now
+def with_former_leader(act: Act) -> Act:
+    """The same, but at a time before every partition's leader changed."""
 
+    def before(line: SharedTopic) -> None:
+        line.source, now = line.former_source, line.source
+        act(line)
+        line.source = now
 
-def planned_under_a_former_leader(line: SharedTopic) -> None:
-    line.source, now = line.former_source, line.source
-    planned(line)
-    line.source = now
+    return before
 
 
 def aborted(line: SharedTopic) -> None:
@@ -156,11 +145,6 @@ def requeue_sealed(line: SharedTopic) -> None:
     line.step_pre_commit(TWO)
 
 
-def requeue_planned_to_committed(line: SharedTopic) -> None:
-    tried(lambda: line.step_pre_commit(TWO), 3)
-    tried(lambda: line.step_commit(TWO), 3)
-
-
 def extended_back(line: SharedTopic) -> None:
     """A pipeline that began at the end is to have what lies before, and has staged it."""
     assert line.plan(ONE).epoch is None
@@ -168,15 +152,10 @@ def extended_back(line: SharedTopic) -> None:
     line.step_pre_commit(TWO)
 
 
-def commit_two(line: SharedTopic) -> None:
-    tried(lambda: line.step_commit(TWO), 3)
-
-
 def replayed(line: SharedTopic) -> None:
     """An operator lets a replay take the place of the epoch that it read again."""
     committed(line)
-    subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.source)
-    assert plan_replay(subject, 1, line.run_of(TWO)).epoch is not None
+    assert plan_replay(line.subject, 1, line.run_of(TWO)).epoch is not None
     line.step_pre_commit(TWO)
 
 
@@ -218,34 +197,38 @@ def run_two(line: SharedTopic) -> None:
     assert line.run(TWO) == "success"
 
 
+def tasks(run: str, *steps: str) -> Act:
+    """Tasks of a run, each tried again as Airflow does."""
+
+    def after(line: SharedTopic) -> None:
+        for step in steps:
+            tried(partial(getattr(line, f"step_{step}"), run), 3)
+
+    return after
+
+
+# plan_epoch has succeeded and is not run again.
+pre_commit_and_commit = tasks(ONE, "pre_commit", "commit")
+pre_commit_and_commit_two = tasks(TWO, "pre_commit", "commit")
+commit_one, commit_two = tasks(ONE, "commit"), tasks(TWO, "commit")
+publish = tasks(ONE, "publish")
+teardown = tasks(ONE, "abort")
+
+
 def backfill_two(line: SharedTopic) -> None:
     """The retry of a task has the interval of its run."""
-    tried(lambda: line.step_backfill(TWO), 3)
+    tasks(TWO, "backfill")(line)
     run_two(line)
 
 
-def pre_commit_and_commit(line: SharedTopic) -> None:
-    """plan_epoch has succeeded and is not run again."""
-    tried(lambda: line.step_pre_commit(ONE), 3)
-    tried(lambda: line.commit(1), 3)
-
-
-def commit_again(line: SharedTopic) -> None:
-    tried(lambda: line.commit(1), 3)
-
-
-def publish_again(line: SharedTopic) -> None:
-    tried(line.publish, 3)
-
-
 def teardown_and_clear(line: SharedTopic) -> None:
-    tried(lambda: line.abort(1, ONE), 3)
+    teardown(line)
     run_one(line)
 
 
 def teardown_pause_and_resume(line: SharedTopic) -> None:
     """However the teardown died, the pipeline is paused before anything is planned; an operator resumes it."""
-    tried(lambda: line.abort(1, ONE), 3)
+    teardown(line)
     with pytest.raises(PipelinePausedError):
         line.plan(ONE)
     with line.ledger.transaction() as tx:
@@ -256,7 +239,7 @@ def teardown_pause_and_resume(line: SharedTopic) -> None:
 def give_up_and_clear(line: SharedTopic) -> None:
     """The commit's retry says that the epoch is lost; the run fails, and is cleared."""
     with pytest.raises((StagingLostError, EpochStateError)):
-        tried(lambda: line.commit(1), 3)
+        commit_one(line)
     teardown_and_clear(line)
 
 
@@ -268,13 +251,13 @@ SCENARIOS = {
     "plan after a commit": Scenario(committed, "plan", run_two, run=TWO, limit=SOME),
     "plan with state": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with state"),
     "pre-commit with state": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with state"),
-    "commit with state": Scenario(sealed, "commit", commit_again, kind="with state"),
+    "commit with state": Scenario(sealed, "commit", commit_one, kind="with state"),
     "pre-commit with windows": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with windows"),
     "plan with windows": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="with windows"),
     "plan with windows of an idle source": Scenario(idle, "plan", nothing_left, run=TWO, kind="with windows"),
     "commit a replay": Scenario(replayed, "commit", commit_two, run=TWO),
-    "plan after a change of leader": Scenario(committed_under_a_former_leader, "plan", run_two, run=TWO, limit=SOME),
-    "pre-commit after a change of leader": Scenario(planned_under_a_former_leader, "pre_commit", pre_commit_and_commit),
+    "plan after a change of leader": Scenario(with_former_leader(committed), "plan", run_two, run=TWO, limit=SOME),
+    "pre-commit after a change of leader": Scenario(with_former_leader(planned), "pre_commit", pre_commit_and_commit),
     "plan after an abort": Scenario(aborted, "plan", run_one),
     "recover a sealed epoch": Scenario(sealed, "plan", run_two, run=TWO, limit=SOME),
     "recover a left epoch": Scenario(left_planned, "plan", run_two, run=TWO, limit=SOME),
@@ -286,14 +269,14 @@ SCENARIOS = {
     "pre-commit what a target refuses": Scenario(ruled, "pre_commit", pre_commit_and_commit),
     "stage what staging refuses": Scenario(staging_refuses, "stage", pre_commit_and_commit),
     "renew the lease": Scenario(begun, "renew", pre_commit_and_commit),
-    "write for a sealed attempt": Scenario(sealed, "write_late", commit_again),
+    "write for a sealed attempt": Scenario(sealed, "write_late", commit_one),
     "write a part twice": Scenario(begun, "write_twice", pre_commit_and_commit),
     "fail in Spark": Scenario(begun, "keep_error", pre_commit_and_commit),
-    "commit": Scenario(sealed, "commit", commit_again),
-    "pre-commit a requeue": Scenario(requeued, "pre_commit", requeue_planned_to_committed, run=TWO),
+    "commit": Scenario(sealed, "commit", commit_one),
+    "pre-commit a requeue": Scenario(requeued, "pre_commit", pre_commit_and_commit_two, run=TWO),
     "commit a requeue": Scenario(requeue_sealed, "commit", commit_two, run=TWO),
     "commit what lies before the origin": Scenario(extended_back, "commit", commit_two, run=TWO, kind="from the end"),
-    "commit again": Scenario(committed, "commit", commit_again),
+    "commit again": Scenario(committed, "commit", commit_one),
     "commit without staging": Scenario(staging_lost, "commit", give_up_and_clear),
     "plan after a pause": Scenario(committed, "plan", run_two, run=TWO, limit=SOME, kind="paced"),
     "pre-commit where failures count": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="counting failures"),
@@ -304,11 +287,11 @@ SCENARIOS = {
     "plan with files": Scenario(nothing, "plan", run_one, kind="with files"),
     "pre-commit with files": Scenario(planned, "pre_commit", pre_commit_and_commit, kind="with files"),
     "pre-commit with files again": Scenario(staged, "pre_commit", pre_commit_and_commit, kind="with files"),
-    "publish": Scenario(committed, "publish", publish_again, kind="with files"),
+    "publish": Scenario(committed, "publish", publish, kind="with files"),
     "plan after files are shown": Scenario(shown_in_files, "plan", run_two, run=TWO, limit=SOME, kind="with files"),
     "plan with a ledger that went back": Scenario(behind, "plan", newer_ledger, run=TWO, limit=SOME, kind="with files"),
-    "publish again": Scenario(tried_to_publish, "publish", publish_again, kind="with files"),
+    "publish again": Scenario(tried_to_publish, "publish", publish, kind="with files"),
     "plan with sinks": Scenario(nothing, "plan", run_one, kind="with sinks"),
-    "publish to a topic": Scenario(committed, "publish", publish_again, kind="with sinks"),
-    "publish at least once": Scenario(committed, "publish", publish_again, kind="at least once"),
+    "publish to a topic": Scenario(committed, "publish", publish, kind="with sinks"),
+    "publish at least once": Scenario(committed, "publish", publish, kind="at least once"),
 }

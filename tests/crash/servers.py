@@ -1,4 +1,4 @@
-"""Servers of the crash suite's own: tests kill, stop and starve them, and nobody else's work is on them."""
+"""Servers of the crash suite's own, which its tests kill, stop and starve."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from epochline.local.postgres import binaries
 from epochline.local.stack import Stack
 from tests.conftest import throw_away
 from tests.crash.proxy import Proxy
-from tests.databases import QUICK, Databases, as_admin, copy_database, query
+from tests.databases import QUICK, Databases, as_admin, query
 from tests.ports import choose_ports, free_port
 
 WAL_SEGMENT = 2 * 1024 * 1024
@@ -28,7 +29,7 @@ WAL_SEGMENT = 2 * 1024 * 1024
 
 
 class ProxiedKafka(Kafka):
-    """A broker with one more listener, which tells its clients to come through a proxy."""
+    """A broker with one more listener, which sends its clients to a proxy."""
 
     def __init__(self, home: Home, ports: Ports) -> None:
         # The cleaner and whatever ends transactions look often, so that a test need not wait for them.
@@ -73,7 +74,9 @@ class Server:
             server.kafka.advertised = server.to_kafka.port
             try:
                 server.stack.up(parts=("postgres", "kafka"), report=lambda _line: None)
-                server._use_small_segments()
+                server.postgres.stop()
+                server._run("pg_resetwal", f"--wal-segsize={WAL_SEGMENT >> 20}")
+                server.start()
                 yield server
             finally:
                 throw_away(server.stack)
@@ -81,23 +84,20 @@ class Server:
 
     # PostgreSQL.
 
-    def _use_small_segments(self) -> None:
-        self.postgres.stop()
-        reset = [str(binaries() / "pg_resetwal"), f"--wal-segsize={WAL_SEGMENT >> 20}", "-D", str(self.postgres.data)]
-        subprocess.run([*self._account().prefix, *reset], check=True, capture_output=True, cwd="/")
-        self.start()
-
-    def crash(self) -> None:
-        """Stop PostgreSQL as a power cut does: no checkpoint, recovery at the next start."""
-        pid = self.postgres.pid
-        assert pid is not None
-        process = psutil.Process(pid)
-        subprocess.run(
-            [*self._account().prefix, str(binaries() / "pg_ctl"), "stop", "-m", "immediate", "-D", str(self.postgres.data)],
-            check=True, capture_output=True, cwd="/",
-        )  # fmt: skip
+    def crash_and_restart(self) -> float:
+        """Stop PostgreSQL as a power cut does, without a checkpoint, and let it recover; when it stopped."""
+        process = process_of(self.postgres.pid)
+        self._run("pg_ctl", "stop", "-m", "immediate")
         # pg_ctl returns once the file postmaster.pid is gone; a start would find the process, and start nothing.
         process.wait(20)
+        stopped = time.monotonic()
+        self.start()
+        return stopped
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Run a program of PostgreSQL on the server's data, as the account that these belong to."""
+        command = [*self._account().prefix, str(binaries() / program), *arguments, "-D", str(self.postgres.data)]
+        subprocess.run(command, check=True, capture_output=True, cwd="/")
 
     def _account(self) -> Account:
         return server_account(self.postgres.data, [binaries() / "postgres", self.stack.home.root])
@@ -105,10 +105,6 @@ class Server:
     def start(self) -> None:
         self.postgres.start()
         self.postgres.wait()
-
-    def crash_and_restart(self) -> None:
-        self.crash()
-        self.start()
 
     @contextlib.contextmanager
     def file_size_limit(self, size: int) -> Iterator[None]:
@@ -126,38 +122,40 @@ class Server:
         subprocess.run([*prefix, "prlimit", "--pid", str(self.postgres.pid), f"--fsize={size}:"], check=True)
 
     @contextlib.contextmanager
-    def frozen(self, pid: int) -> Iterator[None]:
-        """A backend that gets no processor time."""
-        process = psutil.Process(pid)
-        process.suspend()
+    def frozen(self, pid: int | None) -> Iterator[None]:
+        """A process and its children that get no processor time."""
+        processes = [process_of(pid), *process_of(pid).children(recursive=True)]
+        for one in processes:
+            one.suspend()
         try:
             yield
         finally:
-            process.resume()
+            for one in processes:
+                one.resume()
 
     def admin(self, statement: str, *names: str) -> None:
         as_admin(self.postgres.superuser_dsn, sql.SQL(statement).format(*map(sql.Identifier, names)))
 
-    def copy_database(self, source: str, target: str) -> None:
-        """A database as a backup has it, or as it is after one was put back."""
-        copy_database(self.postgres.superuser_dsn, source, target)
-
-    def superuser(self, dsn: str, statement: str) -> None:
-        """Do what no role of the product may, in one database."""
-        query(self.postgres.superuser_dsn, statement, dbname=dsn.rpartition("/")[2])
-
     # Kafka.
 
     def kill_broker(self) -> None:
-        pid = self.kafka.pid
-        assert pid is not None
-        process = psutil.Process(pid)
+        process = process_of(self.kafka.pid)
         process.kill()
         process.wait(20)
 
     def start_broker(self) -> None:
         self.kafka.start()
         self.kafka.wait()
+
+    def restart_broker(self) -> None:
+        self.kill_broker()
+        self.start_broker()
+
+
+def process_of(pid: int | None) -> psutil.Process:
+    """The process of a server that runs."""
+    assert pid is not None
+    return psutil.Process(pid)
 
 
 def end_other_sessions(dsn: str) -> None:

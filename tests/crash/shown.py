@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Protocol
 
 from epochline.declare.external import Files
 from epochline.declare.pipeline import Pipeline
@@ -12,25 +11,6 @@ from epochline.sinks.file_manifest import committed_files
 from tests.crash.watching import all_decided
 from tests.integration.sinks_world import seen
 from tests.reading import rows_in_folder
-
-SHOWN_ROWS = "SELECT sink, rows FROM epochline.receipts WHERE pipeline = %s AND epoch_id = %s"
-"""By sink, the rows of an epoch as its receipts say."""
-
-
-class SourceObservation(Protocol):
-    """A pipeline whose ledger can be asked."""
-
-    name: str
-
-    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows of an answer."""
-        ...
-
-
-def left_to_show(line: SourceObservation) -> list[tuple[Any, ...]]:
-    """Epochs and sinks that are committed and not shown, or are not known to be."""
-    asked = "SELECT epoch_id, sink, state FROM epochline.receipts WHERE pipeline = %s AND state <> 'SHOWN'"
-    return line.query(asked, line.name)
 
 
 def values_in_topic(bootstrap: str, topic: str) -> Counter[bytes]:

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from epochline.failpoints.named import NAMED, RECORD
 from tests.commands import kafka_connection
 from tests.crash.one_step import SharedTopic
-from tests.processes.client import ROOT, Forked, fork_server
-
-__all__ = ["ROOT", "Step", "StepServer"]
+from tests.processes.client import Forked, fork_server
 
 
 class Step(Forked):
     """One task in its process."""
 
-    @property
-    def exit(self) -> int | None:
-        return self.returncode
-
-    def ended(self) -> Step:
-        """Wait for the end of the process."""
+    def ended(self) -> Self:
         self.wait()
         return self
 
-    def go_on(self) -> Step:
+    def go_on(self) -> Self:
         self.send_signal(signal.SIGCONT)
         return self
 
@@ -40,32 +33,35 @@ class Step(Forked):
         return self.answer.get("error")
 
 
-class StepServer:
-    """Starts tasks; what fired is recorded."""
+class Case(SharedTopic):
+    """A pipeline of one case, whose tasks may be taken in processes of their own.
 
-    def __init__(self, record: Path) -> None:
-        self._record = record
+    Args:
+        fired: file for the names of the failpoints that act.
+        made_of: arguments of `SharedTopic`.
+    """
 
-    def start(
-        self, step: str, line: SharedTopic, run: str, *, failpoint: str = "", trace: Path | None = None, **options: Any
-    ) -> Step:
-        """Start a task; give what it is at."""
+    def __init__(self, fired: Path, **made_of: Any) -> None:
+        super().__init__(**made_of)
+        self._fired, self._made_of = fired, made_of
+
+    def start(self, step: str, run: str, *, failpoint: str = "", trace: Path | None = None) -> Step:
+        """Start a task."""
         environment = {
-            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": line.dsn,
-            "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(line.bootstrap),
+            "AIRFLOW_CONN_EPOCHLINE_POSTGRES": self.dsn,
+            "AIRFLOW_CONN_EPOCHLINE_KAFKA": kafka_connection(self.bootstrap),
             NAMED: failpoint,
-            RECORD: str(self._record),
+            RECORD: str(self._fired),
         }
-        made_of = {
-            "dsn": line.dsn, "bootstrap": line.bootstrap, "topic": line.topic, "name": line.name,
-            "records": line.records_file, "limit": line.pipeline.source.records_per_epoch, "kind": line.kind,
-            "lock_timeout": line.pipeline.lock_timeout.total_seconds(),
-        }  # fmt: skip
-        return fork_server.fork(
-            "tests.crash.one_step:take_step", made_of, step, run,
-            kind=Step, environment=environment, trace=str(trace) if trace else None, options=options,
-        )  # fmt: skip
+        arguments = self._made_of, step, run, trace and str(trace)
+        process = fork_server.fork("tests.crash.one_step:take_step", *arguments, kind=Step, environment=environment)
+        assert isinstance(process, Step)
+        return process
 
-    def run(self, step: str, line: SharedTopic, run: str, **given: Any) -> Step:
-        """A task from its start to its end."""
-        return self.start(step, line, run, **given).ended()
+    def take(self, step: str, run: str, **options: Any) -> Step:
+        """Take a task from its start to its end."""
+        return self.start(step, run, **options).ended()
+
+    def stop_at(self, failpoint: str, step: str, run: str) -> Step:
+        """Start a task that stops itself at a failpoint."""
+        return self.start(step, run, failpoint=f"{failpoint}:stop").until_stopped()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 
-import psutil
 import pytest
 
 from epochline import Json, KafkaTopic, PostgresTable
-from epochline.coordinator import commit
+from epochline.coordinator import Plan
 from epochline.failpoints.named import NAMED
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
-from tests.crash.watching import Keyed, Watchers, watching
+from tests.crash.watching import Keyed, Watchers
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
-from tests.waiting import wait_for
 
 KEYS = 7
 
@@ -28,10 +28,12 @@ class Stream:
 
     Args:
         server: where everything is.
+        recovery: the clock of the test.
         timeout: the declared time-out of transactions, in seconds.
     """
 
-    def __init__(self, server: Server, *, timeout: float = 60) -> None:
+    def __init__(self, server: Server, recovery: Recovery, *, timeout: float = 60) -> None:
+        self.recovery = recovery
         out = KafkaTopic(
             topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"},
             transaction_timeout=timedelta(seconds=timeout),
@@ -41,110 +43,93 @@ class Stream:
             server.new_database(), server.kafka.bootstrap_servers, out,
             PostgresTable(table="lines", columns=columns), table=False, parse=Json(columns=columns),
         )  # fmt: skip
+        self.watchers = Watchers(self.world.bootstrap, self.world.topics[0])
         self._numbers = itertools.count()
-        self._produced: dict[str, list[str]] = {}
+        self._produced: dict[str, list[str]] = defaultdict(list)
         self.processes: list[Forked] = []
 
-    @property
-    def bootstrap(self) -> str:
-        return self.world.bootstrap
-
-    @property
-    def topic(self) -> str:
-        return self.world.topics[0]
-
-    def seal(self, records: int = 60) -> int:
-        """Produce some records and seal them as an epoch; its id."""
+    def seal(self, records: int = 60) -> Plan:
+        """Produce some records and seal them as an epoch."""
         numbers = [next(self._numbers) for _ in range(records)]
         keys = [f"k{number % KEYS}" for number in numbers]
         values = [f'{{"k": "{key}", "n": {number}}}' for key, number in zip(keys, numbers, strict=True)]
         self.world.produce(*values, keys=keys)
         for key, number in zip(keys, numbers, strict=True):
-            self._produced.setdefault(key, []).append(f'{{"n":{number}}}')
-        it = self.world.it
-        _, _, ticket = it.sealed()
-        return ticket.epoch_id
-
-    def commit_sealed(self, epoch_id: int) -> None:
-        it = self.world.it
-        commit(it.ledger, it.source, it.pipeline.name, epoch_id)
+            self._produced[key].append(f'{{"n":{number}}}')
+        planned, _, _ = self.world.it.sealed()
+        return planned
 
     def commit(self, records: int = 60) -> None:
         """Produce some records and commit them as an epoch, which nobody publishes yet."""
-        self.commit_sealed(self.seal(records))
+        self.world.it.commit(self.seal(records))
 
     def publish(self) -> list[int]:
         """The epochs that were published here."""
         return [one.epoch_id for one in self.world.it.publish()]
 
-    def publisher(self, failpoint: str = "", **environment: str) -> Forked:
-        """A process that publishes; given a failpoint, it has stopped itself there, once."""
+    def publisher(self, failpoint: str, **environment: str) -> Forked:
+        """A process that publishes and has stopped itself at the failpoint, once."""
         at = failpoint if "@" in failpoint else f"{failpoint}@1"
-        given = {NAMED: f"{at}:stop"} if failpoint else {}
-        process = self.world.in_a_process("publish", **given, **environment)
+        process = self.world.in_a_process("publish", **{NAMED: f"{at}:stop"}, **environment)
         self.processes.append(process)
-        if failpoint:
+        return process.until_stopped()
 
-            def stopped() -> bool:
-                assert process.poll() is None, f"it ended instead of stopping: {process.communicate()}"
-                return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
-
-            wait_for(f"the publisher stops at {failpoint}", stopped)
-        return process
+    def go_on(self, publisher: Forked) -> None:
+        """Wake a publisher that has stopped; this is the last fault of a test, unless another one follows."""
+        publisher.send_signal(signal.SIGCONT)
+        self.recovery.last_fault()
 
     def epochs(self) -> dict[int, list[Keyed]]:
         """By epoch what is to be sent, as the table says, once it was compared with what was produced."""
-        found: dict[int, list[Keyed]] = {}
-        by_key: dict[str, list[str]] = {}
-        for epoch, key, number in self.world.it.sql(
-            "SELECT _epoch, k, n FROM lines ORDER BY _epoch, _partition, _offset"
-        ):
-            found.setdefault(epoch, []).append((key, f'{{"n":{number}}}'))
-            by_key.setdefault(key, []).append(f'{{"n":{number}}}')
+        found: dict[int, list[Keyed]] = defaultdict(list)
+        by_key: dict[str, list[str]] = defaultdict(list)
+        asked = "SELECT _epoch, k, n FROM lines ORDER BY _epoch, _partition, _offset"
+        for epoch, key, number in self.world.it.sql(asked):
+            found[epoch].append((key, f'{{"n":{number}}}'))
+            by_key[key].append(f'{{"n":{number}}}')
         assert by_key == self._produced
         return found
 
-    def recover(self, watchers: Watchers, recovery: Recovery) -> int:
+    def recover(self) -> int:
         """Publish until nothing is due, as the next runs do, and compare; how many records were aborted on the way."""
         self.publish()
-        recovery.took()
-        receipts = self.world.it.sql("SELECT DISTINCT state FROM epochline.receipts")
-        assert receipts == [("SHOWN",)]
+        self.recovery.took()
+        assert self.world.it.sql("SELECT DISTINCT state FROM epochline.receipts") == [("SHOWN",)]
         assert self.world.outbox() == 0
-        return watchers.report_interval(self.epochs())
+        return self.watchers.check_all(self.epochs())
 
     def end(self) -> None:
-        """End every process that is left."""
+        """End every process that is left, and the consumers."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-                process.communicate()
+                process.wait()
+        self.watchers.end()
 
 
-def ended(process: Forked, seconds: float = 120) -> tuple[int, str]:
-    """Exit code of a publisher and what it said last."""
-    _, said = process.communicate(timeout=seconds)
-    return process.returncode, said
+def assert_failed(publisher: Forked, said: str) -> None:
+    """Wait for the end of a publisher, which says why it failed."""
+    assert publisher.wait() != 0
+    assert said in publisher.written("err"), publisher.written("err")
 
 
-NewStream = Callable[..., tuple[Stream, Watchers]]
+NewStream = Callable[..., Stream]
 
 
 @pytest.fixture
-def new_stream(server: Server) -> Iterator[NewStream]:
+def new_stream(server: Server, recovery: Recovery) -> Iterator[NewStream]:
     """Makes a pipeline whose topic is watched until the test ends, with one epoch committed and not published."""
     with ExitStack() as stack:
 
-        def make(**options: float) -> tuple[Stream, Watchers]:
-            stream = Stream(server, **options)
+        def make(**options: float) -> Stream:
+            stream = Stream(server, recovery, **options)
             stack.callback(stream.end)
-            watchers = stack.enter_context(watching(stream.bootstrap, stream.topic))
             stream.commit()
-            return stream, watchers
+            return stream
 
         yield make
 
 
 @pytest.fixture
-def stream(new_stream: NewStream) -> tuple[Stream, Watchers]:
+def stream(new_stream: NewStream) -> Stream:
     return new_stream()

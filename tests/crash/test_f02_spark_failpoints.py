@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from epochline.coordinator import seal
 from epochline.failpoints.named import KILLED, NAMED, RECORD
-from epochline.local.jars import spark_jars
-from epochline.protocol.staging import StagingTicket
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
-from tests.crash.one_step import SharedTopic
-from tests.crash.reliability import Recovery
 from tests.crash.scenarios import ONE, pre_commit_and_commit
-from tests.crash.steps import ROOT
-
-
-def spark_job(line: SharedTopic, ticket: StagingTicket, folder: Path, record: Path, failpoint: str) -> int:
-    """What spark-submit runs, in client mode, until it ends; its exit code."""
-    credentials = folder / "credentials.json"
-    credentials.touch(mode=0o600)
-    kafka = {"bootstrap.servers": line.bootstrap}
-    credentials.write_text(json.dumps({"postgres": {"dsn": line.dsn}, "kafka": kafka}))
-    jars = ",".join(map(str, spark_jars()))
-    environment = {
-        **os.environ,
-        "EPOCHLINE_CREDENTIALS": str(credentials),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"--master local[2,3] --conf spark.ui.enabled=false --jars {jars} pyspark-shell",
-        "PYTHONPATH": str(ROOT / "include"),
-        NAMED: failpoint,
-        RECORD: str(record),
-    }
-    program = [sys.executable, str(ROOT / "spark_jobs" / "pre_commit.py")]
-    asked = ["--pipeline", line.name, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
-    with (folder / "spark.log").open("wb") as log:
-        return subprocess.run([*program, *asked], check=False, env=environment, stdout=log, stderr=log).returncode
+from tests.crash.spark_job import LOCAL, job, log_of
 
 
 @pytest.mark.fault("F2")
@@ -51,7 +21,7 @@ def spark_job(line: SharedTopic, ticket: StagingTicket, folder: Path, record: Pa
     ids=["before it writes", "before the manifest"],
 )
 def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
-    name: str, exit_code: int, new_case: NewCase, fired: Path, tmp_path: Path, recovery: Recovery
+    name: str, exit_code: int, new_case: NewCase, fired: Path, tmp_path: Path
 ) -> None:
     """I1, I6: partial staging never commits; a driver that is dead writes no manifest and no end mark.
 
@@ -60,12 +30,13 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
     line = new_case()
     _, ticket = line.to_begun(ONE)
 
-    assert spark_job(line, ticket, tmp_path, fired, f"{name}:exit") == exit_code
+    with job(line, ticket, tmp_path, LOCAL, **{NAMED: f"{name}:exit", RECORD: str(fired)}) as running:
+        assert running.wait(240) == exit_code, log_of(tmp_path)
 
-    recovery.last_fault()
+    line.recovery.last_fault()
     pre_commit_and_commit(line)
     recover(line)
-    recovery.took()
+    line.recovery.took()
     assert line.query("SELECT attempt FROM epochline.epochs WHERE pipeline = %s", line.name) == [(2,)]
 
 
@@ -73,14 +44,15 @@ def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["write.copy", "write.commit", "write.committed"])
 def test_a_worker_killed_at_a_failpoint_is_made_good_by_sparks_own_retry(
-    name: str, new_case: NewCase, fired: Path, tmp_path: Path
+    name: str, new_case: NewCase, tmp_path: Path
 ) -> None:
     """I1, I4: the task runs again in the same attempt; what was committed already is not written twice."""
     line = new_case()
     _, ticket = line.to_begun(ONE)
     record = tmp_path / "fired"
 
-    assert spark_job(line, ticket, tmp_path, record, f"{name}:exit:once") == 0
+    with job(line, ticket, tmp_path, LOCAL, **{NAMED: f"{name}:exit:once", RECORD: str(record)}) as running:
+        assert running.wait(240) == 0, log_of(tmp_path)
 
     assert record.read_text().split() == [name]
     assert seal(line.ledger, line.source, ticket, line.run_of(ONE)).read == len(line.produced)

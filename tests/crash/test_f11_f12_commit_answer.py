@@ -8,41 +8,31 @@ from epochline.protocol.epoch import CommitOutcome, EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.line import Line
 from tests.crash.proxy import Cut, Proxy
-from tests.crash.reliability import Recovery
 from tests.integration.kafka_topics import group_offsets
 
 
-def commits_of_a_run(line: Line, proxy: Proxy) -> int:
-    before = proxy.commits
-    assert line.run() == "success"
-    return proxy.commits - before
-
-
 @pytest.mark.fault("F11")
-def test_an_answer_lost_at_any_commit_of_a_run_is_settled_without_a_second_effect(
-    proxied: tuple[Line, Proxy], recovery: Recovery
-) -> None:
+def test_an_answer_lost_at_any_commit_of_a_run_is_settled_without_a_second_effect(proxied: tuple[Line, Proxy]) -> None:
     """I8, INV-5: the server committed, and the client cannot know."""
-    _broken_at_each_commit(*proxied, Cut.AFTER, recovery)
+    _broken_at_each_commit(*proxied, Cut.AFTER)
 
 
 @pytest.mark.slow
 @pytest.mark.fault("F12")
-def test_a_connection_cut_before_any_commit_of_a_run_leaves_nothing_half_done(
-    proxied: tuple[Line, Proxy], recovery: Recovery
-) -> None:
+def test_a_connection_cut_before_any_commit_of_a_run_leaves_nothing_half_done(proxied: tuple[Line, Proxy]) -> None:
     """I8, INV-2: the server rolls back; the retry commits once."""
-    _broken_at_each_commit(*proxied, Cut.BEFORE, recovery)
+    _broken_at_each_commit(*proxied, Cut.BEFORE)
 
 
-def _broken_at_each_commit(line: Line, proxy: Proxy, where: Cut, recovery: Recovery) -> None:
-    number_of_commits = commits_of_a_run(line, proxy)
-    assert number_of_commits > 10
-    for number in range(1, number_of_commits + 1):
+def _broken_at_each_commit(line: Line, proxy: Proxy, where: Cut) -> None:
+    before = proxy.commits
+    assert line.run() == "success"
+    commits_of_a_run = proxy.commits - before
+    assert commits_of_a_run > 10
+    for number in range(1, commits_of_a_run + 1):
         line.some(3, f"before commit {number}")
         proxy.cut_at(where, number)
-        seconds = recover(line)
-        recovery.took(seconds)
+        recover(line)
         assert proxy.cuts == number, f"the {number}th COMMIT never came"
 
 

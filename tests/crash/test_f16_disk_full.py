@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import random
+import time
 
 import psycopg2
 import pytest
@@ -17,7 +18,6 @@ from epochline.errors import LedgerError
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import recover
 from tests.crash.line import Line
-from tests.crash.reliability import Recovery
 from tests.crash.servers import WAL_SEGMENT, Server
 
 
@@ -28,62 +28,55 @@ def large(line: Line) -> None:
 
 
 @pytest.mark.fault("F16")
-def test_a_full_disk_under_staging_fails_the_attempt_and_a_later_one_heals(
-    line: Line, server: Server, recovery: Recovery
-) -> None:
+def test_a_full_disk_under_staging_fails_the_attempt_and_a_later_one_heals(line: Line, server: Server) -> None:
     """I6, I7: the error says what happened and that a retry helps; no row stays."""
     large(line)
     planned = line.to_planned("run-1")
     with server.file_size_limit(WAL_SEGMENT):
         with pytest.raises(psycopg2.Error, match="File too large"):
             line.pre_commit(planned, "run-1")
-        since = recovery.last_fault()
+        since = time.monotonic()
 
     assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
     assert line.run("run-1") == "success"
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F16")
-def test_a_full_disk_under_the_target_keeps_the_sealed_epoch_for_a_later_commit(
-    line: Line, server: Server, recovery: Recovery
-) -> None:
+def test_a_full_disk_under_the_target_keeps_the_sealed_epoch_for_a_later_commit(line: Line, server: Server) -> None:
     """INV-2, INV-6: neither target nor ledger moved."""
     large(line)
     line.to_sealed("run-1")
     with server.file_size_limit(WAL_SEGMENT):
         with pytest.raises(LedgerError, match="File too large"):
             line.commit(1)
-        since = recovery.last_fault()
+        since = time.monotonic()
 
     assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
     assert line.heads() == {0: 0, 1: 0}
     assert line.state() is EpochState.PRE_COMMITTED
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
     assert line.query("SELECT attempt FROM epochline.epochs") == [(1,)]
+
+
+def fill_the_log(line: Line) -> None:
+    for _ in range(200):
+        line.query("SELECT pg_switch_wal()")
+        line.query("CREATE TABLE public.w AS SELECT 1; DROP TABLE public.w")
 
 
 @pytest.mark.fault("F16")
 @pytest.mark.slow
-def test_a_full_disk_under_the_write_ahead_log_stops_the_server_and_costs_nothing(
-    line: Line, server: Server, recovery: Recovery
-) -> None:
+def test_a_full_disk_under_the_write_ahead_log_stops_the_server_and_costs_nothing(line: Line, server: Server) -> None:
     """PostgreSQL gives up when it cannot make its next segment; after space was made and it was started, all goes on."""
-    planned = line.to_planned("run-1")
+    line.to_planned("run-1")
     with server.file_size_limit(WAL_SEGMENT // 4):
-        for _ in range(200):
-            try:
-                line.query("SELECT pg_switch_wal()")
-                line.query("CREATE TABLE public.w AS SELECT 1; DROP TABLE public.w")
-            except Exception:
-                break
-        else:
-            raise AssertionError("the log never ran out of space")
+        with pytest.raises(psycopg2.Error):
+            fill_the_log(line)
         assert line.run("run-2", tries=1) == "failed"
-    since = recovery.last_fault()
+    since = time.monotonic()
     server.postgres.stop()
     server.start()
 
-    assert planned.epoch is not None
     assert line.run("run-1") == "success"
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from kafka import KafkaProducer
 from kafka.admin import NewPartitions
@@ -9,96 +13,95 @@ from kafka.admin import NewPartitions
 from epochline import KafkaSource
 from epochline.coordinator import PlanOutcome
 from epochline.errors import DataLossError, SourceUnavailableError
-from epochline.operations import ACTIONS
-from epochline.operations.action import DirectAction, Request, Subject
+from epochline.operations import Parameters, Request
+from epochline.operations.declare_loss import DeclareLoss
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import assert_exact, recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
-from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.watching import all_decided
-from tests.integration.kafka_topics import Topic, admin_of, delete_records, delete_topic, make_topic, read_topic
+from tests.integration.kafka_topics import (
+    Topic,
+    admin_of,
+    delete_records,
+    delete_topic,
+    make_topic,
+    read_topic,
+    transactional_producer,
+)  # fmt: skip
 from tests.waiting import wait_for
 
 
 @pytest.mark.fault("F19")
 def test_a_plan_without_a_broker_fails_retryably_and_plans_the_same_range_when_it_is_back(
-    line: Line, server: Server, recovery: Recovery
+    line: Line, server: Server
 ) -> None:
     """I1, I7: nothing is written to the ledger meanwhile."""
     server.kill_broker()
     with pytest.raises(SourceUnavailableError):
         line.plan("run-1")
     assert line.query("SELECT * FROM epochline.epochs") == []
-    since = recovery.last_fault()
+    since = time.monotonic()
 
     server.start_broker()
 
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F19")
 def test_a_broker_killed_between_pre_commit_and_commit_delays_the_commit_and_loses_nothing(
-    line: Line, server: Server, recovery: Recovery
+    sealed: Line, server: Server
 ) -> None:
     """F38: nothing is committed before Kafka says what it shows; the epoch stays sealed meanwhile."""
-    line.to_sealed("run-1")
     server.kill_broker()
 
     with pytest.raises(SourceUnavailableError):
-        line.commit(1)
+        sealed.commit(1)
 
-    assert line.state() is EpochState.PRE_COMMITTED
-    since = recovery.last_fault()
+    assert sealed.state() is EpochState.PRE_COMMITTED
+    since = time.monotonic()
     server.start_broker()
-    line.some(2, "later")
-    recovery.took(recover(line, since=since))
+    sealed.some(2, "later")
+    recover(sealed, since=since)
 
 
-def transactional(line: Line) -> KafkaProducer:
-    producer = KafkaProducer(bootstrap_servers=line.bootstrap, transactional_id=f"tx-{line.name}", acks="all")
-    producer.init_transactions()
-    return producer
-
-
-@pytest.mark.fault("F23")
-def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_committed(
-    line: Line, recovery: Recovery
-) -> None:
-    """S13: the plan stops at the last stable offset, and nothing behind it is skipped."""
-    producer = transactional(line)
-    producer.begin_transaction()
-    held = line.send(producer, {0: [f"held {i}" for i in range(5)]})
-    line.produce({0: ["behind the open transaction"]})
-
-    planned = line.to_planned("run-1")
-
-    first = min(offset for _partition, offset in held)
-    assert {one.tp.partition: one.range.until for one in planned.ranges}[0] == first
-    assert any("open transaction holds back" in note for note in planned.notes)
-    assert line.run("run-1") == "success"
-    assert line.heads()[0] == first
-    producer.commit_transaction()
+@contextmanager
+def transactional(line: Line) -> Iterator[KafkaProducer]:
+    """A producer of transactions; at the end, every transaction of the topic is decided."""
+    with transactional_producer(line.bootstrap, f"tx-{line.name}") as producer:
+        yield producer
     all_decided(line.bootstrap, line.topic)
-    since = recovery.last_fault()
-    producer.close()
-    line.remember(held)
-    recovery.took(recover(line, since=since))
 
 
 @pytest.mark.fault("F23")
-def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
-    new_line: NewLine, recovery: Recovery
-) -> None:
+def test_an_open_transaction_at_the_tail_is_planned_around_and_read_once_it_is_committed(line: Line) -> None:
+    """S13: the plan stops at the last stable offset, and nothing behind it is skipped."""
+    with transactional(line) as producer:
+        producer.begin_transaction()
+        held = line.send(producer, {0: [f"held {i}" for i in range(5)]})
+        line.produce({0: ["behind the open transaction"]})
+
+        planned = line.to_planned("run-1")
+
+        first = min(offset for _partition, offset in held)
+        assert {one.tp.partition: one.range.until for one in planned.ranges}[0] == first
+        assert any("open transaction holds back" in note for note in planned.notes)
+        assert line.run("run-1") == "success"
+        assert line.heads()[0] == first
+        producer.commit_transaction()
+    line.produced |= held
+    recover(line)
+
+
+@pytest.mark.fault("F23")
+def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(new_line: NewLine) -> None:
     """S13, INV-9: aborted records and their marker are offsets without a record."""
     line = new_line(partitions=1)
-    producer = transactional(line)
-    producer.begin_transaction()
-    aborted = line.send(producer, {0: [f"aborted {i}" for i in range(5)]})
-    producer.abort_transaction()
-    producer.close()
-    all_decided(line.bootstrap, line.topic)
+    with transactional(line) as producer:
+        producer.begin_transaction()
+        aborted = line.send(producer, {0: [f"aborted {i}" for i in range(5)]})
+        producer.abort_transaction()
 
     assert line.run() == "success"
 
@@ -106,66 +109,57 @@ def test_a_range_of_aborted_records_alone_commits_no_row_and_moves_the_head(
     assert line.query("SELECT records_read, rows_written FROM epochline.epochs") == [(0, 0)]
     assert_exact(line)
     line.produce({0: ["and then one"]})
-    recovery.took(recover(line, since=recovery.last_fault()))
+    recover(line)
 
 
 @pytest.mark.fault("F24")
-def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
+def test_offsets_that_are_markers_are_no_missing_records(new_line: NewLine) -> None:
     """S13, INV-9: committed and aborted transactions in turn."""
     line = new_line(partitions=1)
-    producer = transactional(line)
-    for number in range(6):
-        producer.begin_transaction()
-        sent = line.send(producer, {0: [f"{number}-{i}" for i in range(3)]})
-        if number % 2:
-            producer.abort_transaction()
-        else:
-            producer.commit_transaction()
-            line.remember(sent)
-    producer.close()
-    all_decided(line.bootstrap, line.topic)
+    with transactional(line) as producer:
+        for number in range(6):
+            producer.begin_transaction()
+            sent = line.send(producer, {0: [f"{number}-{i}" for i in range(3)]})
+            if number % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                line.produced |= sent
 
-    recovery.took(recover(line, since=recovery.last_fault()))
+    recover(line)
 
-    ((read, offsets),) = line.query(
-        "SELECT sum(records_read)::int, sum(until_offset - start_offset)::int FROM epochline.offsets"
-    )
-    assert (read, offsets) == (9, 24)
+    asked = "SELECT sum(records_read)::int, sum(until_offset - start_offset)::int FROM epochline.offsets"
+    assert line.query(asked) == [(9, 24)]
 
 
 @pytest.mark.fault("F24")
-def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine, recovery: Recovery) -> None:
+def test_records_that_compaction_took_are_no_missing_records(new_line: NewLine) -> None:
     """The cleaner has left gaps; what a consumer sees is what arrives."""
-    line = new_line(
-        partitions=1,
-        configs={"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
-    )
+    configs = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    line = new_line(partitions=1, configs=configs)
     for number in range(30):
         line.produce({0: [f"value {number}"]}, key=b"k%d" % (number % 3))
 
-    def gaps() -> dict[int, bytes] | None:
-        line.produce({0: ["rolls the segment"]}, key=b"roll")
-        seen = visible(line)
-        return seen if len(seen) < max(seen) else None
+    def visible() -> dict[tuple[int, int], bytes]:
+        return {(0, one.offset): one.value for one in read_topic(line.bootstrap, line.topic)}
 
-    seen = wait_for("the cleaner took records", gaps, 120, every=0.5)
-    assert isinstance(seen, dict)
+    def gaps() -> bool:
+        line.produce({0: ["rolls the segment"]}, key=b"roll")
+        seen = visible()
+        return len(seen) < max(offset for _partition, offset in seen)
+
+    wait_for("the cleaner took records", gaps, 120, every=0.5)
     line.run()  # may read more than was looked at: the cleaner goes on while it reads
 
-    since = recovery.last_fault()
-    in_target = dict(line.query(f"SELECT _offset, value FROM {line.name}"))
-    line.produced = {(0, offset): value.encode() for offset, value in in_target.items()}
-    assert {offset: value.encode() for offset, value in in_target.items()}.items() >= visible(line).items()
-    recovery.took(recover(line, since=since))
-
-
-def visible(line: Line) -> dict[int, bytes]:
-    """What a consumer reads of partition 0 now."""
-    return {one.offset: one.value for one in read_topic(line.bootstrap, line.topic) if one.partition == 0}
+    since = time.monotonic()
+    in_target = line.query(f"SELECT _offset, value FROM {line.name}")
+    line.produced = {(0, offset): value.encode() for offset, value in in_target}
+    assert line.produced.items() >= visible().items()
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F25")
-def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, recovery: Recovery) -> None:
+def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line) -> None:
     """I11: the lost range is named; no run is green and no offset is reset, until an operator declares the loss."""
     assert line.run() == "success"
     head = line.heads()[0]
@@ -179,13 +173,10 @@ def test_retention_past_the_head_stops_every_run_and_moves_nothing(line: Line, r
     assert line.run() == "failed"
     assert line.heads()[0] == head
 
-    declare_loss = ACTIONS["declare-loss"]
-    assert isinstance(declare_loss, DirectAction)
-    subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.source)
-    declare_loss.act(subject, declare_loss.parameters(), Request(actor="somebody@here", reason="a test lost them"))
+    DeclareLoss().act(line.subject, Parameters(), Request(actor="somebody@here", reason="a test lost them"))
     for offset in range(head, head + 4):
         del line.produced[0, offset]
-    recovery.took(recover(line, since=recovery.last_fault()))
+    recover(line)
 
 
 @pytest.mark.fault("F26")
@@ -220,9 +211,7 @@ def test_a_topic_deleted_after_the_plan_fails_the_attempt_and_commits_nothing(li
 
 
 @pytest.mark.fault("F27")
-def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from_their_first_record(
-    line: Line, recovery: Recovery
-) -> None:
+def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from_their_first_record(line: Line) -> None:
     """S2: the epoch reads what was planned, the next one everything else."""
     planned = line.to_planned("run-1")
     add_partitions(line, 3)
@@ -234,7 +223,7 @@ def test_partitions_added_between_plan_and_read_and_between_epochs_are_read_from
     assert set(line.heads()) == {0, 1}
     add_partitions(line, 4)
     line.produce({3: ["later still"]})
-    recovery.took(recover(line, since=recovery.last_fault()))
+    recover(line)
     assert set(line.heads()) == {0, 1, 2, 3}
 
 
@@ -246,9 +235,7 @@ def add_partitions(line: Line, count: int) -> None:
 
 
 @pytest.mark.fault("F27")
-def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
-    new_line: NewLine, recovery: Recovery
-) -> None:
+def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(new_line: NewLine) -> None:
     """S2, FLIP-288: whatever the startup mode says of topics that were there at first."""
     first = new_line(partitions=1)
     first.produce({0: ["before the pipeline"]})
@@ -259,6 +246,6 @@ def test_a_topic_that_newly_matches_the_pattern_is_read_from_its_first_record(
     first.topic = make_topic(first.bootstrap, f"{first.topic}-new")
     first.produce({0: ["in the new topic"]})
 
-    recovery.took(recover(first, since=recovery.last_fault()))
+    recover(first)
 
     assert first.query(f"SELECT value, _topic FROM {first.name}") == [("in the new topic", first.topic)]

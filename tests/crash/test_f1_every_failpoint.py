@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,56 +15,48 @@ from tests.crash.checker import recover
 from tests.crash.fired import IN_SPARK, failpoints_of_a_run
 from tests.crash.scenarios import SCENARIOS, Scenario
 from tests.crash.servers import end_other_sessions
-from tests.crash.steps import StepServer
 
-Passed = Mapping[str, Mapping[str, int]]
+FirstScenario = Callable[[str, NewCase], tuple[Scenario, int]]
+Kill = Callable[[Scenario, str], None]
 
 
 @pytest.fixture(scope="module")
-def passed(steps: StepServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Callable[[], object]], Passed]:
-    """Per scenario, how often its task passes which failpoint: found out by running each once, to the end."""
-    found: dict[str, dict[str, int]] = {}
+def first_scenario(tmp_path_factory: pytest.TempPathFactory) -> FirstScenario:
+    """Gives the first scenario whose task passes a failpoint, and how often; every scenario is run once, to the end."""
+    passed: dict[str, Counter[str]] = {}
 
-    def find(new_case: NewCase) -> Passed:
+    def find(failpoint: str, new_case: NewCase) -> tuple[Scenario, int]:
         for name, scenario in SCENARIOS.items():
-            if name not in found:
+            if name not in passed:
                 trace = tmp_path_factory.mktemp("trace") / "passed"
                 trace.touch()
-                line = new_case(**scenario.of_case)
-                scenario.before(line)
-                steps.run(scenario.step, line, scenario.run, trace=trace)
+                line = new_case(scenario.before, **scenario.of_case)
+                line.take(scenario.step, scenario.run, trace=trace)
                 scenario.after(line)
                 recover(line)
-                found[name] = Counter(trace.read_text().split())
-        return found
+                passed[name] = Counter(trace.read_text().split())
+        first = next((name for name in SCENARIOS if failpoint in passed[name]), None)
+        assert first is not None, f"no scenario passes {failpoint}: add one to tests/crash/scenarios.py"
+        return SCENARIOS[first], passed[first][failpoint]
 
     return find
 
 
 @pytest.fixture
-def kill(new_case: NewCase, steps: StepServer, recovery) -> Callable[[Scenario, str], None]:
+def kill(new_case: NewCase) -> Kill:
     """Kills a scenario's task at a failpoint and lets its retry make it good."""
 
     def kill_at(scenario: Scenario, failpoint: str) -> None:
-        line = new_case(**scenario.of_case)
-        scenario.before(line)
+        line = new_case(scenario.before, **scenario.of_case)
 
-        ended = steps.run(scenario.step, line, scenario.run, failpoint=f"{failpoint}:exit")
+        ended = line.take(scenario.step, scenario.run, failpoint=f"{failpoint}:exit")
 
-        assert ended.exit == KILLED, ended.answer
-        recovery.last_fault()
+        assert ended.returncode == KILLED, ended.answer
+        since = time.monotonic()
         scenario.after(line)
-        recover(line)
-        recovery.took()
+        recover(line, since=since)
 
     return kill_at
-
-
-def first_scenario(name: str, passed: Passed) -> tuple[Scenario, int]:
-    """The first scenario whose task passes a failpoint, and how often."""
-    by_scenario = [(SCENARIOS[one], counts[name]) for one, counts in passed.items() if name in counts]
-    assert by_scenario, f"no scenario passes {name}: add one to tests/crash/scenarios.py"
-    return by_scenario[0]
 
 
 POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK]
@@ -72,13 +65,13 @@ POINTS = [name for name in failpoints_of_a_run() if name not in IN_SPARK]
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("name", POINTS)
 def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
-    name: str, passed: Callable[..., Passed], new_case: NewCase, kill: Callable[[Scenario, str], None], fired: Path
+    name: str, first_scenario: FirstScenario, new_case: NewCase, kill: Kill, fired: Path
 ) -> None:
     """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: the first time that it is passed.
 
     Q3, Q4: at whichever point, the ledger alone says where to go on, and target and ledger end up the same.
     """
-    scenario, _ = first_scenario(name, passed(new_case))
+    scenario, _ = first_scenario(name, new_case)
 
     kill(scenario, f"{name}@1")
 
@@ -88,10 +81,10 @@ def test_a_task_killed_between_any_two_calls_is_made_good_by_its_retry(
 @pytest.mark.slow
 @pytest.mark.fault("F1")
 def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
-    passed: Callable[..., Passed], new_case: NewCase, kill: Callable[[Scenario, str], None]
+    first_scenario: FirstScenario, new_case: NewCase, kill: Kill
 ) -> None:
     """I1, I2, I4, I6, I7; INV-3, INV-5, INV-6, INV-7: of each point that a task passes more than once."""
-    scenarios = {name: first_scenario(name, passed(new_case)) for name in POINTS}
+    scenarios = {name: first_scenario(name, new_case) for name in POINTS}
     again = {name: (scenario, times) for name, (scenario, times) in scenarios.items() if times > 1}
     assert again
 
@@ -99,39 +92,32 @@ def test_a_task_killed_at_the_last_pass_of_a_point_is_made_good_by_its_retry(
         kill(scenario, f"{name}@{times}")
 
 
-USE_CASES = {
-    "intent.epochs.insert": "plan",
-    "intent.commit.2": "plan",
-    "recover.epochs.mark_aborted": "recover a left epoch",
-    "recover.commit.2": "recover a sealed epoch",
-    "begin.commit": "pre-commit again",
-    "discard.attempts.drop_staging": "pre-commit again",
-    "write.copy": "pre-commit",
-    "write.commit": "pre-commit",
-    "manifest.commit": "pre-commit",
-    "end.commit": "pre-commit",
-    "seal.attempts.seal": "pre-commit",
-    "seal.commit": "pre-commit",
-    "commit.chain.advance": "commit",
-    "commit.commit": "commit",
-    "abort.commit": "abort",
-    "publish.receipts.try_to_show": "publish",
-    "publish.commit.3": "publish",
-    "topic.record": "publish to a topic",
-    "topic.commit": "publish to a topic",
-}
-"""For each use case, places inside its transaction, and a scenario that gets there."""
+PLACES = {
+    "plan": ("intent.epochs.insert", "intent.commit.2"),
+    "recover a left epoch": ("recover.epochs.mark_aborted",),
+    "recover a sealed epoch": ("recover.commit.2",),
+    "pre-commit again": ("begin.commit", "discard.attempts.drop_staging"),
+    "pre-commit": (
+        "write.copy", "write.commit", "manifest.commit", "end.commit", "seal.attempts.seal", "seal.commit",
+    ),
+    "commit": ("commit.chain.advance", "commit.commit"),
+    "abort": ("abort.commit",),
+    "publish": ("publish.receipts.try_to_show", "publish.commit.3"),
+    "publish to a topic": ("topic.record", "topic.commit"),
+}  # fmt: skip
+"""By scenario, places that it passes inside a transaction of each use case."""
+
+USE_CASES = {name: scenario for scenario, names in PLACES.items() for name in names}
 
 
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("name", USE_CASES)
-def test_an_error_that_nobody_foresaw_is_made_good_by_a_retry(name: str, new_case: NewCase, steps: StepServer) -> None:
+def test_an_error_that_nobody_foresaw_is_made_good_by_a_retry(name: str, new_case: NewCase) -> None:
     """INV-2: the transaction is rolled back, and the task fails with that error."""
     scenario = SCENARIOS[USE_CASES[name]]
-    line = new_case(**scenario.of_case)
-    scenario.before(line)
+    line = new_case(scenario.before, **scenario.of_case)
 
-    ended = steps.run(scenario.step, line, scenario.run, failpoint=f"{name}:raise")
+    ended = line.take(scenario.step, scenario.run, failpoint=f"{name}:raise")
 
     assert ended.error == "FailpointError", ended.answer
     scenario.after(line)
@@ -140,12 +126,11 @@ def test_an_error_that_nobody_foresaw_is_made_good_by_a_retry(name: str, new_cas
 
 @pytest.mark.fault("F1", "F12")
 @pytest.mark.parametrize("name", USE_CASES)
-def test_a_connection_lost_inside_a_transaction_is_made_good(name: str, new_case: NewCase, steps: StepServer) -> None:
+def test_a_connection_lost_inside_a_transaction_is_made_good(name: str, new_case: NewCase) -> None:
     """I8, INV-5: the task says that a retry helps, or has asked again by itself."""
     scenario = SCENARIOS[USE_CASES[name]]
-    line = new_case(**scenario.of_case)
-    scenario.before(line)
-    step = steps.start(scenario.step, line, scenario.run, failpoint=f"{name}@1:stop").until_stopped()
+    line = new_case(scenario.before, **scenario.of_case)
+    step = line.stop_at(f"{name}@1", scenario.step, scenario.run)
 
     end_other_sessions(line.dsn)
 

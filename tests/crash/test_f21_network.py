@@ -2,123 +2,115 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Literal
 
+import pyarrow as pa
 import pytest
 
 from epochline.errors import EpochlineError, SourceUnavailableError
 from epochline.protocol.epoch import EpochState
 from tests.crash.checker import recover
-from tests.crash.conftest import InBackground, NewLine
-from tests.crash.line import Line
+from tests.crash.conftest import NewLine
+from tests.crash.line import Line, in_background
 from tests.crash.proxy import Proxy
-from tests.crash.reliability import Recovery
-from tests.crash.servers import Server
+from tests.integration.kafka_topics import group_offsets
 from tests.waiting import wait_for
 
+Batches = Iterator[pa.RecordBatch]
 BREAKS: dict[str, Callable[[Proxy], None]] = {"cut": Proxy.cut, "reset": Proxy.reset, "unplugged": Proxy.unplug}
+
+
+def broken(batches: Batches, how: str, proxy: Proxy) -> Batches:
+    """The batches, with a break after the first of them."""
+    for number, batch in enumerate(batches):
+        yield batch
+        if number == 0:
+            BREAKS[how](proxy)
 
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("how", BREAKS)
 def test_a_break_to_postgresql_during_copy_fails_the_writer_and_the_run_heals(
-    proxied: tuple[Line, Proxy], how: str, recovery: Recovery
+    proxied: tuple[Line, Proxy], how: str
 ) -> None:
     """I1, I7: the writer's error says that a retry helps."""
     line, proxy = proxied
     planned, ticket = line.to_begun("run-1")
 
-    def breaking() -> Iterator[Any]:
-        for number, batch in enumerate(line.read(planned.ranges[0])):
-            yield batch
-            if number == 0:
-                BREAKS[how](proxy)
-
-    with pytest.raises(EpochlineError) as broken:
-        line.writer(ticket).write(breaking())
-    assert broken.value.retryable
-    since = recovery.last_fault()
+    with pytest.raises(EpochlineError) as error:
+        line.writer(ticket).write(broken(line.read(planned.ranges[0]), how, proxy))
+    assert error.value.retryable
+    since = time.monotonic()
     proxy.heal()
 
     assert line.run("run-1") == "success"
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("side", ["server", "client"])
 def test_a_commit_that_hears_nothing_goes_on_when_the_network_does(
-    proxied: tuple[Line, Proxy], side: str, background: InBackground, recovery: Recovery
+    proxied: tuple[Line, Proxy], side: Literal["server", "client"]
 ) -> None:
-    """One way: one side's words arrive and the other's do not, from the connection on. Nobody commits twice."""
+    """One way: from the connection on, only what the other side sends arrives. Nobody commits twice."""
     line, proxy = proxied
     line.to_sealed("run-1")
-    proxy.silence(**{side: True})
-    committing = background(lambda: line.commit(1))
+    proxy.silence(side)
+    committing = in_background(lambda: line.commit(1))
     # It has connected to the proxy, and waits for PostgreSQL's first word.
     wait_for("it is connected", lambda: proxy.connections)
-    assert committing.running
-    since = recovery.last_fault()
+    assert not committing.done()
+    since = time.monotonic()
     proxy.heal()
 
-    assert committing.result().epoch.epoch_id == 1
-    recovery.took(recover(line, since=since))
+    assert committing.result(90).epoch.epoch_id == 1
+    recover(line, since=since)
 
 
 @pytest.fixture
-def far_broker(server: Server, new_line: NewLine) -> Iterator[tuple[Line, Proxy]]:
-    """A pipeline that plans and reads through a proxy."""
-    proxy = server.to_kafka
-    line = new_line(kafka=f"127.0.0.1:{proxy.port}")
+def far_line(to_kafka: Proxy, new_line: NewLine) -> Line:
+    """A pipeline that plans and reads through the proxy."""
+    line = new_line(kafka=to_kafka.address)
     line.some()
-    yield line, proxy
-    proxy.heal()
+    return line
 
 
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("how", ["cut", "reset"])
 def test_a_break_to_kafka_while_records_are_read_loses_and_doubles_none(
-    far_broker: tuple[Line, Proxy], how: str, recovery: Recovery
+    far_line: Line, to_kafka: Proxy, how: str
 ) -> None:
     """I1: a consumer reconnects and goes on at its position."""
-    line, proxy = far_broker
-    planned, ticket = line.to_begun("run-1")
+    planned, ticket = far_line.to_begun("run-1")
 
-    def breaking(batches: Iterator[Any]) -> Iterator[Any]:
-        for number, batch in enumerate(batches):
-            if number == 1:
-                BREAKS[how](proxy)
-            yield batch
+    far_line.stage_parts((broken(far_line.read(one), how, to_kafka) for one in planned.ranges), ticket)
+    since = time.monotonic()
 
-    line.stage(planned.ranges, ticket, through=breaking)
-    since = recovery.last_fault()
-
-    assert line.seal(ticket, "run-1").read == len(line.produced)
-    recovery.took(recover(line, since=since))
+    assert far_line.seal(ticket, "run-1").read == len(far_line.produced)
+    recover(far_line, since=since)
 
 
 @pytest.mark.fault("F21")
 def test_without_a_network_to_kafka_plan_and_commit_say_that_a_retry_helps(
-    far_broker: tuple[Line, Proxy], new_line: NewLine, background: InBackground, recovery: Recovery
+    far_line: Line, to_kafka: Proxy, new_line: NewLine
 ) -> None:
     """INV-8, F38: nothing is planned, and nothing committed of which Kafka cannot say whether it is news."""
-    line, proxy = far_broker
-    line.to_sealed("run-1")
-    other = new_line(kafka=line.kafka)
+    far_line.to_sealed("run-1")
+    other = new_line(kafka=to_kafka.address)
     other.some(3)
-    proxy.unplug()
-    planning, committing = background(lambda: other.plan("run-1")), background(lambda: line.commit(1))
+    to_kafka.unplug()
 
-    with pytest.raises(SourceUnavailableError):
-        planning.result()
-    with pytest.raises(SourceUnavailableError):
-        committing.result()
+    for refused in (in_background(lambda: other.plan("run-1")), in_background(lambda: far_line.commit(1))):
+        with pytest.raises(SourceUnavailableError):
+            refused.result(90)
 
-    assert line.state() is EpochState.PRE_COMMITTED
+    assert far_line.state() is EpochState.PRE_COMMITTED
     assert other.query("SELECT * FROM epochline.epochs") == []
-    since = recovery.last_fault()
-    proxy.heal()
-    line.some(2, "later")
-    recovery.took(max(recover(line, since=since), recover(other, since=since)))
-    mirrored = line.source.mirrored(line.pipeline.consumer_group)
-    assert {partition: held.offset for (_topic, partition), held in mirrored.items()} == line.heads()
+    since = time.monotonic()
+    to_kafka.heal()
+    far_line.some(2, "later")
+    recover(far_line, since=since)
+    recover(other, since=since)
+    assert group_offsets(far_line.bootstrap, far_line.pipeline.consumer_group) == far_line.heads()

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,29 +17,30 @@ from epochline import KafkaTopic, Text
 from epochline.coordinator import PlanOutcome, commit
 from epochline.declare.external import Files
 from epochline.errors import ActionRefusedError, LedgerBehindError, PipelinePausedError
-from epochline.operations import ACTIONS, Done, Request, Subject
+from epochline.operations import Parameters, Request, Subject
+from epochline.operations.accept_ledger import AcceptLedger
+from tests.crash.cases import slow
 from tests.crash.reliability import Recovery
 from tests.crash.servers import Server
 from tests.crash.shown import files_left_over
 from tests.crash.watching import all_decided
-from tests.integration.sinks_world import World, new_world, values
+from tests.databases import copy_database
+from tests.integration.sinks_world import World, new_world
 from tests.reading import rows_in_folder
 
-TOPIC = KafkaTopic(topic="out", value=Text())
-MOMENTS = ("before the seal", "sealed", "committed", "published")
-SINGLE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("table", "topic", "files")]
-KINDS = [*SINGLE, "topic and files"]
+KINDS = [*map(slow, ("table", "topic", "files")), "topic and files"]
 
 
 class Restored:
     """A pipeline of lines, whose database can be put back."""
 
     def __init__(self, server: Server, kind: str, folder: Path) -> None:
-        sinks: list[Any] = [TOPIC] if "topic" in kind else []
+        sinks: list[KafkaTopic | Files] = [KafkaTopic(topic="out", value=Text())] if "topic" in kind else []
         if "files" in kind:
             sinks.append(Files(path=str(folder / "files"), columns={"value": "text"}, format="json"))
-        self._server = server
-        self.world: World = new_world(server.new_database(), server.kafka.bootstrap_servers, *sinks)
+        self._admin, dsn = server.postgres.superuser_dsn, server.new_database()
+        self._name = dsn.rpartition("/")[2]
+        self.world: World = new_world(dsn, server.kafka.bootstrap_servers, *sinks)
         self.it = self.world.it
         self.produced: list[str] = []
 
@@ -57,33 +57,27 @@ class Restored:
     def epoch_with_backup(self, moment: str, *lines: str) -> None:
         """The same, with a backup on the way."""
         self.produce(*lines)
-        _, run, ticket = self.it.staged()
+        planned, run, ticket = self.it.staged()
         steps: dict[str, Callable[[], object]] = {
             "before the seal": lambda: None,
             "sealed": lambda: self.it.seal(ticket, run),
-            "committed": lambda: commit(self.it.ledger, self.it.source, self.it.pipeline.name, ticket.epoch_id),
+            "committed": lambda: self.it.commit(planned),
             "published": self.it.publish,
         }
         for name, step in steps.items():
             step()
             if name == moment:
-                self._server.copy_database(self._name, f"{self._name}_backup")
-
-    @property
-    def _name(self) -> str:
-        return self.it.dsn.rpartition("/")[2]
+                copy_database(self._admin, self._name, f"{self._name}_backup")
 
     def put_back(self) -> None:
         """What the backup does not hold is lost. The runs that come have other ids, as those of another day."""
-        self._server.copy_database(f"{self._name}_backup", self._name)
+        copy_database(self._admin, f"{self._name}_backup", self._name)
         self.it.run_prefix = "after"
 
-    def accept(self) -> Done:
+    def accept(self) -> None:
         it = self.it
         subject = Subject(name=it.pipeline.name, ledger=it.ledger, declared=it.pipeline, source=it.source)
-        action = ACTIONS["accept-ledger"]
-        order = Request(actor="ada@here", reason="the newer ledger is lost")
-        return action.act(subject, action.parameters(), order)  # type: ignore[attr-defined]
+        AcceptLedger().act(subject, Parameters(), Request(actor="ada@here", reason="the newer ledger is lost"))
 
     def go_on(self) -> None:
         """Let runs come until there is nothing left to read or to show."""
@@ -92,13 +86,10 @@ class Restored:
             if planned.epoch is None:
                 assert planned.outcome is PlanOutcome.NOTHING_TO_READ
                 break
-            ticket = self.it.staged_and_sealed(planned, run)
-            commit(self.it.ledger, self.it.source, self.it.pipeline.name, ticket.epoch_id)
+            self.it.staged_and_sealed(planned, run)
+            self.it.commit(planned)
             self.it.publish()
         self.it.publish()
-
-    def last_epoch_id(self) -> int:
-        return int(self.it.sql("SELECT last_epoch_id FROM epochline.pipeline")[0][0])
 
     def table(self) -> Counter[str]:
         return Counter(value for (value,) in self.it.sql("SELECT value FROM lines"))
@@ -108,7 +99,7 @@ class Restored:
         found = {}
         for topic in self.it.pipeline.topics:
             all_decided(self.world.bootstrap, topic.topic)
-            found[topic.name] = Counter(value or "" for value in values(self.world.seen()))
+            found[topic.name] = Counter(one.value or "" for one in self.world.seen())
         for files in self.it.pipeline.external:
             assert isinstance(files, Files)
             found[files.name] = Counter(row["value"] for row in rows_in_folder(files.path, files.format))
@@ -126,7 +117,7 @@ class Restored:
 
 
 @pytest.mark.fault("F38")
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", ["before the seal", "sealed", "committed", "published"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_database_from_a_backup_stops_the_pipeline_until_an_operator_accepts_it_and_then_all_is_there_once(
     server: Server, kind: str, moment: str, tmp_path: Path, recovery: Recovery
@@ -140,7 +131,7 @@ def test_a_database_from_a_backup_stops_the_pipeline_until_an_operator_accepts_i
     one.put_back()
     recovery.last_fault()
     one.produce("e1", "e2")
-    before = one.last_epoch_id()
+    before = one.it.sql("SELECT last_epoch_id FROM epochline.pipeline")
     shown = one.shown()
 
     with pytest.raises(LedgerBehindError, match="which the ledger does not know.* went back in time"):
@@ -148,7 +139,7 @@ def test_a_database_from_a_backup_stops_the_pipeline_until_an_operator_accepts_i
     with pytest.raises(PipelinePausedError, match="accept-ledger"):
         one.it.asked_to_plan()
 
-    assert one.last_epoch_id() == before
+    assert one.it.sql("SELECT last_epoch_id FROM epochline.pipeline") == before
     assert one.shown() == shown
     one.accept()
     one.go_on()
@@ -204,7 +195,7 @@ def test_a_commit_that_began_before_the_database_was_put_back_is_refused(
 def test_without_the_guard_records_are_shown_twice(
     server: Server, tmp_path: Path, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutation: runs that nobody stops, and an acceptance that forgets what is shown."""
+    """The mutation: runs that nothing stops, and an acceptance that forgets what is shown."""
     one = Restored(server, "files", tmp_path)
     one.epoch("a1")
     one.epoch_with_backup("sealed", "b1")

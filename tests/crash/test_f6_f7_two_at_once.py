@@ -2,241 +2,189 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
-from tests.crash.one_step import SharedTopic
-from tests.crash.reliability import Recovery
 from tests.crash.scenarios import ONE, TWO, left_planned, planned, sealed, staged
-from tests.crash.steps import Step, StepServer
-from tests.waiting import wait_for
 
 LOCK_TIMEOUT = 20.0
 """Seconds; a transaction may then stand still for 10."""
-
-
-def waits_for_a_lock(line: SharedTopic) -> None:
-    """Until some session of the database waits for another's lock."""
-    asked = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        " AND cardinality(pg_blocking_pids(pid)) > 0"
-    )
-    wait_for("a session waits for a lock", lambda: line.query(asked)[0][0])
-
-
-def stopped(steps: StepServer, step: str, line: SharedTopic, run: str, failpoint: str) -> Step:
-    return steps.start(step, line, run, failpoint=f"{failpoint}:stop").until_stopped()
 
 
 # F6.
 
 
 @pytest.mark.fault("F6")
-def test_two_commits_stopped_before_the_transaction_commit_once(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_two_commits_stopped_before_the_transaction_commit_once(new_case: NewCase) -> None:
     """I5, INV-5: the second commit returns the receipt of the first."""
-    line = new_case()
-    sealed(line)
-    both = [stopped(steps, "commit", line, ONE, "commit.transaction") for _ in range(2)]
+    line = new_case(sealed)
+    both = [line.stop_at("commit.transaction", "commit", ONE) for _ in range(2)]
 
-    since = recovery.last_fault()
+    since = time.monotonic()
     for one in both:
         one.go_on()
 
     assert sorted(one.ended().said for one in both) == ["already_committed", "committed"]
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F6")
-def test_a_commit_waits_for_the_one_that_is_about_to_commit_and_shows_its_receipt(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_a_commit_waits_for_the_one_that_is_about_to_commit_and_shows_its_receipt(new_case: NewCase) -> None:
     """I5: the row lock of the epoch; two at the same COMMIT there cannot be."""
-    line = new_case()
-    sealed(line)
-    first = stopped(steps, "commit", line, ONE, "commit.commit")
-    second = steps.start("commit", line, ONE)
-    waits_for_a_lock(line)
+    line = new_case(sealed)
+    first = line.stop_at("commit.commit", "commit", ONE)
+    second = line.start("commit", ONE)
+    line.until_a_session_waits_for_a_lock()
 
-    since = recovery.last_fault()
+    since = time.monotonic()
     first.go_on()
 
     assert (first.ended().said, second.ended().said) == ("committed", "already_committed")
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F6", "F17")
-def test_a_commit_that_waited_too_long_says_that_a_retry_helps(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_a_commit_that_waited_too_long_says_that_a_retry_helps(new_case: NewCase) -> None:
     """I5: a named error, and nothing was changed; the retry shows the receipt."""
-    line = new_case(lock_timeout=1.0)
-    sealed(line)
-    first = stopped(steps, "commit", line, ONE, "commit.commit")
+    line = new_case(sealed, lock_timeout=1.0)
+    first = line.stop_at("commit.commit", "commit", ONE)
 
-    since = recovery.last_fault()
-    second = steps.run("commit", line, ONE)
+    since = time.monotonic()
+    second = line.take("commit", ONE)
 
     assert (second.error, second.answer["retryable"]) == ("LockTimeoutError", True)
     assert first.go_on().ended().said == "committed"
-    assert steps.run("commit", line, ONE).said == "already_committed"
-    recovery.took(recover(line, since=since))
+    assert line.take("commit", ONE).said == "already_committed"
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F6", "F7")
-def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
-    """I5, INV-4: the older one staged everything and stands before its seal; it is told that it was fenced."""
-    line = new_case()
-    planned(line)
-    older = stopped(steps, "pre_commit", line, ONE, "seal.transaction")
+def test_two_pre_commits_of_one_epoch_leave_the_newer_attempt_alone(new_case: NewCase) -> None:
+    """I5, INV-4: the older one staged everything and stands before its seal, which is refused."""
+    line = new_case(planned)
+    older = line.stop_at("seal.transaction", "pre_commit", ONE)
 
-    since = recovery.last_fault()
-    newer = steps.run("pre_commit", line, ONE)
+    since = time.monotonic()
+    assert line.take("pre_commit", ONE).said == "41"
 
-    assert newer.said == "41"
     assert older.go_on().ended().error == "EpochFencedError"
-    assert line.query("SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s", line.name) == [
-        ("PRE_COMMITTED", 2)
-    ]
+    asked = "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s"
+    assert line.query(asked, line.name) == [("PRE_COMMITTED", 2)]
     line.commit(1)
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F6")
-def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
-    """INV-3: the other one is told to try again, and then goes on with the same epoch."""
+def test_two_plans_of_one_run_write_one_epoch(new_case: NewCase) -> None:
+    """INV-3: the other one has to try again, and then goes on with the same epoch."""
     line = new_case()
-    first = stopped(steps, "plan", line, ONE, "intent.epochs.insert")
-    second = steps.start("plan", line, ONE)
-    waits_for_a_lock(line)
+    first = line.stop_at("intent.epochs.insert", "plan", ONE)
+    second = line.start("plan", ONE)
+    line.until_a_session_waits_for_a_lock()
 
-    since = recovery.last_fault()
+    since = time.monotonic()
     first.go_on()
 
     assert first.ended().said == "planned"
     ended = second.ended()
     assert ended.answer.get("said") == "resumed" or (ended.error == "PlanChangedError" and ended.answer["retryable"])
-    assert steps.run("plan", line, ONE).said == "resumed"
+    assert line.take("plan", ONE).said == "resumed"
     assert line.query("SELECT count(*) FROM epochline.epochs WHERE pipeline = %s", line.name) == [(1,)]
     assert line.run(ONE) == "success"
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 # F7, F8: no human; a zombie that holds locks loses them before the next attempt gives up.
 
 
 @pytest.mark.fault("F7", "F15")
-def test_a_zombie_before_its_commit_is_overtaken_and_then_shows_the_receipt(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_a_zombie_before_its_commit_is_overtaken_and_then_shows_the_receipt(new_case: NewCase) -> None:
     """I2, I5, I7, INV-5: it holds every lock of the commit; the server takes them before the next try gives up."""
-    line = new_case(lock_timeout=LOCK_TIMEOUT)
-    sealed(line)
-    zombie = stopped(steps, "commit", line, ONE, "commit.commit@1")
-    recovery.last_fault()
+    line = new_case(sealed, lock_timeout=LOCK_TIMEOUT)
+    zombie = line.stop_at("commit.commit@1", "commit", ONE)
+    since = time.monotonic()
 
-    second = steps.run("commit", line, ONE)
+    assert line.take("commit", ONE).said == "committed"
 
-    assert second.said == "committed"
-    recovery.took()
     assert zombie.go_on().ended().said == "already_committed"
-    recover(line)
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F7", "F15")
-def test_a_zombie_before_the_commit_of_its_seal_is_overtaken(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_a_zombie_before_the_commit_of_its_seal_is_overtaken(new_case: NewCase) -> None:
     """I5, I7, INV-4: the retry becomes attempt 2 without an error; the zombie's seal is rolled back."""
-    line = new_case(lock_timeout=LOCK_TIMEOUT)
-    planned(line)
-    zombie = stopped(steps, "pre_commit", line, ONE, "seal.commit")
-    recovery.last_fault()
+    line = new_case(planned, lock_timeout=LOCK_TIMEOUT)
+    zombie = line.stop_at("seal.commit", "pre_commit", ONE)
+    since = time.monotonic()
 
-    second = steps.run("pre_commit", line, ONE)
+    assert line.take("pre_commit", ONE).said == "41"
 
-    assert second.said == "41"
-    recovery.took()
     woken = zombie.go_on().ended()
     assert (woken.error, woken.answer["retryable"]) == ("LedgerUnavailableError", True)
-    assert steps.run("pre_commit", line, ONE).said == "sealed already"
+    assert line.take("pre_commit", ONE).said == "sealed already"
     assert line.query("SELECT attempt FROM epochline.epochs WHERE pipeline = %s", line.name) == [(2,)]
-    assert steps.run("commit", line, ONE).said == "committed"
-    recover(line)
+    assert line.take("commit", ONE).said == "committed"
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F7")
-def test_a_zombie_of_a_left_run_wakes_after_another_run_took_over(
-    new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_a_zombie_of_a_left_run_wakes_after_another_run_took_over(new_case: NewCase) -> None:
     """I2, I5, INV-4: its lease passed while it stood before the seal; run two aborted its epoch and read the range."""
-    line = new_case()
-    planned(line)
-    zombie = stopped(steps, "pre_commit", line, ONE, "seal.transaction")
+    line = new_case(planned)
+    zombie = line.stop_at("seal.transaction", "pre_commit", ONE)
     line.query("UPDATE epochline.epoch SET lease_until = clock_timestamp() - interval '1 second'")
 
-    since = recovery.last_fault()
+    since = time.monotonic()
     assert line.run(TWO) == "success"
 
     assert zombie.go_on().ended().error == "EpochFencedError"
     assert line.state(1) is EpochState.ABORTED
     assert line.state(2) is EpochState.COMMITTED
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F7", "F8")
 @pytest.mark.parametrize("place", ["write.copy@2", "write.part", "write.commit"])
-def test_a_zombie_writer_is_refused_and_recorded(
-    place: str, new_case: NewCase, steps: StepServer, recovery: Recovery
-) -> None:
+def test_a_zombie_writer_is_refused_and_recorded(place: str, new_case: NewCase) -> None:
     """I1, I4, INV-4: its session is ended by the fence; what it wrote before and after is gone."""
-    line = new_case()
-    planned(line)
-    zombie = stopped(steps, "pre_commit", line, ONE, place)
-    recovery.last_fault()
+    line = new_case(planned)
+    zombie = line.stop_at(place, "pre_commit", ONE)
+    since = time.monotonic()
 
-    second = steps.run("pre_commit", line, ONE)
+    assert line.take("pre_commit", ONE).said == "41"
 
-    assert second.said == "41"
-    recovery.took()
     assert zombie.go_on().ended().error == "EpochFencedError"
-    assert line.query(
-        "SELECT count(*) FROM epochline.fenced_write JOIN epochline.attempt USING (attempt_id) WHERE pipeline = %s",
-        line.name,
-    ) == [(1,)]
-    assert steps.run("commit", line, ONE).said == "committed"
-    recover(line)
+    asked = "SELECT count(*) FROM epochline.fenced_write JOIN epochline.attempt USING (attempt_id) WHERE pipeline = %s"
+    assert line.query(asked, line.name) == [(1,)]
+    assert line.take("commit", ONE).said == "committed"
+    recover(line, since=since)
 
 
 @pytest.mark.fault("F7")
-def test_a_recovery_that_stands_still_is_overtaken_by_the_next_one(new_case: NewCase, steps: StepServer) -> None:
+def test_a_recovery_that_stands_still_is_overtaken_by_the_next_one(new_case: NewCase) -> None:
     """I5, I7: two runs recover one epoch; the first stopped before its COMMIT."""
-    line = new_case(lock_timeout=LOCK_TIMEOUT)
-    left_planned(line)
-    zombie = stopped(steps, "plan", line, TWO, "recover.commit.2")
+    line = new_case(left_planned, lock_timeout=LOCK_TIMEOUT)
+    zombie = line.stop_at("recover.commit.2", "plan", TWO)
 
     assert line.run("run-three") == "success"
 
-    woken = zombie.go_on().ended()
-    assert woken.error == "LedgerUnavailableError"
+    assert zombie.go_on().ended().error == "LedgerUnavailableError"
     recover(line)
 
 
 @pytest.mark.fault("F7")
-def test_a_teardown_that_wakes_late_aborts_nothing(new_case: NewCase, steps: StepServer, recovery: Recovery) -> None:
+def test_a_teardown_that_wakes_late_aborts_nothing(new_case: NewCase) -> None:
     """INV-7: the run was cleared, its epoch tried again and committed, while the teardown stood still."""
-    line = new_case()
-    staged(line)
-    zombie = stopped(steps, "abort", line, ONE, "abort.transaction")
+    line = new_case(staged)
+    zombie = line.stop_at("abort.transaction", "abort", ONE)
 
-    since = recovery.last_fault()
+    since = time.monotonic()
     assert line.run(ONE) == "success"
 
     assert zombie.go_on().ended().said == "aborted"
     assert line.state(1) is EpochState.COMMITTED
-    recovery.took(recover(line, since=since))
+    recover(line, since=since)

@@ -3,95 +3,65 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import psycopg2
 import pyarrow as pa
 import pytest
-from psycopg2 import sql
 
 from epochline import Json, KafkaSource, PostgresTable
 from epochline.coordinator import abort
 from epochline.errors import LockTimeoutError, SealRefusedError
-from epochline.protocol.epoch import EpochState, Run
-from tests.crash.checker import assert_chain, assert_exact
+from epochline.protocol.epoch import CommitOutcome, EpochState
+from tests.crash.checker import assert_exact
 from tests.crash.conftest import NewLine
-from tests.crash.line import Line, Through
+from tests.crash.line import Line, in_background
 from tests.databases import holding
 from tests.integration.kafka_topics import group_offsets
-
-OPERATOR = Run(dag_id="operator", run_id="test", host="here")
 
 
 def fingerprint(line: Line) -> str:
     """The bytes of both targets, in the order in which they lie there."""
-    found = [line.query(f"SELECT t.*, ctid FROM {sink.table} t ORDER BY ctid") for sink in line.pipeline.sinks]
+    found = [line.query(f"SELECT t.*, ctid FROM {sink.table} t ORDER BY ctid") for sink in line.pipeline.tables]
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
 
-def locked(line: Line, table: str) -> AbstractContextManager[Any]:
-    """Somebody else holds a target, so that a commit gets no further."""
-    return holding(line.dsn, sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
+def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A pause after a part's first batch, while its consumer is open."""
+    yield next(batches)
+    # A client that commits by itself does so every two seconds (S12).
+    time.sleep(2.5)
+    yield from batches
 
 
-def slowly(seconds: float) -> Through:
-    """A pause before a part's first batch, while its consumer is open."""
+def test_nothing_but_a_commit_moves_the_heads_and_the_consumer_group(line: Line) -> None:
+    """S5, S8, S12, S14, Q1: the last committed epoch stays the point of resumption, in the ledger and for Kafka.
 
-    def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(batches):
-            if not number:
-                time.sleep(seconds)
-            yield batch
+    What Spark's consumers confirm: test_spark_one_pass.
+    """
 
-    return through
+    def assert_confirmed(heads: dict[int, int]) -> None:
+        assert line.heads() == heads
+        assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == heads
 
-
-def test_a_pending_epoch_is_shown_and_the_last_committed_one_stays_the_point_of_resumption(line: Line) -> None:
-    """S8, S14, Q1."""
     assert line.run() == "success"
     before = line.heads()
     line.some(5, "second")
 
-    line.to_sealed("second")
+    planned, ticket = line.to_begun("second")
+    line.stage_parts((slowly(line.read(one)) for one in planned.ranges), ticket)
+    assert_confirmed(before)
+    line.seal(ticket, "second")
+    assert_confirmed(before)
 
     states = line.query("SELECT epoch_id, state FROM epochline.epochs ORDER BY epoch_id")
     assert states == [(1, "COMMITTED"), (2, "PRE_COMMITTED")]
-    assert line.heads() == before
     starts = dict(line.query("SELECT partition, start_offset FROM epochline.offsets WHERE epoch_id = 2"))
     assert starts == before
-
-
-def test_nothing_but_a_commit_moves_the_consumer_group(line: Line) -> None:
-    """S12, S5, Q1: what is confirmed to Kafka is what is committed (of Spark's consumers: test_spark_one_pass)."""
-    planned, ticket = line.to_begun("first")
-    # A client that commits by itself does so every two seconds (S12).
-    line.stage(planned.ranges, ticket, slowly(2.5))
-    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
-    line.seal(ticket, "first")
-    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
-
-    line.commit(planned.epoch.epoch_id)
-
-    assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == line.heads()
-
-
-def test_no_sink_shows_anything_before_all_of_them_can(line: Line) -> None:
-    """C3, P6: the second table makes the commit wait, then fail; the first shows nothing until both do."""
-    line.to_sealed("run")
-    with locked(line, f"{line.name}_again"):
-        with pytest.raises(LockTimeoutError):
-            line.commit(1)
-        assert line.query(f"SELECT count(*) FROM {line.name}") == [(0,)]
-        assert line.state() is EpochState.PRE_COMMITTED
-
-    line.commit(1)
-
-    assert_exact(line)
+    line.commit(2)
+    assert_confirmed({partition: max(o for p, o in line.produced if p == partition) + 1 for partition in before})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +79,7 @@ def test_no_sink_shows_anything_before_all_of_them_can(line: Line) -> None:
             "a sink was written under two write ids",
         ),
     ],
-    ids=["one sink is not ready", "a sink that is none", "two writes"],
+    ids=["one sink is not ready", "not a sink", "two writes"],
 )
 def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: Line, change: str, said: str) -> None:
     """C3, INV-9: not even where the job has written its end mark; the next attempt is whole."""
@@ -124,17 +94,28 @@ def test_an_epoch_is_not_sealed_before_every_sink_has_said_what_it_holds(line: L
     assert_exact(line)
 
 
-def test_a_failed_commit_fails_its_task_and_is_tried_again_until_it_succeeds(line: Line) -> None:
-    """P6, X6, X7, Q2: twice refused, the third try commits; nothing was swallowed, staged rows survived."""
-    line.to_sealed("run")
-    for _ in range(2):
-        with locked(line, line.name), pytest.raises(LockTimeoutError):
-            line.commit(1)
-        assert line.state() is EpochState.PRE_COMMITTED
+def test_a_failed_commit_shows_nothing_in_any_sink_and_is_tried_again_until_it_succeeds(sealed: Line) -> None:
+    """C3, P6, X6, X7, Q2: a locked target refuses it; nothing is swallowed, and staged rows survive until it commits."""
+    for locked in (f"{sealed.name}_again", sealed.name):
+        with holding(sealed.dsn, f"LOCK TABLE {locked} IN SHARE ROW EXCLUSIVE MODE"):
+            with pytest.raises(LockTimeoutError):
+                sealed.commit(1)
+            assert sealed.query(f"SELECT count(*) FROM {sealed.name}") == [(0,)]
+            assert sealed.state() is EpochState.PRE_COMMITTED
 
-    receipt = line.commit(1)
+    assert sealed.commit(1).epoch.state is EpochState.COMMITTED
+    assert_exact(sealed)
 
-    assert receipt.epoch.state is EpochState.COMMITTED
+
+def test_a_commit_whose_mirror_finds_the_pipeline_locked_still_says_that_it_committed(sealed: Line) -> None:
+    """S15, INV-5: another session plans for longer than the lock time-out; the next commit sets the group right."""
+    line = sealed.again(lock_timeout=0.5)
+
+    with holding(line.dsn, "SELECT 1 FROM epochline.pipeline FOR NO KEY UPDATE"):
+        receipt = line.commit(1)
+
+    assert receipt.outcome is CommitOutcome.COMMITTED
+    assert line.state() is EpochState.COMMITTED
     assert_exact(line)
 
 
@@ -148,7 +129,7 @@ def test_an_abort_at_any_time_before_the_commit_leaves_the_targets_as_they_were_
     line.some(5, "second")
     getattr(line, f"to_{reached}")("second")
 
-    abort(line.ledger, line.name, 2, OPERATOR, reason="a person decided", by_operator=True)
+    abort(line.ledger, line.name, 2, line.run_of("operator"), reason="a person decided", by_operator=True)
 
     assert fingerprint(line) == before
     assert line.run() == "success"
@@ -175,24 +156,19 @@ def test_backpressure_is_a_limit_per_epoch_and_the_rest_waits_in_kafka(
     line.produce({0: [f"record {i}" for i in range(10_000)]})
     monkeypatch.setattr(line, "read", partial(line.read, batch=500))
 
-    outcomes = [line.run() for _ in range(11)]
+    assert [line.run() for _ in range(11)] == ["success"] * 10 + ["skipped"]
 
-    assert outcomes == ["success"] * 10 + ["skipped"]
-    sizes = line.query("SELECT until_offset - start_offset FROM epochline.offsets ORDER BY epoch_id")
-    assert sizes == [(1000,)] * 10
-    assert_chain(line)
+    assert line.query("SELECT until_offset - start_offset FROM epochline.offsets") == [(1000,)] * 10
     assert_exact(line)
 
 
 def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: NewLine) -> None:
     """G9: an `add` target, which a second delivery would raise."""
-    counted = PostgresTable(
-        table="visits_per_ip", mode="add", columns={"ip": "text", "visits": "bigint"}, key="ip", measures="visits"
-    )
-    line = new_line(name="visits", parse=Json(columns={"ip": "text", "visits": "bigint"}), sinks=[counted])
+    columns = {"ip": "text", "visits": "bigint"}
+    counted = PostgresTable(table="visits_per_ip", mode="add", columns=columns, key="ip", measures="visits")
+    line = new_line(name="visits", parse=Json(columns=columns), sinks=[counted])
     line.produce({p: ['{"ip": "10.1.2.3", "visits": 1}'] * count for p, count in ((0, 3), (1, 2))})
-    planned, ticket = line.to_begun("run")
-    line.stage(planned.ranges, ticket)  # … and the process that staged is gone.
+    line.to_staged("run")  # … and the process that staged is gone.
 
     assert line.run("run") == "success"
     assert line.run() == "skipped"
@@ -203,8 +179,7 @@ def test_five_visits_are_five_after_a_crash_in_the_middle_and_a_retry(new_line: 
 def test_an_epoch_moves_as_a_whole_however_its_records_overtake_each_other(line: Line) -> None:
     """Q6: one partition's part is done while another hangs; no offset is confirmed, and both are read again."""
     planned, ticket = line.to_begun("run")
-    last = planned.ranges[-1]
-    line.writer(ticket).write(line.read(last))
+    line.writer(ticket).write(line.read(planned.ranges[-1]))
 
     assert line.heads() == dict.fromkeys(line.heads(), 0)
     assert group_offsets(line.bootstrap, line.pipeline.consumer_group) == {}
@@ -215,39 +190,32 @@ def test_an_epoch_moves_as_a_whole_however_its_records_overtake_each_other(line:
     assert_exact(line)
 
 
-def test_staged_rows_outlive_any_pause_between_seal_and_commit(line: Line) -> None:
+def test_staged_rows_outlive_any_pause_between_seal_and_commit(sealed: Line) -> None:
     """X3, X7: no transaction of Kafka or PostgreSQL is held open meanwhile that a time-out could end."""
-    line.to_sealed("run")
+    in_transaction = (
+        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND datname = current_database()"
+        " AND xact_start < now() - interval '0.1 s' AND pid <> pg_backend_pid()"
+    )
+    assert sealed.query(in_transaction) == []
+    assert sealed.query("SELECT gid FROM pg_prepared_xacts") == []
+    a_day_ago = (
+        f"{column} = {column} - interval '1 day'" for column in ("lease_until", "planned_at", "pre_committed_at")
+    )
+    sealed.query(f"UPDATE epochline.epoch SET {', '.join(a_day_ago)}")
+    sealed.commit(1)
 
-    assert line.query("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
-                      " AND xact_start < now() - interval '0.1 s' AND datname = current_database() AND pid <> pg_backend_pid()") == [(0,)]  # fmt: skip
-    assert line.query("SELECT count(*) FROM pg_prepared_xacts") == [(0,)]
-    line.query("UPDATE epochline.epoch SET lease_until = lease_until - interval '1 day', planned_at = planned_at -"
-               " interval '1 day', pre_committed_at = pre_committed_at - interval '1 day'")  # fmt: skip
-    line.commit(1)
-
-    assert_exact(line)
+    assert_exact(sealed)
 
 
 def test_two_runs_at_once_never_overlap_and_commit_in_the_order_of_their_ids(line: Line) -> None:
     """K5, K14: two at once are accepted and taken one after the other."""
     other = line.again()
-    other.produced = line.produced
-    outcomes: dict[str, Any] = {}
+    both = in_background(lambda: line.run("one", tries=10)), in_background(lambda: other.run("two", tries=10))
 
-    def race(one: Line, who: str) -> None:
-        outcomes[who] = one.run(who, tries=10)
-
-    threads = [threading.Thread(target=race, args=args) for args in ((line, "one"), (other, "two"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
+    outcomes = [one.result(120) for one in both]
 
     assert line.run("last") in ("success", "skipped")
-    assert set(outcomes) == {"one", "two"}
-    assert set(outcomes.values()) <= {"success", "skipped"}, outcomes
-    assert "success" in outcomes.values()
+    assert {"success"} <= set(outcomes) <= {"success", "skipped"}, outcomes
     committed = line.query(
         "SELECT epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY committed_at, epoch_id"
     )

@@ -11,11 +11,10 @@ from epochline.failpoints.named import KILLED
 from epochline.protocol.epoch import EpochState
 from tests.crash.cases import NewCase, keep_records
 from tests.crash.checker import assert_exact
-from tests.crash.line import Line, tried
-from tests.crash.one_step import SharedTopic
-from tests.crash.scenarios import ONE, sealed
+from tests.crash.line import Line
+from tests.crash.scenarios import ONE, sealed, tasks
 from tests.crash.servers import Server, end_other_sessions
-from tests.crash.steps import StepServer
+from tests.crash.steps import Case
 
 THOUSAND = 1000
 DOCUMENTS_TIME_OUT, STOP = 5, 10
@@ -23,23 +22,22 @@ DOCUMENTS_TIME_OUT, STOP = 5, 10
 
 
 @pytest.fixture
-def thousand(server: Server, tmp_path: Path) -> SharedTopic:
+def thousand(server: Server, tmp_path: Path, fired: Path) -> Case:
     """A pipeline with a thousand records to read, for tasks in processes of their own."""
     first = Line(server.new_database(), server.kafka.bootstrap_servers)
     first.produce({p: [f"record {p}-{number}" for number in range(THOUSAND // 2)] for p in (0, 1)})
     keep_records(first, tmp_path / "records")
-    line = SharedTopic(
-        server.new_database(), first.bootstrap,
-        topic=first.topic, records=str(tmp_path / "records"), limit=THOUSAND, name="thousand",
+    line = Case(
+        fired, dsn=server.new_database(), bootstrap=first.bootstrap, topic=first.topic,
+        records=str(tmp_path / "records"), limit=THOUSAND, name="thousand",
     )  # fmt: skip
     line.produced = first.produced
-    with line.ledger.transaction() as tx:
-        tx.targets.create(line.pipeline)
+    line.make_targets()
     return line
 
 
 def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_servers_are_killed(
-    server: Server, thousand: SharedTopic, steps: StepServer
+    server: Server, thousand: Case
 ) -> None:
     """G8: the result is that of a run that nothing happened to."""
     for step, failpoint, again in (
@@ -48,27 +46,22 @@ def test_a_thousand_records_count_once_though_each_task_of_their_epoch_and_both_
         ("pre_commit", "seal.commit", True),
         ("commit", "commit.commit", True),
     ):
-        assert steps.run(step, thousand, ONE, failpoint=f"{failpoint}:exit").exit == KILLED
-        server.kill_broker()
-        server.start_broker()
+        assert thousand.take(step, ONE, failpoint=f"{failpoint}:exit").returncode == KILLED
+        server.restart_broker()
         server.crash_and_restart()
         if again:
-            tried(lambda step=step: steps.run(step, thousand, ONE).said, 3)
+            tasks(ONE, step)(thousand)
 
-    assert thousand.query(
-        "SELECT count(*), count(DISTINCT (_topic, _partition, _offset)), count(DISTINCT _epoch) FROM thousand"
-    ) == [(THOUSAND, THOUSAND, 1)]
+    asked = "SELECT count(*), count(DISTINCT (_topic, _partition, _offset)), count(DISTINCT _epoch) FROM thousand"
+    assert thousand.query(asked) == [(THOUSAND, THOUSAND, 1)]
     assert_exact(thousand)
 
 
-def test_a_commit_whose_connection_is_dropped_twice_is_made_by_its_third_try(
-    new_case: NewCase, steps: StepServer
-) -> None:
+def test_a_commit_whose_connection_is_dropped_twice_is_made_by_its_third_try(new_case: NewCase) -> None:
     """P6: after the seal nothing but the commit ends an epoch by itself."""
-    line = new_case()
-    sealed(line)
+    line = new_case(sealed)
     for _ in range(2):
-        step = steps.start("commit", line, ONE, failpoint="commit.commit:stop").until_stopped()
+        step = line.stop_at("commit.commit", "commit", ONE)
         end_other_sessions(line.dsn)
         # It asks again by itself, and is cut off again.
         step.go_on().until_stopped()
@@ -79,33 +72,28 @@ def test_a_commit_whose_connection_is_dropped_twice_is_made_by_its_third_try(
         assert ended.answer["retryable"]
         assert line.state() is EpochState.PRE_COMMITTED
 
-    assert steps.run("commit", line, ONE).said == "committed"
+    assert line.take("commit", ONE).said == "committed"
 
     assert_exact(line)
 
 
 def test_a_stop_that_outlasts_the_time_out_of_a_transaction_delays_the_commit_and_loses_nothing(
-    server: Server, new_case: NewCase, steps: StepServer
+    server: Server, new_case: NewCase
 ) -> None:
     """X3, K17: a time-out of five seconds would have lost it; the sealed rows are in no transaction that could end."""
     dsn = server.new_database()
     database = dsn.rpartition("/")[2]
     server.admin(f"ALTER DATABASE {{}} SET idle_in_transaction_session_timeout = '{DOCUMENTS_TIME_OUT}s'", database)
-    line = new_case(dsn=dsn)
-    sealed(line)
-    step = steps.start("commit", line, ONE, failpoint="commit.commit@1:stop").until_stopped()
+    line = new_case(sealed, dsn=dsn)
+    step = line.stop_at("commit.commit@1", "commit", ONE)
 
     time.sleep(STOP)
 
-    assert in_transaction(line) == [], "PostgreSQL has not ended the transaction"
-    assert line.state() is EpochState.PRE_COMMITTED
-    assert step.go_on().ended().said == "committed"
-    assert_exact(line)
-
-
-def in_transaction(line: Line) -> list[tuple[object, ...]]:
-    """The sessions of the product that are in a transaction on the line's database."""
-    return line.query(
+    in_transaction = (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL"
         " AND application_name LIKE 'epochline%'"
     )
+    assert line.query(in_transaction) == [], "PostgreSQL has not ended the transaction"
+    assert line.state() is EpochState.PRE_COMMITTED
+    assert step.go_on().ended().said == "committed"
+    assert_exact(line)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.waiting import wait_for
 
+T = TypeVar("T")
 Keyed = tuple[str, str]
 """Key and value."""
 
@@ -55,15 +58,17 @@ class Watcher:
             self._consumer.close()
 
     def _take(self, message: Message) -> None:
-        error, partition, offset = message.error(), message.partition(), message.offset()
+        error = message.error()
         if error is None:
-            self.given.append(Given(partition, offset, message.key().decode(), message.value().decode()))
+            partition, offset = known(message.partition()), known(message.offset())
+            key, value = known(message.key()), known(message.value())
+            self.given.append(Given(partition, offset, key.decode(), value.decode()))
             self._positions[partition] = offset + 1
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._positions[partition] = offset
+            self._positions[known(message.partition())] = known(message.offset())
         elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise AssertionError(f"the consumer lost its place in {self._topic}: {error}")
-        # Any other error says that the broker is away: whoever is attached waits.
+        # Any other error says that the broker is away, and the consumer waits.
 
     def catch_up(self, ends: Mapping[int, int]) -> None:
         """Wait until everything before these offsets was given, as far as it may be seen."""
@@ -83,6 +88,12 @@ class Watcher:
             raise self._error
 
 
+def known(value: T | None) -> T:
+    """What a record and the end of a partition have, and other errors may lack."""
+    assert value is not None
+    return value
+
+
 class Watchers:
     """Both consumers of a topic."""
 
@@ -96,11 +107,9 @@ class Watchers:
         self.every.end()
 
     def undecided(self) -> bool:
-        """Whether a transaction is open in the topic."""
         return undecided(self._bootstrap, self._topic)
 
     def decided(self) -> None:
-        """Wait until no transaction is open in the topic."""
         all_decided(self._bootstrap, self._topic)
 
     def whole_epochs(self, epochs: Mapping[int, Sequence[Keyed]]) -> list[int]:
@@ -119,7 +128,7 @@ class Watchers:
         assert counted == expected, f"missing {list(expected - counted)[:3]}, extra {list(counted - expected)[:3]}"
         return visible
 
-    def report_interval(self, epochs: Mapping[int, Sequence[Keyed]]) -> int:
+    def check_all(self, epochs: Mapping[int, Sequence[Keyed]]) -> int:
         """At the end: committed records are those of every epoch, once; every other record was aborted.
 
         Returns:
@@ -131,22 +140,17 @@ class Watchers:
         every = {(one.partition, one.offset): one for one in self.every.given}
         assert len(every) == len(self.every.given), "a consumer was given an offset twice"
         assert all(every.get((one.partition, one.offset)) == one for one in self.committed.given)
-        assert {(one.key, one.value) for one in self.every.given} == {
-            record for records in epochs.values() for record in records
-        }
+        assert {(one.key, one.value) for one in self.every.given} == set(chain.from_iterable(epochs.values()))
         return len(every) - len(self.committed.given)
 
 
 def ends(bootstrap: str, topic: str, isolation: str) -> dict[int, int]:
     """By partition, up to where a consumer of this isolation may read now."""
-    consumer = _consumer(bootstrap, isolation)
-    try:
-        found = {}
+    found = {}
+    with closing(_consumer(bootstrap, isolation)) as consumer:
         for partition in consumer.list_topics(topic, timeout=30).topics[topic].partitions:
             _, found[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-        return found
-    finally:
-        consumer.close()
+    return found
 
 
 def undecided(bootstrap: str, topic: str) -> bool:
@@ -157,16 +161,6 @@ def undecided(bootstrap: str, topic: str) -> bool:
 def all_decided(bootstrap: str, topic: str) -> None:
     """Wait until every transaction of a topic is decided: a commit is answered before each partition shows it."""
     wait_for(f"every transaction in {topic} is decided", lambda: not undecided(bootstrap, topic))
-
-
-@contextmanager
-def watching(bootstrap: str, topic: str) -> Iterator[Watchers]:
-    """Attach both consumers to a topic while the block runs."""
-    watchers = Watchers(bootstrap, topic)
-    try:
-        yield watchers
-    finally:
-        watchers.end()
 
 
 def _assert_in_order(given: Sequence[Given], epochs: Mapping[int, Sequence[Keyed]]) -> None:
@@ -183,9 +177,8 @@ def _assert_in_order(given: Sequence[Given], epochs: Mapping[int, Sequence[Keyed
         seen = [epoch_of[one.key, one.value] for one in records]
         assert seen == sorted(seen), "an epoch goes on after the next one has begun"
     sent: dict[str, list[str]] = defaultdict(list)
-    for records_of_epoch in epochs.values():
-        for key, value in records_of_epoch:
-            sent[key].append(value)
+    for key, value in chain.from_iterable(epochs.values()):
+        sent[key].append(value)
     for key, values in by_key.items():
         assert values == sent[key][: len(values)], f"the order of key {key} was not kept"
 

@@ -18,16 +18,11 @@ DECLARED = """
 from epochline import KafkaSource, Pipeline, PostgresTable, epoch_dag
 
 columns = {{"id": "bigint"}}
-pipeline = Pipeline(
-    name="terminal",
-    source=KafkaSource(topics="{topic}", startup="latest"),
-    parse="numbers_of_lines:parse",
-    record=columns,
-    sinks=PostgresTable(table="numbers", columns=columns),
-    bad_records="quarantine",
+dag = epoch_dag(Pipeline(
+    name="terminal", source=KafkaSource(topics="{topic}", startup="latest"), parse="numbers_of_lines:parse",
+    record=columns, sinks=PostgresTable(table="numbers", columns=columns), bad_records="quarantine",
     spark_connection="spark_of_terminal",
-)
-dag = epoch_dag(pipeline)
+))
 """
 PARSE = """
 import pyarrow as pa
@@ -42,12 +37,13 @@ def parse(batch):
 """
 
 Terminal = Callable[..., str]
+Feed = Callable[[str], None]
 
 
 @pytest.fixture
 def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path) -> Terminal:
     """Runs a command of `epochline` in a process of its own and gives what it said; the pipeline is declared."""
-    # Another test's ledger wrote this mirror; beside a new database it would mean that the ledger went back in time.
+    # Another test's ledger wrote this mirror; with a new database it would mean that the ledger went back in time.
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.terminal")
     (tmp_path / "terminal.py").write_text(DECLARED.format(topic=topic_name))
     (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=""))
@@ -58,53 +54,54 @@ def terminal(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path:
     )  # fmt: skip
 
 
+@pytest.fixture
+def feed(terminal: Terminal, topic_name: str, tmp_path: Path) -> Feed:
+    """Feeds lines into the pipeline's topic."""
+
+    def do(lines: str) -> None:
+        (tmp_path / "lines").write_text(lines)
+        terminal("feed", str(tmp_path / "lines"), "--topic", topic_name)
+
+    return do
+
+
 @pytest.mark.slow
 def test_the_past_is_extended_and_the_quarantine_requeued_from_a_terminal(
-    terminal: Terminal, postgres_dsn: str, topic_name: str, tmp_path: Path
+    terminal: Terminal, feed: Feed, postgres_dsn: str, tmp_path: Path
 ) -> None:
     """B1, E2: the same use cases as in Airflow; each record once, and the ledger says who asked and why."""
-    fed = tmp_path / "lines"
-    fed.write_text("".join(f"{number}\n" for number in range(50)))
     terminal("migrate")
-    terminal("feed", str(fed), "--topic", topic_name)
+    feed("".join(f"{number}\n" for number in range(50)))
     assert "nothing to read" in terminal("run", "terminal")
-    fed.write_text("50\n51!\n52\n53!\n")
-    terminal("feed", str(fed), "--topic", topic_name)
+    feed("50\n51!\n52\n53!\n")
     (newest,) = json.loads(terminal("run", "terminal", "--json"))
 
-    extended = json.loads(
-        terminal(
-            "extend-back", "terminal", "earliest", "--step", "20", "--reason", "asked for", "--yes", "--json",
-        )
-    )  # fmt: skip
+    extended = terminal(
+        "extend-back", "terminal", "earliest", "--step", "20", "--reason", "asked for", "--yes", "--json"
+    )
     (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=".rstrip('!')"))
     requeued = terminal("requeue", "terminal", "--everything", "--reason", "the parse was mended", "--yes")
     actions = json.loads(terminal("actions", "terminal", "--json"))
 
     assert (newest["records_read"], newest["records_quarantined"]) == (4, 2)
-    assert [one["records_read"] for one in extended] == [20, 20, 10]
+    assert [one["records_read"] for one in json.loads(extended)] == [20, 20, 10]
     assert "is committed: 2 records read, 2 passed" in requeued
     assert query(postgres_dsn, "SELECT id FROM numbers ORDER BY id") == [(number,) for number in range(54)]
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.quarantine WHERE requeued_by IS NULL") == [(0,)]
-    assert [(one["action"], one["reason"]) for one in actions] == [
-        *[("extend-back", "asked for")] * 3,
-        ("requeue", "the parse was mended"),
-    ]
+    expected = [("extend-back", "asked for")] * 3 + [("requeue", "the parse was mended")]
+    assert [(one["action"], one["reason"]) for one in actions] == expected
     assert all("@" in one["actor"] for one in actions)
 
 
 @pytest.mark.slow
 def test_an_epoch_is_replayed_and_promoted_from_a_terminal(
-    terminal: Terminal, postgres_dsn: str, topic_name: str, tmp_path: Path
+    terminal: Terminal, feed: Feed, postgres_dsn: str, tmp_path: Path
 ) -> None:
     """What a mended parse makes of an epoch is shown first, and takes its place where that is said."""
-    fed = tmp_path / "lines"
     terminal("migrate")
-    fed.write_text("0\n")  # lies before the origin, as the pipeline begins at the end
-    terminal("feed", str(fed), "--topic", topic_name)
+    feed("0\n")  # lies before the origin, as the pipeline begins at the end
     assert "nothing to read" in terminal("run", "terminal")
-    fed.write_text("1\n2!\n3\n")
-    terminal("feed", str(fed), "--topic", topic_name)
+    feed("1\n2!\n3\n")
     terminal("run", "terminal")
     (tmp_path / "numbers_of_lines.py").write_text(PARSE.format(mended=".rstrip('!')"))
 
@@ -124,16 +121,12 @@ COUNTED = """
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, epoch_dag
 
 columns = {{"word": "text", "count": "bigint"}}
-pipeline = Pipeline(
-    name="word_count",
-    source=KafkaSource(topics="{topic}"),
-    parse=Text(),
-    transform="words_of_lines:count",
+dag = epoch_dag(Pipeline(
+    name="word_count", source=KafkaSource(topics="{topic}"), parse=Text(), transform="words_of_lines:count",
     sinks=PostgresTable(table="t_words", mode="upsert", key="word", columns=columns, aggregated=True),
     state=StateTable(table="words_held", key="word", columns=columns, keys="words_of_lines:words"),
     spark_connection="spark_of_terminal",
-)
-dag = epoch_dag(pipeline)
+))
 """
 WORDS = """
 from pyspark.sql import functions as F
@@ -148,27 +141,24 @@ def count(lines, state):
     )
     return {"t_words": counted, "words_held": counted}
 """
-PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 
 
 @pytest.mark.slow
-def test_state_that_somebody_corrected_is_accepted_by_the_page_s_command(
-    terminal: Terminal, postgres_dsn: str, topic_name: str, tmp_path: Path
+def test_corrected_state_is_accepted_by_the_command_of_the_page(
+    terminal: Terminal, feed: Feed, postgres_dsn: str, topic_name: str, tmp_path: Path
 ) -> None:
     """S14: edited state stops the pipeline and says how to go on; accepted, the next epoch counts on from it."""
     (tmp_path / "counted.py").write_text(COUNTED.format(topic=topic_name))
     (tmp_path / "words_of_lines.py").write_text(WORDS)
-    fed = tmp_path / "lines"
     terminal("migrate")
-    fed.write_text("hello world\nhello flink\n")
-    terminal("feed", str(fed), "--topic", topic_name)
+    feed("hello world\nhello flink\n")
     terminal("run", "word_count")
     query(postgres_dsn, "UPDATE words_held SET count = 7 WHERE word = 'hello'")
-    fed.write_text("hello\n")
-    terminal("feed", str(fed), "--topic", topic_name)
+    feed("hello\n")
 
     refused = terminal("run", "word_count", code=1)
-    (command,) = (line for line in PAGE.splitlines() if line.startswith("epochline accept-state"))
+    page = Path(__file__).parents[2] / "docs" / "state-and-time.md"
+    (command,) = (line for line in page.read_text().splitlines() if line.startswith("epochline accept-state"))
     terminal(*shlex.split(command)[1:], "--yes")
     terminal("run", "word_count")
 

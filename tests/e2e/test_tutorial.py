@@ -18,35 +18,35 @@ FILE = re.compile(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOT
 STEP = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def run(*command: str, folder: Path, **environment: str) -> str:
+    """What a command printed to its output."""
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def tutorial(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A project with the tutorial's files, and everything that its commands printed."""
+def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the tutorial's files, in which all of its commands were run."""
     text = (ROOT / "docs" / "tutorial.md").read_text()
     project = tmp_path_factory.mktemp("tutorial")
     for name, content in FILE.findall(text):
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
-    environment = {
-        **os.environ,
-        "EPOCHLINE_HOME": str(stack.home.root),
-        "EPOCHLINE_PROJECT": str(project),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "include"),
-        "COLUMNS": "200",
-    }
-    printed = ""
     for step in STEP.findall(text):
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", step],
-            cwd=project, env=environment, capture_output=True, text=True, timeout=240, check=False,
+        run(
+            "bash", "-euo", "pipefail", "-c", step, folder=project,
+            EPOCHLINE_HOME=str(stack.home.root), EPOCHLINE_PROJECT=str(project), COLUMNS="200",
+            PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}", PYTHONPATH=str(ROOT / "include"),
         )  # fmt: skip
-        assert done.returncode == 0, f"{step}\n{done.stdout}\n{done.stderr}"
-        printed += done.stdout + done.stderr
-    return project, printed
+    return project
 
 
-def test_each_order_is_there_once_and_the_line_that_is_none_is_kept(tutorial: tuple[Path, str], stack: Stack) -> None:
+@pytest.mark.usefixtures("project")
+def test_each_order_is_there_once_and_the_line_that_is_no_order_is_kept(stack: Stack) -> None:
     """U2, G3: after the tutorial's steps, the second run of which had nothing to read."""
     dsn = stack.postgres.dsn()
     orders = query(dsn, "SELECT id, customer, amount::text FROM orders ORDER BY id")
@@ -59,19 +59,9 @@ def test_each_order_is_there_once_and_the_line_that_is_none_is_kept(tutorial: tu
     assert query(dsn, "SELECT count(*) FROM epochline.epochs WHERE pipeline = 'orders'") == [(1,)]
 
 
-def test_a_parse_of_ones_own_is_tested_without_servers(tutorial: tuple[Path, str]) -> None:
-    project, _ = tutorial
+def test_a_parse_of_ones_own_is_tested_without_servers(project: Path) -> None:
+    """A reader's pytest knows nothing of the options of this one."""
+    path = f"{ROOT / 'include'}:{project / 'spark_jobs'}"
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
-        cwd=project,
-        # A reader's pytest is not told what this one is.
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'include'}:{project / 'spark_jobs'}", "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "1 passed" in run(*command, folder=project, PYTHONPATH=path, PYTEST_ADDOPTS="")

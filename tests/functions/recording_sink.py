@@ -1,6 +1,6 @@
 """A sink of a third party that writes down which of its methods was called, and fails or waits as files say.
 
-Beside the log, its folder holds what its readers see (``shown/``). A file ``down.METHOD`` makes the sink be down for
+Next to the log, its folder holds what its readers see (``shown/``). A file ``down.METHOD`` makes the sink be down for
 that method, ``broken.METHOD`` makes it refuse, ``mistaken.METHOD`` raises what no sink should, and with ``mistaken``
 the sink cannot even be made. A seal takes and leaves the lock on ``gate``, if there is that file.
 """

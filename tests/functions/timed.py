@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 RECORD = {"value": "text", "at": "timestamptz"}
@@ -9,8 +11,10 @@ RECORD = {"value": "text", "at": "timestamptz"}
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The value as text, an error if it is not text, and the record's own timestamp."""
-    values, errors = [], []
-    for value in batch.column("value").to_pylist():
+    values: list[str | None] = []
+    errors: list[str | None] = []
+    given: list[Any] = batch.column("value").to_pylist()
+    for value in given:
         try:
             values.append(value.decode())
             errors.append(None)

@@ -17,18 +17,16 @@ from epochline.declare.names import QUARANTINE, order_column
 from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import EpochState
-from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import transaction
 from epochline.testing import FakeKafka
-from tests.contract.worlds import LEASE, WRITE_ID, run
+from tests.contract.worlds import LEASE, WRITE_ID, run, seen_in
 from tests.databases import query
+from tests.integration.in_process import epoch_of
 
 Row = dict[str, Any]
 KV = {"k": "text", "v": "integer"}
 LINEAGE = ", _topic text, _partition int, _offset bigint, _row int, _epoch bigint"
-
-
 IN_PUBLIC = "-c search_path=public"
 """Options of a session as a user's: the role is named as the ledger's schema, which would come first on its path."""
 
@@ -48,9 +46,8 @@ class Bench:
         self.kafka = FakeKafka()
         self.ledger = PostgresLedger(dsn, lock_timeout=2)
         self.sink = sink
-        self.pipeline = Pipeline(
-            name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=record), sinks=[sink]
-        )
+        source, parse = KafkaSource(topics="orders"), Json(columns=record)
+        self.pipeline = Pipeline(name="orders", source=source, parse=parse, sinks=[sink])
         self.runs = 0
         for partition in (0, 1):
             self.kafka.produce("orders", partition, 0)
@@ -70,18 +67,12 @@ class Bench:
         return plan(self.ledger, self.kafka, self.pipeline, run(f"run-{self.runs}"))
 
     def stage(self, planned: Plan, *rows: Row) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, "orders", planned.epoch.epoch_id, planned.epoch.run, lease=LEASE)
+        epoch = epoch_of(planned)
+        ticket = begin(self.ledger, "orders", epoch.epoch_id, epoch.run, lease=LEASE)
         assert ticket is not None
         staged = ticket.table(self.sink.table)
         nexts = {one.tp.partition: one.range.start for one in planned.ranges}
-        seen = {}
-        for one in planned.ranges:
-            length = len(one.range)
-            seen["orders", one.tp.partition] = PartitionCounts(
-                received=length, passed=length, skipped=0, quarantined=0,
-                first_offset=one.range.start, last_offset=one.range.until - 1, digest=1,
-            )  # fmt: skip
+        seen = {("orders", one.tp.partition): seen_in(one) for one in planned.ranges}
         with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
             for row in rows:
                 partition = row.get("_partition", 0)
@@ -98,34 +89,30 @@ class Bench:
     def _insert(self, cursor: Any, staged: StagedTable, row: Row, partition: int, offset: int) -> None:
         own = {"_topic": "orders", "_partition": partition, "_offset": offset, "_row": 0, DELETED: False}
         orders = {order_column(name): row[name] for name in self.sink.order_by}
-        values = {**own, **orders, **row}
-        names = [name for name in staged.columns if name in values]
+        given = {**own, **orders, **row}
+        values = {name: given[name] for name in staged.columns if name in given}
         # Literals, because a column may have a % in its name.
         statement = sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(
             sql.Identifier("epochline_staging", staged.table),
-            sql.SQL(", ").join(map(sql.Identifier, names)),
-            sql.SQL(", ").join(sql.Literal(values[name]) for name in names),
+            sql.SQL(", ").join(map(sql.Identifier, values)),
+            sql.SQL(", ").join(map(sql.Literal, values.values())),
         )
         cursor.execute(statement)
 
     def sealed(self, *rows: Row) -> Plan:
         planned = self.plan(*rows)
-        ticket = self.stage(planned, *rows)
-        assert planned.epoch is not None
-        seal(self.ledger, self.kafka, ticket, planned.epoch.run)
+        seal(self.ledger, self.kafka, self.stage(planned, *rows), epoch_of(planned).run)
         return planned
 
     def commit(self, planned: Plan) -> CommitResult:
-        assert planned.epoch is not None
-        return commit(self.ledger, self.kafka, "orders", planned.epoch.epoch_id)
+        return commit(self.ledger, self.kafka, "orders", epoch_of(planned).epoch_id)
 
     def epoch(self, *rows: Row) -> CommitResult:
         return self.commit(self.sealed(*rows))
 
     def state(self, planned: Plan) -> EpochState:
-        assert planned.epoch is not None
         with self.ledger.transaction() as tx:
-            return tx.epochs.lock("orders", planned.epoch.epoch_id).state
+            return tx.epochs.lock("orders", epoch_of(planned).epoch_id).state
 
     def rows(self, columns: str = "k, v") -> list[tuple[Any, ...]]:
         return self.sql(f"SELECT {columns} FROM t ORDER BY 1, 2")  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,12 @@ from tests.integration.people import call, fed, people_topic, planned
 from tests.integration.secure_kafka import SecureKafka
 
 __all__ = ["as_superuser", "bench", "call", "fed", "login", "people_topic", "planned"]
+
+
+@pytest.fixture(scope="module")
+def dsn(new_database: Callable[[], str]) -> str:
+    """The libpq URL of a database that the tests of a file share."""
+    return new_database()
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,8 @@ def sink_at(path: str) -> FileSink:
 
 
 def attempt_of(epoch_id: int, number: int = 1, *, pipeline: str = "visits", token: str = "") -> SinkAttempt:
-    return SinkAttempt(
-        pipeline=pipeline, generation=1, epoch_id=epoch_id, attempt=number, token=token or str(uuid.uuid4())
-    )
+    token = token or str(uuid.uuid4())
+    return SinkAttempt(pipeline=pipeline, generation=1, epoch_id=epoch_id, attempt=number, token=token)
 
 
 def visitors(epoch_id: int, part: int) -> list[str]:
@@ -41,9 +40,8 @@ def all_visitors(*epoch_ids: int) -> list[str]:
 
 
 def batch_of(names: Sequence[str | None]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"visitor": list(names), "pages": list(range(len(names)))}, schema=record_schema(COLUMNS)
-    )
+    columns = {"visitor": list(names), "pages": list(range(len(names)))}
+    return pa.RecordBatch.from_pydict(columns, schema=record_schema(COLUMNS))
 
 
 def write_part(sink: FileSink, attempt: SinkAttempt, part: int) -> WrittenPart:
@@ -84,31 +82,30 @@ def read_visitors(path: str) -> list[str]:
     return sorted(row["visitor"] for row in rows_in_folder(path))
 
 
-def keep(committable: Committable, place: Path) -> None:
-    place.write_text(json.dumps(asdict(committable)))
+def ledger(folder: str) -> Path:
+    """Stands for the ledger of a sink's folder: there the committable of an epoch is kept."""
+    return Path(f"{folder} ledger")
 
 
-def kept(place: Path) -> Committable:
-    stored = json.loads(place.read_text())
+def keep(committable: Committable, folder: str) -> None:
+    ledger(folder).write_text(json.dumps(asdict(committable)))
+
+
+def kept(folder: str) -> Committable:
+    stored = json.loads(ledger(folder).read_text())
     return Committable(attempt=SinkAttempt(**stored["attempt"]), rows=stored["rows"], body=stored["body"])
 
 
-def main(step: str, folder: str, place: Path) -> None:
-    """Take a step of the epoch whose committable lies at ``place``, which stands for the ledger.
-
-    Args:
-        step: ``whole`` (begin to commit), ``commit``, or ``abort`` (begin, write, abort).
-        folder: of the sink.
-        place: read by ``commit``, written by ``whole``.
-    """
+def main(step: str, folder: str) -> None:
+    """Take a step of epoch 2: ``whole`` (begin to commit), ``commit`` what is kept, or ``abort`` (begin, write, abort)."""
     sink = sink_at(folder)
     attempt = attempt_of(2, token="0f3c8a52-one")
     if step == "whole":
         committable = sealed(sink, attempt)
-        keep(committable, place)
+        keep(committable, folder)
         sink.commit(committable)
     elif step == "commit":
-        sink.commit(kept(place))
+        sink.commit(kept(folder))
     else:
         stage(sink, attempt)
         sink.abort(attempt)

@@ -7,29 +7,19 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from epochline import Pipeline
+from epochline import Pipeline, coordinator
 from epochline.audit.source import record_batch
-from epochline.coordinator import (
-    LEASE,
-    CommitResult,
-    Plan,
-    PlanOutcome,
-    PlanRequest,
-    Published,
-    begin,
-    commit,
-    plan,
-    publish,
-    seal,
-)
+from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, PlanRequest, Published
 from epochline.kafka.records import RecordReader
+from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
 from epochline.postgres.ledger.parts import end_job
 from epochline.postgres.ledger.transactions import PostgresLedger
-from epochline.protocol.epoch import Counts, EpochKind, Run
+from epochline.protocol.epoch import Counts, Epoch, EpochKind, Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
@@ -44,9 +34,17 @@ from tests.databases import query
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
 
 
+def epoch_of(planned: Plan) -> Epoch:
+    assert planned.epoch is not None
+    return planned.epoch
+
+
 @dataclass
 class InProcess:
     """One pipeline on a real PostgreSQL; where its records come from is said by ``source`` and ``read``."""
+
+    lease: ClassVar[timedelta] = LEASE
+    """Of attempts."""
 
     dsn: str
     pipeline: Pipeline
@@ -75,11 +73,11 @@ class InProcess:
 
     def asked_to_plan(self, **options: Any) -> tuple[Plan, Run]:
         run = Run(dag_id=self.pipeline.name, run_id=f"{self.run_prefix}-{next(self._runs)}", host="here")
-        return plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
+        return coordinator.plan(self.ledger, self.source, self.pipeline, run, PlanRequest(**options)), run
 
     def begun(self, planned: Plan, run: Run) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=LEASE)
+        epoch_id = epoch_of(planned).epoch_id
+        ticket = coordinator.begin(self.ledger, self.pipeline.name, epoch_id, run, lease=self.lease)
         assert ticket is not None
         return ticket
 
@@ -87,13 +85,10 @@ class InProcess:
         """What the Spark job does, with one Spark partition for all records."""
         ticket = read_plan(self.dsn, ticket.pipeline, ticket.epoch_id, ticket.attempt).ticket
         spec = self.pipeline.spec
-        flow = OnePassFactory(
-            pipeline=spec, tables=ticket.written, functions=ship_functions(spec), refused=ticket.refused
-        )
-        sets_aside = spec.bad_records == "quarantine"
-        writer = StagingWriter(
-            WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, sets_aside=sets_aside)
-        )
+        functions, sets_aside = ship_functions(spec), spec.bad_records == "quarantine"
+        flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=functions, refused=ticket.refused)
+        order = WriteOrder(ticket=ticket, flow=flow, dsn=self.dsn, external=spec.external, sets_aside=sets_aside)
+        writer = StagingWriter(order)
         before = dict(sys.modules)
         try:
             # A consumer that a failed write leaves open would not let its process end.
@@ -109,7 +104,7 @@ class InProcess:
     def _records(self, planned: Plan, ticket: StagingTicket) -> Generator[pa.RecordBatch]:
         for one in planned.ranges:
             yield from self.read(one)
-        if planned.epoch is not None and planned.epoch.kind is EpochKind.REQUEUE:
+        if epoch_of(planned).kind is EpochKind.REQUEUE:
             claims = ClaimReader(ticket, self.dsn)
             for claimed in claims.partitions():
                 yield from claims.read(claimed)
@@ -142,14 +137,24 @@ class InProcess:
         return ticket
 
     def seal(self, ticket: StagingTicket, run: Run) -> Counts:
-        return seal(self.ledger, self.source, ticket, run)
+        return coordinator.seal(self.ledger, self.source, ticket, run)
 
     def commit(self, planned: Plan) -> CommitResult:
-        assert planned.epoch is not None
-        return commit(self.ledger, self.source, self.pipeline.name, planned.epoch.epoch_id)
+        return coordinator.commit(self.ledger, self.source, self.pipeline.name, epoch_of(planned).epoch_id)
 
     def publish(self) -> Sequence[Published]:
-        return publish(self.ledger, self.pipeline)
+        return coordinator.publish(self.ledger, self.pipeline)
+
+    @property
+    def subject(self) -> Subject:
+        """The pipeline, as operations take it."""
+        return Subject(name=self.pipeline.name, ledger=self.ledger, declared=self.pipeline, source=self.source)
+
+    def act(self, name: str, request: Request, /, **asked: Any) -> Done:
+        """Do an operation that is no epoch."""
+        action = ACTIONS[name]
+        assert isinstance(action, DirectAction)
+        return action.act(self.subject, action.parse(asked), request)
 
 
 def from_kafka(bootstrap: str) -> Read:

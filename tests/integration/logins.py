@@ -15,20 +15,18 @@ from sqlalchemy.engine import make_url
 from epochline.local.stack import Stack
 
 Login = Callable[..., str]
-"""Makes a login with roles; gives its libpq URL."""
+"""Makes a login with these roles and attributes, for this test; gives its libpq URL."""
 AsSuperuser = Callable[..., list[Any]]
 """Runs statements in the test's database as a superuser; gives the rows of the last."""
 
 
 @pytest.fixture
 def as_superuser(stack: Stack, postgres_dsn: str) -> AsSuperuser:
-    """Runs statements as the superuser, in the test's own database."""
     return lambda *statements: execute(superuser(stack, postgres_dsn), *statements)
 
 
 @pytest.fixture
 def login(stack: Stack, postgres_dsn: str) -> Iterator[Login]:
-    """Makes a login with these attributes and memberships, for this test; gives its URL of the test's database."""
     made: list[str] = []
     admin = superuser(stack, postgres_dsn)
 
@@ -37,15 +35,11 @@ def login(stack: Stack, postgres_dsn: str) -> Iterator[Login]:
         execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{password}' {attributes}")
         made.append(name)
         execute(admin, *(f"GRANT {role} TO {name}" for role in roles))
-        return as_login(postgres_dsn, name, password)
+        return make_url(postgres_dsn).set(username=name, password=password).render_as_string(hide_password=False)
 
     yield make
     for name in made:
         execute(admin, f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
-
-
-def as_login(dsn: str, name: str, password: str) -> str:
-    return make_url(dsn).set(username=name, password=password).render_as_string(hide_password=False)
 
 
 def superuser(stack: Stack, dsn: str) -> str:
@@ -53,7 +47,7 @@ def superuser(stack: Stack, dsn: str) -> str:
 
 
 def user(dsn: str) -> str:
-    return parse_dsn(dsn)["user"]
+    return str(parse_dsn(dsn)["user"])
 
 
 def execute(dsn: str, *statements: Any, values: Sequence[Any] | None = None) -> list[Any]:

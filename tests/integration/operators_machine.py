@@ -14,45 +14,37 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
-from psycopg2 import sql
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from epochline import Files, KafkaSource, Pipeline, PostgresTable, Text
 from epochline.coordinator import Plan, PlanOutcome
 from epochline.errors import ActionRefusedError, DataLossError, LedgerBehindError, TargetError
 from epochline.local.stack import Stack
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import ACTIONS, EpochAction, Request
 from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.sinks.file_manifest import committed_files
 from epochline.testing import FakeKafka
-from tests.databases import query
+from tests.databases import copy_database, query
+from tests.integration.bench import LINEAGE
 from tests.integration.guarantee import broken
-from tests.integration.in_process import InProcess
+from tests.integration.in_process import InProcess, epoch_of
 from tests.reading import source_batch
 
 STEPS = 25
 COLUMNS = {"value": "text"}
 LEASE = timedelta(0)
-"""Whoever plans next may take over what was left."""
-LINEAGE = ("_topic", "_partition", "_offset", "_row", "_epoch")
+"""The next plan may take over what was left."""
 ORDER = Request(actor="ada@here", reason="a made-up history")
 PARTITIONS = (0, 1)
 
@@ -65,7 +57,7 @@ class OperatorsMachine(RuleBasedStateMachine):
     database: Callable[[], str]
     superuser: str = ""
     met: Counter[str] = Counter()
-    """What happened in all histories, so that their silence means something."""
+    """What happened in all histories: without it a history that does nothing would pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,10 +69,9 @@ class OperatorsMachine(RuleBasedStateMachine):
         """What the last attempt of each epoch read."""
         self.before: list[str] = []
         """What the table held before its first pipeline."""
-        self.backup: dict[str, Any] | None = None
+        self.backup: tuple[InProcess, Any] | None = None
         self.savepoints: list[str] = []
         self.lives = 0
-        self.behind = False
 
     # The world.
 
@@ -88,9 +79,7 @@ class OperatorsMachine(RuleBasedStateMachine):
     def a_pipeline(self, startup: str, files: bool, existing: bool) -> None:
         self.startup, self.files = startup, files
         if existing:
-            self._sql("CREATE TABLE t (value text); INSERT INTO t VALUES ('old 1'), ('old 2')")
-            types = zip(LINEAGE, ("text", "integer", "bigint", "integer", "bigint"), strict=True)
-            self._sql(f"ALTER TABLE t {', '.join(f'ADD COLUMN {name} {kind}' for name, kind in types)}")
+            self._sql(f"CREATE TABLE t (value text{LINEAGE}); INSERT INTO t (value) VALUES ('old 1'), ('old 2')")
             self.before = ["old 1", "old 2"]
         self._begin_topic("orders-1")
         self._declare()
@@ -108,9 +97,8 @@ class OperatorsMachine(RuleBasedStateMachine):
         sinks: list[Any] = [PostgresTable(table="t", columns=COLUMNS)]
         if self.files:
             sinks.append(Files(path=str(self.folder / name), columns=COLUMNS, format="json"))
-        pipeline = Pipeline(
-            name=name, source=KafkaSource(topics=self.topic, startup=self.startup), parse=Text(), sinks=sinks
-        )
+        source = KafkaSource(topics=self.topic, startup=self.startup)
+        pipeline = Pipeline(name=name, source=source, parse=Text(), sinks=sinks)
         self.job = InProcess(self.dsn, pipeline, self.kafka, self._read)
         self.job.create()
         self.savepoints = []
@@ -131,19 +119,14 @@ class OperatorsMachine(RuleBasedStateMachine):
     def name(self) -> str:
         return self.job.pipeline.name
 
-    def _subject(self) -> Subject:
-        return Subject(name=self.name, ledger=self.job.ledger, declared=self.job.pipeline, source=self.kafka)
-
     def _act(self, action: str, **asked: Any) -> None:
-        known: Any = ACTIONS[action]
-        known.act(self._subject(), known.parse(asked), ORDER)
+        self.job.act(action, ORDER, **asked)
         self.met[action] += 1
 
     # Runs.
 
     def _staged(self, planned: Plan, run: Run) -> None:
-        assert planned.epoch is not None
-        self.reading = (self.name, planned.epoch.epoch_id)
+        self.reading = (self.name, epoch_of(planned).epoch_id)
         self.read_by[self.reading] = []
         self.job.staged_and_sealed(planned, run)
 
@@ -216,32 +199,20 @@ class OperatorsMachine(RuleBasedStateMachine):
 
     @rule()
     def a_backup_is_made(self) -> None:
-        self._copy(self._database, f"{self._database}_backup")
-        self.backup = {
-            "read_by": {key: list(values) for key, values in self.read_by.items()}, "job": self.job,
-            "savepoints": list(self.savepoints), "before": list(self.before), "topic": self.topic,
-        }  # fmt: skip
+        copy_database(self.superuser, self._database, f"{self._database}_backup")
+        self.backup = self.job, deepcopy((self.read_by, self.savepoints, self.before))
 
-    @precondition(lambda self: self.backup is not None and self.backup["job"] is self.job)
+    @precondition(lambda self: self.backup is not None and self.backup[0] is self.job)
     @rule()
     def the_backup_is_put_back(self) -> None:
         assert self.backup is not None
-        self._copy(f"{self._database}_backup", self._database)
-        self.read_by = {key: list(values) for key, values in self.backup["read_by"].items()}
-        self.savepoints, self.before = list(self.backup["savepoints"]), list(self.backup["before"])
+        copy_database(self.superuser, f"{self._database}_backup", self._database)
+        self.read_by, self.savepoints, self.before = deepcopy(self.backup[1])
         self.met["put back"] += 1
 
     @property
     def _database(self) -> str:
         return self.dsn.rpartition("/")[2]
-
-    def _copy(self, source: str, target: str) -> None:
-        with closing(psycopg2.connect(self.superuser)) as admin, admin.cursor() as cursor:
-            admin.autocommit = True
-            names = {"source": sql.Identifier(source), "target": sql.Identifier(target)}
-            cursor.execute(sql.SQL("DROP DATABASE IF EXISTS {target} WITH (FORCE)").format(**names))
-            made = "CREATE DATABASE {target} OWNER epochline TEMPLATE {source} STRATEGY FILE_COPY"
-            cursor.execute(sql.SQL(made).format(**names))
 
     # What operators do.
 
@@ -268,20 +239,19 @@ class OperatorsMachine(RuleBasedStateMachine):
     @rule(step=st.sampled_from([None, 1]))
     def extend_back(self, step: int | None) -> None:
         self._go_on()
-        known: Any = ACTIONS["extend-back"]
+        known = ACTIONS["extend-back"]
+        assert isinstance(known, EpochAction)
         run = Run(dag_id=self.name, run_id=f"back {next(_numbers)}", host="here")
         try:
-            planned = known.plan(self._subject(), known.parse({"to": "earliest", "step": step}), ORDER, run)
+            planned = known.plan(self.job.subject, known.parse({"to": "earliest", "step": step}), ORDER, run)
         except ActionRefusedError as refusal:
-            self._back_there(refusal)
-            return
+            if "they are back there" in str(refusal):
+                return
+            raise
         self._staged(planned, run)
         self.job.commit(planned)
         self._publish()
         self.met["extend-back"] += 1
-
-    def _back_there(self, refusal: ActionRefusedError) -> None:
-        assert "they are back there" in str(refusal)
 
     @rule()
     def drop_and_take_over(self) -> None:
@@ -295,7 +265,8 @@ class OperatorsMachine(RuleBasedStateMachine):
         if lineage:
             with pytest.raises(TargetError, match="holds rows that another pipeline wrote"):
                 self.job.asked_to_plan()
-            self._sql(f"UPDATE t SET {', '.join(f'{name} = NULL' for name in LINEAGE)} WHERE _epoch IS NOT NULL")
+            names = "_topic, _partition, _offset, _row, _epoch"
+            self._sql(f"UPDATE t SET ({names}) = (NULL, NULL, NULL, NULL, NULL) WHERE _epoch IS NOT NULL")
             self.met["taken over"] += 1
         self.before = list(left.elements())
         self.read_by = {}
@@ -306,10 +277,7 @@ class OperatorsMachine(RuleBasedStateMachine):
         return Counter(value for (value,) in self._sql("SELECT value FROM t"))
 
     def _shown(self) -> Counter[str]:
-        if not self.files:
-            return Counter()
-        epochs = committed_files(str(self.folder / self.name)) if (self.folder / self.name).exists() else ()
-        paths = [path for epoch in epochs for path in epoch.files]
+        paths = [path for epoch in committed_files(str(self.folder / self.name)) for path in epoch.files]
         return Counter(json.loads(line)["value"] for path in paths for line in Path(path).read_text().splitlines())
 
     @invariant()
@@ -349,9 +317,8 @@ class OperatorsMachine(RuleBasedStateMachine):
                 break
         self.the_target_holds_what_the_standing_epochs_read()
         self.nothing_is_there_twice()
-        origins = dict(
-            self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
-        )
+        heads = self._sql(f"SELECT partition, origin_offset FROM epochline.heads WHERE pipeline = '{self.name}'")
+        origins = dict(heads)
         held = [value for partition in PARTITIONS for value in self.contents[partition][origins[partition] :]]
         assert set(held) <= set(self._rows())
         if self.files:
@@ -361,19 +328,13 @@ class OperatorsMachine(RuleBasedStateMachine):
 def made_up(stack: Stack, new_database: Callable[[], str], histories: int, *, always_the_same: bool) -> Counter[str]:
     """Run so many histories of `STEPS` steps; what happened in them."""
     made = {"database": staticmethod(new_database), "superuser": stack.postgres.superuser_dsn}
-    run_state_machine_as_test(
+    run_machine(
         type("MachineOfOperators", (OperatorsMachine,), made),
         settings=settings(
-            max_examples=histories,
-            stateful_step_count=STEPS,
-            deadline=None,
-            derandomize=always_the_same,
-            # A smaller history costs hundreds of runs of a second and more; who wants one adds Phase.shrink.
-            phases=(Phase.generate,),
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=False,
+            max_examples=histories, stateful_step_count=STEPS, deadline=None, derandomize=always_the_same,
+            # A smaller history costs hundreds of runs of a second and more; add Phase.shrink to get one.
+            phases=(Phase.generate,), database=None, suppress_health_check=list(HealthCheck), print_blob=False,
         ),
-    )
+    )  # fmt: skip
     assert OperatorsMachine.met["epoch"] > histories
     return +OperatorsMachine.met

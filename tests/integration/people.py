@@ -9,6 +9,7 @@ import pytest
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
+from epochline.kafka.source import KafkaOffsets
 from epochline.protocol.epoch import Epoch, Run
 from tests.commands import Call, caller, connect_to
 from tests.integration.kafka_topics import make_topic
@@ -24,25 +25,27 @@ pipeline = Pipeline(
 )
 dag = epoch_dag(pipeline)
 """
+Patch = pytest.MonkeyPatch
 RUN = Run(dag_id="people", run_id="manual__1", host="somewhere")
 
 
 @pytest.fixture
-def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch) -> str:
+def people_topic(postgres_dsn: str, kafka_bootstrap: str, topic_name: str, tmp_path: Path, monkeypatch: Patch) -> str:
     """A declared pipeline, its database and its topic of two partitions; the topic's name."""
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     declare(tmp_path, topic_name)
+    # Each test has a ledger of its own, but they share a broker, which remembers the group.
+    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.people")
     return make_topic(kafka_bootstrap, topic_name, 2)
 
 
 def declare(folder: Path, topic: str, **columns: str) -> None:
-    text = DECLARED.format(topic=topic, columns=columns or {"id": "bigint"})
-    (folder / "people.py").write_text(text)
+    (folder / "people.py").write_text(DECLARED.format(topic=topic, columns=columns or {"id": "bigint"}))
 
 
 @pytest.fixture
-def call(people_topic: str, capsys, monkeypatch) -> Call:
+def call(people_topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> Call:
     return caller(monkeypatch, capsys)
 
 

@@ -25,7 +25,7 @@ def installed() -> str | None:
 
 
 @contextmanager
-def pooled(dsn: str, folder: Path, *, servers: int = SERVERS, more: str = "") -> Iterator[str]:
+def pooled(dsn: str, folder: Path) -> Iterator[str]:
     """The database of a DSN through PgBouncer; gives the DSN that leads there."""
     parts = parse_dsn(dsn)
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
@@ -34,8 +34,8 @@ def pooled(dsn: str, folder: Path, *, servers: int = SERVERS, more: str = "") ->
     (folder / "pgbouncer.ini").write_text(
         f"[databases]\n* = host={parts['host']} port={parts['port']}\n"
         f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = plain\n"
-        f"auth_file = {folder / 'users.txt'}\npool_mode = transaction\ndefault_pool_size = {servers}\n"
-        f"logfile = {folder / 'pgbouncer.log'}\n{more}\n"
+        f"auth_file = {folder / 'users.txt'}\npool_mode = transaction\ndefault_pool_size = {SERVERS}\n"
+        f"logfile = {folder / 'pgbouncer.log'}\n"
     )
     account = server_account(folder, [folder])
     for path in (folder, *folder.iterdir()):

@@ -9,8 +9,6 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import IO
@@ -18,6 +16,7 @@ from typing import IO
 from epochline.local.jars import cache_folder
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK
+from tests.waiting import wait_for
 
 _IVY = Path(__file__).with_suffix(".xml")
 _SHA256 = "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba"
@@ -26,7 +25,7 @@ _PATIENCE = 180
 
 
 class SchemaRegistry:
-    """One registry process; what it was told is gone when it stops."""
+    """One registry process; its schemas are gone when it stops."""
 
     def __init__(self, port: int, folder: Path) -> None:
         self.url = f"http://{LOOPBACK}:{port}/{_API}"
@@ -36,18 +35,10 @@ class SchemaRegistry:
 
     def start(self) -> None:
         (runner,) = _application().glob("*-runner.jar")
-        self._process = subprocess.Popen(
-            [
-                str(find_java().executable), "-Xmx400m", f"-Dquarkus.http.host={LOOPBACK}",
-                f"-Dquarkus.http.port={self._port}", "-jar", str(runner),
-            ],
-            cwd=runner.parent, stdout=self._log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        until = time.monotonic() + _PATIENCE
-        while not self._answers():
-            assert self._process.poll() is None, f"the registry ended; see {self._log.name}"
-            assert time.monotonic() < until, f"the registry does not answer; see {self._log.name}"
-            time.sleep(0.2)
+        options = ["-Xmx400m", f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self._port}"]
+        command = [str(find_java().executable), *options, "-jar", str(runner)]
+        self._process = subprocess.Popen(command, cwd=runner.parent, stdout=self._log, stderr=subprocess.STDOUT)
+        wait_for(f"the registry answers; see {self._log.name}", self._answers, _PATIENCE, every=0.2)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -57,10 +48,12 @@ class SchemaRegistry:
         self._log.close()
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the registry ended; see {self._log.name}"
         try:
             with urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
                 return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
+        except OSError:  # URLError is one
             return False
 
 
@@ -90,10 +83,8 @@ def _fetched(folder: Path) -> Path:
     assert spec is not None
     assert spec.origin is not None
     (ivy,) = Path(spec.origin).parent.glob("jars/ivy-*.jar")
-    command = [
-        str(find_java().executable), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy"),
-        "-retrieve", f"{folder}/[artifact]-[revision].[ext]",
-    ]  # fmt: skip
+    command = [str(find_java().executable), "-jar", str(ivy), "-ivy", str(_IVY), "-cache", str(folder / "ivy")]
+    command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
     if "EPOCHLINE_IVY_SETTINGS" in os.environ:
         command += ["-settings", os.environ["EPOCHLINE_IVY_SETTINGS"]]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from kafka.errors import KafkaError
 
@@ -26,6 +27,8 @@ PASSWORD = 'canary "Zq9d1fxW\\secret"; = #1'
 """With all that a JAAS configuration or a properties file could trip over."""
 _ADMIN_PASSWORD = "of the broker itself"
 
+Key = ec.EllipticCurvePrivateKey
+
 
 @dataclass(frozen=True)
 class Certificates:
@@ -38,49 +41,31 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("authority", key, "authority", key, is_authority=True)
-    _write(folder / "ca.pem", authority.public_bytes(serialization.Encoding.PEM))
+    key, stranger = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    _write(folder / "ca.pem", _certificate("authority", key, key, is_authority=True))
+    _write(folder / "other-ca.pem", _certificate("authority", stranger, stranger, is_authority=True))
     for name in ("broker", "client"):
         own = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, own, "authority", key).public_bytes(serialization.Encoding.PEM)
-        pem = own.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        certificate = _certificate(name, own, key)
+        pem = own.private_bytes(Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         _write(folder / f"{name}.pem", certificate)
         _write(folder / f"{name}-key.pem", pem)
         _write(folder / f"{name}-both.pem", pem + certificate)
-    stranger = ec.generate_private_key(ec.SECP256R1())
-    other = _certificate("authority", stranger, "authority", stranger, is_authority=True)
-    _write(folder / "other-ca.pem", other.public_bytes(serialization.Encoding.PEM))
     return Certificates(folder)
 
 
-def _certificate(
-    subject: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    is_authority: bool = False,
-) -> x509.Certificate:
+def _certificate(subject: str, key: Key, issuer_key: Key, *, is_authority: bool = False) -> bytes:
+    """A certificate of a key, signed by an authority's key, as PEM."""
     now = datetime.now(UTC)
     names = [x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
     usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
+        digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
@@ -91,6 +76,7 @@ def _certificate(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
         .sign(issuer_key, hashes.SHA256())
+        .public_bytes(Encoding.PEM)
     )
 
 
@@ -154,12 +140,8 @@ class SecureKafka:
 
     def _settings(self) -> Mapping[str, str]:
         def login(user: str, password: str) -> str:
-            made = {
-                "bootstrap.servers": "",
-                "sasl.mechanism": "PLAIN",
-                "sasl.username": user,
-                "sasl.password": password,
-            }
+            made = {"bootstrap.servers": "", "sasl.mechanism": "PLAIN"}
+            made |= {"sasl.username": user, "sasl.password": password}
             return java_settings(made)["sasl.jaas.config"].removesuffix(";")
 
         quoted = login("", PASSWORD).partition("password=")[2]

@@ -28,11 +28,9 @@ def send_epoch(bootstrap: str, topic: str, transactional_id: str, epoch: int, co
         print("sent")
 
 
-def sending_process(
-    bootstrap: str, topic: str, transactional_id: str, epoch: int, count: int, failpoint: str
-) -> Forked:
+def sending_process(bootstrap: str, topic: str, transactional_id: str, epoch: int, count: int, at: str) -> Forked:
     """A process that sends one epoch; a failpoint decides what becomes of it."""
-    return fork_server.fork(
-        "tests.integration.sends:send_epoch", bootstrap, topic, transactional_id, epoch, count,
-        environment={"EPOCHLINE_FAILPOINT": failpoint},
-    )  # fmt: skip
+    task, environment = "tests.integration.sends:send_epoch", {"EPOCHLINE_FAILPOINT": at}
+    given = (bootstrap, topic, transactional_id, epoch, count)
+    process: Forked = fork_server.fork(task, *given, environment=environment)
+    return process

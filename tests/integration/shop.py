@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from epochline.config.discovery import find
+from tests.integration.in_process import InProcess
 
 DECLARED = find("cdc_orders", Path(__file__).parents[2] / "dags")
 
@@ -20,7 +21,7 @@ Record = tuple[bytes | None, bytes | None]
 
 @dataclass
 class Shop:
-    """A source table, and the connector that tells of its changes."""
+    """A source table, and the connector that sends its changes."""
 
     rng: random.Random
     orders: dict[int, Order] = field(default_factory=dict)
@@ -44,9 +45,10 @@ class Shop:
                 datetime(2024, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.rng.randrange(10**15)),
             )
             self.log.append((self.lsn, key, self.orders[key], operation))
-        return self.told(self.log[-1])
+        return self.sent(self.log[-1])
 
-    def told(self, change: tuple[int, int, Order | None, str]) -> list[Record]:
+    def sent(self, change: tuple[int, int, Order | None, str]) -> list[Record]:
+        """What the connector sends of a change, and sends again after a restart."""
         lsn, key, row, operation = change
         key_bytes = self._document({"id": key})
         before = {"id": key} if self.rng.random() < 0.5 or operation != "d" else None
@@ -61,3 +63,8 @@ class Shop:
     def _document(self, content: dict[str, Any]) -> bytes:
         wrapped = {"schema": {"type": "struct"}, "payload": content}
         return json.dumps(wrapped if self.rng.random() < 0.5 else content).encode()
+
+
+def orders_in(it: InProcess, table: str = "orders") -> dict[int, Order]:
+    rows = it.sql(f"SELECT id, customer, amount, status, placed_at FROM {table}")
+    return {key: (customer, amount, status, at.astimezone(UTC)) for key, customer, amount, status, at in rows}

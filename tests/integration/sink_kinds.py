@@ -10,6 +10,7 @@ import sqlite3
 import uuid
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,18 +19,19 @@ import fsspec
 from psycopg2 import sql
 
 from epochline import CustomSink, Files, KafkaTopic, PostgresTable, Text
-from epochline.coordinator import Plan, abort, begin
-from epochline.protocol.epoch import AbortOutcome, Run
+from epochline.coordinator import abort
+from epochline.protocol.epoch import AbortOutcome
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks.file_manifest import committed_files
 from tests.databases import query
 from tests.integration import sinks_step
+from tests.integration.in_process import epoch_of
 from tests.integration.sinks_world import World, values
 from tests.reading import rows_in_folder
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 BRIEF = timedelta(seconds=0.2)
-"""The lease of runs that are killed: whoever comes next waits for its end."""
+"""The lease of runs that are killed: the next run waits for its end."""
 
 COLUMNS = {"value": "text"}
 
@@ -53,11 +55,10 @@ class Kind(Protocol):
         """Take away some of what an attempt wrote and was counted."""
 
 
+@dataclass
 class Table:
+    _mode: str
     follows = False
-
-    def __init__(self, mode: str) -> None:
-        self._mode = mode
 
     def declare(self) -> PostgresTable:
         key = ("value",) if self._mode == "upsert" else ()
@@ -90,11 +91,10 @@ class Topic:
         _delete_staged(world, ticket.table(box.table).table)
 
 
+@dataclass
 class Folder:
+    _path: str
     follows = True
-
-    def __init__(self, path: str) -> None:
-        self._path = path
 
     def declare(self) -> Files:
         return Files(path=self._path, columns=COLUMNS)
@@ -103,28 +103,27 @@ class Folder:
         return sorted((row["value"] for row in rows_in_folder(self._path)), key=str)
 
     def left(self, world: World) -> int:
-        return len(self._files() - {file for epoch in committed_files(self._path) for file in epoch.files})
+        return len(self._unshown())
 
     def spoil(self, world: World, ticket: StagingTicket) -> None:
         store, _ = fsspec.url_to_fs(self._path)
-        shown = {file for epoch in committed_files(self._path) for file in epoch.files}
-        for file in self._files() - shown:
+        for file in self._unshown():
             store.rm_file(fsspec.url_to_fs(file)[1])
 
-    def _files(self) -> set[str]:
+    def _unshown(self) -> set[str]:
         store, path = fsspec.url_to_fs(self._path)
         prefix = self._path.removesuffix(path)
         store.invalidate_cache()
-        return {prefix + file for file in store.find(path) if file.endswith(".parquet")}
+        files = {prefix + file for file in store.find(path) if file.endswith(".parquet")}
+        return files - {file for epoch in committed_files(self._path) for file in epoch.files}
 
 
+@dataclass
 class Sqlite:
     """The own sink of the page."""
 
+    _path: str
     follows = True
-
-    def __init__(self, path: str) -> None:
-        self._path = path
 
     def declare(self) -> CustomSink:
         return CustomSink(sink="sqlite_sink:SqliteSink", options={"path": self._path}, columns=COLUMNS)
@@ -154,17 +153,11 @@ FOLLOWING = ("topic", "files", "own", "memory")
 
 
 def kind_of(name: str, folder: Path) -> Kind:
-    match name:
-        case "append" | "upsert":
-            return Table(name)
-        case "topic":
-            return Topic()
-        case "files":
-            return Folder(str(folder / "files"))
-        case "memory":
-            return Folder(f"memory://{uuid.uuid4().hex}/lines")
-        case _:
-            return Sqlite(str(folder / "lines.db"))
+    kinds: dict[str, Kind] = {
+        "append": Table("append"), "upsert": Table("upsert"), "topic": Topic(), "files": Folder(str(folder / "files")),
+        "memory": Folder(f"memory://{uuid.uuid4().hex}/lines"), "own": Sqlite(str(folder / "lines.db")),
+    }  # fmt: skip
+    return kinds[name]
 
 
 def write_sink_of_the_page(folder: Path) -> None:
@@ -184,11 +177,7 @@ RUN = "tests.integration.sink_kinds:take_run"
 class Runs(sinks_step.Watched):
     """Whole runs, in a process of their own."""
 
-    def begun(self, planned: Plan, run: Run) -> StagingTicket:
-        assert planned.epoch is not None
-        ticket = begin(self.ledger, self.pipeline.name, planned.epoch.epoch_id, run, lease=BRIEF)
-        assert ticket is not None
-        return ticket
+    lease = BRIEF
 
     def shown(self) -> Sequence[object]:
         """A run that goes well."""
@@ -197,7 +186,7 @@ class Runs(sinks_step.Watched):
     def sealed_and_aborted(self) -> AbortOutcome:
         """A run whose sealed epoch an operator aborts."""
         planned, run, _ = self.sealed(lease=BRIEF)
-        name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
+        name, epoch_id = self.pipeline.name, epoch_of(planned).epoch_id
         return abort(self.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 
 

@@ -19,7 +19,7 @@ for _name in (
 
 
 class Watched(InProcess):
-    """With failpoints at the ports, as the composition roots of the product put them in."""
+    """With failpoints at the ports, where the composition roots of the product put them."""
 
     @property
     def ledger(self):  # type: ignore[no-untyped-def]
@@ -29,8 +29,6 @@ class Watched(InProcess):
 def take_step(kind: type[Watched] = Watched) -> None:
     """Take the step that the environment names, of the pipeline that it holds."""
     plain = in_process(os.environ["DSN"], os.environ["BOOTSTRAP"], Pipeline.from_stored(os.environ["PIPELINE"]))
-    it = kind(
-        dsn=plain.dsn, pipeline=plain.pipeline, source=watched_source(plain.source), read=plain.read, kafka=plain.kafka
-    )  # fmt: skip
+    it = kind(**{**vars(plain), "source": watched_source(plain.source)})
     it.run_prefix = os.environ.get("RUN") or f"process-{os.getpid()}"
     print(getattr(it, os.environ["STEP"])())

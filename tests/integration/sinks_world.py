@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,7 +78,8 @@ def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
     try:
         partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
-        found, left, hidden = [], set(partitions), set()
+        found: list[Seen] = []
+        left, hidden = set(partitions), set[int]()
         begun = time.monotonic()
         while left:
             message = consumer.poll(0.1)
@@ -87,21 +88,16 @@ def seen(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
                 if time.monotonic() > begun + _UNDECIDED_SECONDS:
                     left -= hidden
                 continue
-            partition, offset = message.partition(), message.offset()
-            if message.error():
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            assert error is None or error.code() == KafkaError._PARTITION_EOF, error
+            assert partition is not None
+            assert offset is not None
+            if error is not None:
                 _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
                 (hidden.add if offset < end else left.discard)(partition)
                 continue
-            found.append(
-                Seen(
-                    partition=partition,
-                    offset=offset,
-                    key=_text(message.key()),
-                    value=_text(message.value()),
-                    headers=tuple(message.headers() or ()),
-                )
-            )
+            headers: Any = message.headers() or ()
+            found.append(Seen(partition, offset, _text(message.key()), _text(message.value()), tuple(headers)))
     finally:
         consumer.close()
     return sorted(found, key=lambda one: (one.partition, one.offset))
@@ -117,7 +113,7 @@ def _text(value: bytes | None) -> str | None:
 
 @dataclass
 class World:
-    """One pipeline from a topic to a table and to whatever else is declared."""
+    """One pipeline from a topic to a table and to the other sinks that are declared."""
 
     it: InProcess
     bootstrap: str
@@ -145,40 +141,33 @@ class World:
     def in_a_process(self, step: str, **environment: str) -> Forked:
         """One step of a use case, ``publish`` or ``epoch``, in a process of its own."""
         given = {"STEP": step, "DSN": self.it.dsn, "PIPELINE": self.it.pipeline.stored(), "BOOTSTRAP": self.bootstrap}
-        return fork_server.fork(self.task, environment=given | environment, path=self.path)
+        process: Forked = fork_server.fork(self.task, environment=given | environment, path=self.path)
+        return process
 
-    def done(self, step: str, **environment: str) -> None:
+    def done(self, step: str, code: int = 0, **environment: str) -> None:
         """A process does the step to its end."""
         process = self.in_a_process(step, **environment)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, f"{out}\n{err}"
+        out, err = process.communicate()
+        assert process.returncode == code, f"{process.returncode} instead of {code}\n{out}\n{err}"
 
     def killed_at(self, failpoint: str, step: str = "publish", **environment: str) -> None:
         """A process does the step and dies there as by SIGKILL."""
-        process = self.in_a_process(step, EPOCHLINE_FAILPOINT=f"{failpoint}:exit", **environment)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 137, f"{failpoint}: {process.returncode}\n{out}\n{err}"
+        self.done(step, 137, EPOCHLINE_FAILPOINT=f"{failpoint}:exit", **environment)
 
 
 def in_process(dsn: str, bootstrap: str, pipeline: Pipeline) -> InProcess:
-    settings: Mapping[str, str] = {"bootstrap.servers": bootstrap}
-    return InProcess(
-        dsn=dsn, pipeline=pipeline, source=KafkaOffsets(settings), read=from_kafka(bootstrap), kafka=settings
-    )  # fmt: skip
+    settings = {"bootstrap.servers": bootstrap}
+    return InProcess(dsn, pipeline, KafkaOffsets(settings), from_kafka(bootstrap), settings)
 
 
 def new_world(dsn: str, bootstrap: str, *sinks: Any, table: bool = True, **declared: Any) -> World:
     """A pipeline of lines; ``out`` in a sink's topic stands for a topic that is made for this world."""
     topics = new_topics(bootstrap)
-    made = [
-        sink.model_copy(update={"topic": topics[1]}) if isinstance(sink, KafkaTopic) else sink for sink in sinks
-    ]  # fmt: skip
+    made = [sink.model_copy(update={"topic": topics[1]}) if isinstance(sink, KafkaTopic) else sink for sink in sinks]
     if table:
         made.append(PostgresTable(table="lines", columns={"value": "text"}))
-    pipeline = Pipeline(
-        name=f"sinks-{next(_numbers)}", source=KafkaSource(topics=topics[0]),
-        **{"parse": Text(), "sinks": made, **declared},
-    )  # fmt: skip
+    declared = {"parse": Text(), "sinks": made, **declared}
+    pipeline = Pipeline(name=f"sinks-{next(_numbers)}", source=KafkaSource(topics=topics[0]), **declared)
     it = in_process(dsn, bootstrap, pipeline)
     it.create()
     return World(it=it, bootstrap=bootstrap, source=topics[0], topics=(topics[1],))

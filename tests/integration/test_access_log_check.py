@@ -1,10 +1,14 @@
 """The comparison against a real database: an exact target is exact, one row more or less is found."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -15,6 +19,7 @@ from psycopg2.extras import execute_values
 from epochline_examples.access_log import check as access_log_check
 from epochline_examples.access_log.maker import lines
 
+Cursor = psycopg2.extensions.cursor
 INCLUDE = Path(access_log_check.__file__).parents[2]
 TABLES = """
 CREATE TABLE access_log (
@@ -31,15 +36,17 @@ VALUES ('access_log', 1, 1, 'COMMITTED', 'access_log', 'r', 'h', 'h', now(), now
 """
 
 
-def shown(text):
+def shown(text: object) -> object:
     """One of the values that a text column may have."""
     if text is access_log_check.ANYTHING:
         return "anything"
     return min(text) if isinstance(text, frozenset) else text
 
 
-def plant(cursor, log):
-    rows, malformed, sums = [], [], defaultdict(lambda: [0, 0])
+def plant(cursor: Cursor, log: Path) -> tuple[int, int]:
+    """Write the rows of a log as the pipeline would; the numbers of rows and of malformed lines."""
+    rows, malformed = [], []
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for offset, line in enumerate(access_log_check.read_lines(log)):
         one = access_log_check.parse(line)
         if one is None:
@@ -61,47 +68,43 @@ def plant(cursor, log):
         ' partition, "offset", value, reason) VALUES %s',
         malformed,
     )
-    execute_values(
-        cursor,
-        "INSERT INTO requests_per_client VALUES %s",
-        [(client, *both) for client, both in sums.items()],
-    )
+    per_client = [(client, *both) for client, both in sums.items()]
+    execute_values(cursor, "INSERT INTO requests_per_client VALUES %s", per_client)
     return len(rows), len(malformed)
 
 
 @pytest.fixture
-def log(tmp_path):
+def log(tmp_path: Path) -> Path:
     path = tmp_path / "access.log"
     path.write_bytes(b"".join(line + b"\n" for line in lines(2_000, 7)))
     return path
 
 
 @pytest.fixture
-def target(postgres_dsn, monkeypatch):
-    """A connection to the migrated database, with the tables; the checker gets a DSN without password."""
+def dsn(postgres_dsn: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the checker gets: the password is in the environment alone."""
     parts = parse_dsn(postgres_dsn)
-    if "password" in parts:
-        monkeypatch.setenv("PGPASSWORD", parts.pop("password"))
-    connection = psycopg2.connect(postgres_dsn)
-    connection.autocommit = True
-    with connection.cursor() as cursor:
+    monkeypatch.setenv("PGPASSWORD", parts.pop("password"))
+    return str(make_dsn(**parts))
+
+
+@pytest.fixture
+def cursor(postgres_dsn: str) -> Iterator[Cursor]:
+    """In the migrated database, with the tables."""
+    with closing(psycopg2.connect(postgres_dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
         cursor.execute(TABLES)
-        yield cursor, make_dsn(**parts)
-    connection.close()
+        yield cursor
 
 
-def run(dsn, log, *arguments):
+def run(dsn: str, log: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "epochline_examples.access_log.check", "--log", str(log), "--dsn", dsn, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(INCLUDE)},
-    )
+        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(INCLUDE)},
+    )  # fmt: skip
 
 
-def test_one_row_more_or_less_is_found(target, log):
-    cursor, dsn = target
+def test_one_row_more_or_less_is_found(cursor: Cursor, dsn: str, log: Path) -> None:
     rows, malformed = plant(cursor, log)
 
     exact = run(dsn, log)
@@ -112,12 +115,12 @@ def test_one_row_more_or_less_is_found(target, log):
     )
 
     cursor.execute("INSERT INTO access_log SELECT * FROM access_log WHERE _offset = 7 RETURNING path")
-    path = cursor.fetchone()[0]
+    ((path,),) = cursor.fetchall()
     doubled = run(dsn, log)
 
     assert doubled.returncode == 1
     assert doubled.stdout.splitlines()[-1] == "NOT EXACT: duplicates 1"
-    assert f"duplicate: {log.read_text().split()[0]}"[:10] in doubled.stdout
+    assert "duplicate:" in doubled.stdout
     assert path in doubled.stdout
 
     cursor.execute("DELETE FROM access_log WHERE _offset = 7")
@@ -128,9 +131,15 @@ def test_one_row_more_or_less_is_found(target, log):
     assert f"missing: {log.read_text().splitlines()[7]}" in deleted.stdout
 
 
-def test_programs_get_json(target, log):
-    cursor, dsn = target
+def test_rows_of_another_topic_can_be_left_out_and_programs_get_json(cursor: Cursor, dsn: str, log: Path) -> None:
     plant(cursor, log)
+    cursor.execute(
+        "CREATE TEMP TABLE other AS SELECT * FROM access_log; UPDATE other SET _topic = 'other';"
+        " INSERT INTO access_log SELECT * FROM other"
+    )
+    assert run(dsn, log).returncode == 1
+    assert run(dsn, log, "--topic", "access_log").returncode == 0
+
     cursor.execute("UPDATE access_log SET bytes = bytes + 1 WHERE _offset = 3")
     cursor.execute("DELETE FROM epochline.quarantined_record WHERE value LIKE '{%%'")
     cursor.execute("UPDATE requests_per_client SET requests = requests + 1 WHERE client LIKE 'host-%%'")
@@ -146,23 +155,8 @@ def test_programs_get_json(target, log):
     assert len(found["samples"]) == 5
 
 
-def test_rows_of_another_topic_can_be_left_out(target, log):
-    cursor, dsn = target
-    plant(cursor, log)
-    cursor.execute("CREATE TEMP TABLE other AS SELECT * FROM access_log")
-    cursor.execute("UPDATE other SET _topic = 'other'")
-    cursor.execute("INSERT INTO access_log SELECT * FROM other")
-
-    assert run(dsn, log).returncode == 1
-    assert run(dsn, log, "--topic", "access_log").returncode == 0
-
-
-def test_a_database_without_the_tables_is_named_in_one_line(postgres_dsn, log, monkeypatch):
-    parts = parse_dsn(postgres_dsn)
-    if "password" in parts:
-        monkeypatch.setenv("PGPASSWORD", parts.pop("password"))
-
-    answer = run(make_dsn(**parts), log)
+def test_a_database_without_the_tables_is_named_in_one_line(dsn: str, log: Path) -> None:
+    answer = run(dsn, log)
 
     assert answer.returncode == 2
     assert answer.stderr == 'access_log_check: relation "access_log" does not exist\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
@@ -32,6 +32,8 @@ from tests.ports import free_port
 from tests.reading import range_batch, source_batch
 
 REGISTRY = "epochline_registry"
+A = {"a": "text"}
+PERSON = {"id": "bigint", "name": "text"}
 _numbers = itertools.count(1)
 
 
@@ -63,6 +65,9 @@ def record(*fields: tuple[str, Any], name: str = "r") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
 
 
+PERSON_SCHEMA = record(("id", "long"), ("name", "string"))
+
+
 def registered(client: SchemaRegistryClient, schema: Any, **more: Any) -> int:
     return client.register_schema(subject(), Schema(json.dumps(schema), "AVRO", **more))
 
@@ -79,9 +84,8 @@ def batch(*values: bytes | None, keys: list[bytes | None] | None = None) -> pa.R
 
 
 def read(columns: dict[str, str], source: pa.RecordBatch) -> tuple[list[dict[str, Any]], list[str | None]]:
-    pipeline = Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=Avro(columns=columns), sinks=(PostgresTable(table="t"),)
-    )
+    sinks = (PostgresTable(table="t"),)
+    pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), parse=Avro(columns=columns), sinks=sinks)
     rows = build_parser(pipeline.spec)(source)
     return rows.select(list(columns)).to_pylist(), rows.column("_error").to_pylist()
 
@@ -126,11 +130,11 @@ def test_a_row_that_is_written_is_read_back_as_the_same_row() -> None:
 
 def test_a_schema_is_registered_once_under_the_topic_or_the_declared_subject(client: SchemaRegistryClient) -> None:
     named = subject()
-    derived, declared = encoder(Avro(columns={"a": "text"})), encoder(Avro(columns={"a": "text"}, subject=named))
+    derived, declared = encoder(Avro(columns=A)), encoder(Avro(columns=A, subject=named))
     before = set(client.get_subjects())
 
     for one in (derived, declared, derived):
-        one.encode(rows({"a": "text"}, {"a": "x"}))
+        one.encode(rows(A, {"a": "x"}))
 
     (own,) = set(client.get_subjects()) - before - {named}
     assert own.startswith("out")
@@ -138,40 +142,31 @@ def test_a_schema_is_registered_once_under_the_topic_or_the_declared_subject(cli
     assert [client.get_versions(one) for one in (named, own)] == [[1], [1]]
 
 
-def test_a_row_that_a_declared_schema_cannot_hold_is_its_own_problem() -> None:
+def test_a_row_that_a_schema_cannot_hold_is_its_own_problem() -> None:
+    """A declared schema, and a year that Avro has no number for."""
     enum = {"type": "enum", "name": "size", "symbols": ["S", "L"]}
-    schema = record(
-        ("a", "string"), ("n", {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}), ("e", enum)
-    )
+    number = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    schema = record(("a", "string"), ("n", number), ("e", enum))
     columns = {"a": "text", "n": "numeric(5,2)", "e": "text"}
+    sound = {"a": "x", "n": Decimal("1.50"), "e": "S"}
 
-    out, problems = encoder(Avro(columns=columns, schema_=schema), key="a").encode(
-        rows(
-            columns,
-            {"a": "x", "n": Decimal("1.50"), "e": "S"},
-            {"a": None, "n": Decimal("1"), "e": "S"},
-            {"a": "y", "n": Decimal("12.50"), "e": "M"},
-        )
-    )
+    given = rows(columns, sound, {**sound, "a": None}, {"a": "y", "n": Decimal("12.50"), "e": "M"})
+    out, problems = encoder(Avro(columns=columns, schema_=schema), key="a").encode(given)
 
     assert list(problems) == [1, 2]
     assert out.column("key").to_pylist() == [b"x", None, None]
-    assert read(columns, batch(out.column("value")[0].as_py()))[0] == [{"a": "x", "n": Decimal("1.50"), "e": "S"}]
+    assert read(columns, batch(out.column("value")[0].as_py()))[0] == [sound]
 
-
-def test_a_year_that_avro_cannot_be_given_is_its_rows_problem() -> None:
-    given = pa.record_batch({"day": pa.array([0, 3_000_000, None], pa.int32()).cast(pa.date32())})
-
-    out, problems = encoder(Avro(columns={"day": "date"})).encode(given)
-
+    days = pa.record_batch({"day": pa.array([0, 3_000_000, None], pa.int32()).cast(pa.date32())})
+    out, problems = encoder(Avro(columns={"day": "date"})).encode(days)
     assert list(problems) == [1]
     assert [value is None for value in out.column("value").to_pylist()] == [False, True, False]
 
 
 def test_a_tombstone_is_no_avro_record() -> None:
-    given = rows({"a": "text"}, {"a": "x"}).append_column("_deleted", pa.array([True]))
+    given = rows(A, {"a": "x"}).append_column("_deleted", pa.array([True]))
 
-    out, problems = encoder(Avro(columns={"a": "text"}), key="a").encode(given)
+    out, problems = encoder(Avro(columns=A), key="a").encode(given)
 
     assert (out.column("key").to_pylist(), out.column("value").to_pylist(), problems) == ([b"x"], [None], {})
 
@@ -182,7 +177,7 @@ def test_a_schema_that_the_registry_refuses_is_an_error_that_no_repeat_mends(cli
     client.set_compatibility(named, level="BACKWARD")
 
     with pytest.raises(SinkError, match=named) as raised:
-        encoder(Avro(columns={"a": "text"}, subject=named)).encode(rows({"a": "text"}, {"a": "x"}))
+        encoder(Avro(columns=A, subject=named)).encode(rows(A, {"a": "x"}))
 
     assert not raised.value.retryable
 
@@ -191,14 +186,9 @@ def test_records_of_several_schemas_are_read_by_the_names_of_their_fields(client
     old, new = record(("id", "int"), ("gone", "string")), record(("name", "string"), ("id", "long"), ("more", "int"))
     first, second = registered(client, old), registered(client, new)
 
-    found, errors = read(
-        {"id": "bigint", "name": "text"},
-        batch(
-            written(first, old, {"id": 1, "gone": "x"}),
-            written(second, new, {"id": 2**40, "name": "n", "more": 1}),
-            written(first, old, {"id": 3, "gone": "x"}),
-        ),
-    )
+    values = [written(first, old, {"id": number, "gone": "x"}) for number in (1, 3)]
+    values.insert(1, written(second, new, {"id": 2**40, "name": "n", "more": 1}))
+    found, errors = read(PERSON, batch(*values))
 
     assert errors == [None] * 3
     assert found == [{"id": 1, "name": None}, {"id": 2**40, "name": "n"}, {"id": 3, "name": None}]
@@ -216,14 +206,13 @@ def test_a_schema_that_refers_to_another_subject_is_read(client: SchemaRegistryC
 
 
 def test_what_cannot_be_read_is_its_records_error_and_the_others_are_rows(client: SchemaRegistryClient) -> None:
-    schema = record(("id", "long"), ("name", "string"))
-    schema_id = registered(client, schema)
+    schema_id = registered(client, PERSON_SCHEMA)
     primitive = registered(client, "string")
     other = client.register_schema(
         subject(), Schema('{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', "JSON")
     )
-    good = written(schema_id, schema, {"id": 1, "name": "canary"})
-    huge = written(schema_id, schema, {"id": 2**40, "name": "n"})
+    good = written(schema_id, PERSON_SCHEMA, {"id": 1, "name": "canary"})
+    huge = written(schema_id, PERSON_SCHEMA, {"id": 2**40, "name": "n"})
 
     cases = [
         (good, None),
@@ -272,28 +261,21 @@ def test_a_schema_that_is_registered_later_is_found_by_the_next_task(client: Sch
     assert read({"id": "bigint"}, batch(value)) == ([{"id": 1}], [None])
 
 
-@pytest.fixture(scope="module")
-def dsn(new_database: Callable[[], str]) -> str:
-    return new_database()
-
-
 def world(dsn: str, policy: str, *values: bytes) -> InProcess:
     name = f"avro{next(_numbers)}"
     kafka = FakeKafka()
     kafka.produce(name, 0, len(values))
-    columns = {"id": "bigint", "name": "text"}
+    sinks = (PostgresTable(table=f"{name}_t", columns=PERSON),)
     pipeline = Pipeline(
-        name=name, source=KafkaSource(topics=name), parse=Avro(columns=columns), bad_records=policy,
-        sinks=(PostgresTable(table=f"{name}_t", columns=columns),),
-    )  # fmt: skip
+        name=name, source=KafkaSource(topics=name), parse=Avro(columns=PERSON), bad_records=policy, sinks=sinks
+    )
     one = InProcess(dsn, pipeline, kafka, lambda planned: [range_batch(planned, values)])
     one.create()
     return one
 
 
 def test_an_unknown_schema_is_bad_record_policy_and_no_crash(dsn: str, client: SchemaRegistryClient) -> None:
-    schema = record(("id", "long"), ("name", "string"))
-    good = written(registered(client, schema), schema, {"id": 1, "name": "x"})
+    good = written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"})
     set_aside = world(dsn, "quarantine", good, with_header(999_999, good[5:]), good[:7])
     refused = world(dsn, "fail", good, with_header(999_999, good[5:]))
 
@@ -309,8 +291,7 @@ def test_a_registry_that_is_down_fails_the_attempt_retryably_and_spoils_no_recor
     dsn: str, client: SchemaRegistryClient, server: SchemaRegistry
 ) -> None:
     """A registry without an answer is not the record's fault: no quarantine, and the next attempt gives every row."""
-    schema = record(("id", "long"), ("name", "string"))
-    one = world(dsn, "quarantine", written(registered(client, schema), schema, {"id": 1, "name": "x"}))
+    one = world(dsn, "quarantine", written(registered(client, PERSON_SCHEMA), PERSON_SCHEMA, {"id": 1, "name": "x"}))
     planned, run = one.planned()
     ticket = one.begun(planned, run)
     Registries({REGISTRY: {"url": f"http://127.0.0.1:{free_port()}", "login": "me", "password": "canary"}}).install()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC
 
 from epochline import KafkaSource
-from tests.integration.shop import DECLARED, Order, Record, Shop
+from tests.integration.shop import DECLARED, Record, Shop, orders_in
 from tests.integration.sinks_world import World, in_process, new_topics, producer_to
 
 KILLS = (
@@ -16,13 +15,11 @@ KILLS = (
 PARTITIONS = 3
 
 
-def test_the_target_is_the_source_table_after_every_epoch_wherever_it_was_killed(postgres_dsn, kafka_bootstrap):
+def test_the_target_is_the_source_table_after_every_killed_epoch(postgres_dsn: str, kafka_bootstrap: str) -> None:
     """A process dies at each step in turn; keys move between partitions; the connector repeats its last records."""
     (topic,) = new_topics(kafka_bootstrap, partitions=PARTITIONS, names=("cdc",))
-    pipeline = DECLARED.model_copy(
-        update={"name": topic, "source": KafkaSource(topics=topic), "writer_connection": None}
-    )  # fmt: skip
-    it = in_process(postgres_dsn, kafka_bootstrap, pipeline)
+    changes = {"name": topic, "source": KafkaSource(topics=topic), "writer_connection": None}
+    it = in_process(postgres_dsn, kafka_bootstrap, DECLARED.model_copy(update=changes))
     it.create()
     world = World(it=it, bootstrap=kafka_bootstrap, source=topic)
     shop = Shop(random.Random(7))
@@ -32,18 +29,13 @@ def test_the_target_is_the_source_table_after_every_epoch_wherever_it_was_killed
         world.killed_at(kill, "epoch", RUN=f"run-{number}")
         world.done("epoch", RUN=f"run-{number}")
 
-        assert _target(world) == shop.orders, kill
+        assert orders_in(it) == shop.orders, kill
 
 
-def _send(bootstrap: str, topic: str, changes: list[list[Record]], rng) -> None:
+def _send(bootstrap: str, topic: str, changes: list[list[Record]], rng: random.Random) -> None:
     producer = producer_to(bootstrap)
     for records in changes:
         partition = rng.randrange(PARTITIONS)  # as after a change of the topic's partitions: not by the key
         for key, value in records:
             producer.produce(topic, key=key, value=value, partition=partition)
     assert producer.flush(30) == 0
-
-
-def _target(world: World) -> dict[int, Order]:
-    rows = world.it.sql("SELECT id, customer, amount, status, placed_at FROM orders")
-    return {row[0]: (row[1], row[2], row[3], row[4].astimezone(UTC)) for row in rows}

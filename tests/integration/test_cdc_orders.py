@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,11 +15,10 @@ import pyarrow as pa
 import pytest
 
 from epochline import KafkaSource
-from epochline.coordinator import commit
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
 from tests.integration.in_process import InProcess
-from tests.integration.shop import DECLARED, Order, Record, Shop
+from tests.integration.shop import DECLARED, Order, Record, Shop, orders_in
 from tests.reading import source_batch
 
 PARTITIONS = 3
@@ -37,8 +36,8 @@ class World:
     dsn: str
     records: dict[int, list[Record]] = field(default_factory=lambda: {one: [] for one in range(PARTITIONS)})
     kafka: FakeKafka = field(default_factory=FakeKafka)
-    killed_after: int | None = None
-    """Batches of an epoch after which its reader dies."""
+    killed_after: int = -1
+    """Batches of an epoch after which its reader dies; never, if it is negative."""
 
     def __post_init__(self) -> None:
         name = f"cdc{next(_numbers)}"
@@ -46,13 +45,8 @@ class World:
             self.kafka.produce(name, partition, 0)
         self.table = f"{name}_orders"
         (sink,) = DECLARED.sinks
-        pipeline = DECLARED.model_copy(
-            update={
-                "name": name,
-                "source": KafkaSource(topics=name),
-                "sinks": (sink.model_copy(update={"table": self.table}),),
-            }
-        )
+        sinks = (sink.model_copy(update={"table": self.table}),)
+        pipeline = DECLARED.model_copy(update={"name": name, "source": KafkaSource(topics=name), "sinks": sinks})
         self.one = InProcess(self.dsn, pipeline, self.kafka, self._read)
         self.one.create()
 
@@ -62,32 +56,37 @@ class World:
             self.kafka.produce(self.one.pipeline.name, partition, 1)
 
     def _read(self, planned: PlannedRange) -> Iterable[pa.RecordBatch]:
-        offsets = list(range(planned.range.start, planned.range.until))
+        offsets = range(planned.range.start, planned.range.until)
         for at in range(0, len(offsets), 3):
-            if self.killed_after is not None:
-                if self.killed_after == 0:
-                    raise KilledError
-                self.killed_after -= 1
+            if self.killed_after == 0:
+                raise KilledError
+            self.killed_after -= 1
             chosen = [self.records[planned.tp.partition][offset] for offset in offsets[at : at + 3]]
-            keys, contents = [key for key, _ in chosen], [value for _, value in chosen]
+            keys, contents = zip(*chosen, strict=True)
             moments = [datetime(2024, 1, 1, tzinfo=UTC)] * len(chosen)
             yield source_batch(planned.tp, offsets[at : at + 3], contents, key=keys, timestamp=moments)
 
     def target(self) -> dict[int, Order]:
-        rows = self.one.sql(f"SELECT id, customer, amount, status, placed_at FROM {self.table}")
-        return {row[0]: (row[1], row[2], row[3], row[4].astimezone(UTC)) for row in rows}
+        return orders_in(self.one, self.table)
+
+    def customers(self) -> list[str]:
+        return [customer for (customer,) in self.one.sql(f"SELECT customer FROM {self.table}")]
+
+    def quarantined(self) -> list[str]:
+        """The reasons."""
+        found = self.one.sql("SELECT reason FROM epochline.quarantine WHERE pipeline = %s", self.one.pipeline.name)
+        return [reason for (reason,) in found]
 
     def epoch_with_a_kill(self, kill: str, batches: int, **options: Any) -> None:
         """One epoch whose first attempt is killed somewhere, and what follows by itself."""
         before = self.target()
         planned, run = self.one.planned(**options)
-        assert planned.epoch is not None
         ticket = self.one.begun(planned, run)
         if kill == "while it writes":
             self.killed_after = batches
             with pytest.raises(KilledError):
                 self.one.stage(planned, ticket)
-            self.killed_after = None
+            self.killed_after = -1
             ticket = self.one.begun(planned, run)
         if kill == "before the seal":
             self.one.stage(planned, ticket)
@@ -97,15 +96,10 @@ class World:
         self.one.seal(ticket, run)
         assert self.target() == before
         for _ in range(2 if kill == "after the commit" else 1):
-            commit(self.one.ledger, self.kafka, self.one.pipeline.name, planned.epoch.epoch_id)
+            self.one.commit(planned)
 
 
 KILLS = ("never", "while it writes", "before the seal", "after the commit")
-
-
-@pytest.fixture(scope="module")
-def dsn(new_database: Callable[[], str]) -> str:
-    return new_database()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -118,16 +112,14 @@ def test_the_target_is_the_source_table_at_every_committed_epoch(dsn: str, seed:
         for _ in range(rng.randint(1, 25)):
             world.send(shop.change(), rng.randrange(PARTITIONS))
         if rng.random() < 0.6:
-            # A connector that was restarted tells its last changes again, in their order.
+            # A connector that was restarted sends its last changes again, in their order.
             elsewhere = rng.randrange(PARTITIONS)
             for change in shop.log[-rng.randint(1, 10) :]:
-                world.send(shop.told(change), elsewhere)
+                world.send(shop.sent(change), elsewhere)
         world.epoch_with_a_kill(KILLS[(seed + number) % len(KILLS)], rng.randrange(2))
 
         assert world.target() == shop.orders
-    assert world.one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", world.one.pipeline.name) == [
-        (0,)
-    ]
+    assert world.quarantined() == []
 
 
 @pytest.mark.parametrize("seed", range(8, 12))
@@ -141,13 +133,11 @@ def test_where_partitions_lag_behind_each_other_the_newest_change_that_was_read_
         world.send(records, partition)
 
     while True:
-        heads = dict(
-            world.one.sql(
-                "SELECT partition, max(until_offset) FROM epochline.planned_range r JOIN epochline.epoch e"
-                " USING (pipeline, epoch_id) WHERE pipeline = %s AND e.state = 'COMMITTED' GROUP BY partition",
-                world.one.pipeline.name,
-            )
+        committed = (
+            "SELECT partition, max(until_offset) FROM epochline.planned_range r JOIN epochline.epoch e"
+            " USING (pipeline, epoch_id) WHERE pipeline = %s AND e.state = 'COMMITTED' GROUP BY partition"
         )
+        heads = dict(world.one.sql(committed, world.one.pipeline.name))
         if heads == {one: len(records) for one, records in world.records.items()}:
             break
         read = {place: change for place, change in changes.items() if place[1] < heads.get(place[0], 0)}
@@ -160,16 +150,16 @@ def test_where_partitions_lag_behind_each_other_the_newest_change_that_was_read_
     assert world.target() == shop.orders
 
 
-def test_a_change_that_is_told_again_changes_no_value_and_brings_no_row_back(dsn: str) -> None:
+def test_a_change_that_is_sent_again_changes_no_value_and_brings_no_row_back(dsn: str) -> None:
     shop, world = Shop(random.Random(1)), World(dsn)
     row: Order = ("ada", Decimal("1.00"), "new", datetime(2024, 1, 1, tzinfo=UTC))
     created, deleted, other = (5, 1, row, "c"), (9, 1, None, "d"), (7, 2, row, "c")
     for change in (created, other, deleted):
-        world.send(shop.told(change), 0)
+        world.send(shop.sent(change), 0)
     world.one.epoch()
 
     for change in (other, created, deleted, created):
-        world.send(shop.told(change), 2)
+        world.send(shop.sent(change), 2)
     world.one.epoch()
 
     assert world.target() == {2: row}
@@ -197,11 +187,11 @@ def test_what_is_no_change_is_quarantined_and_the_others_count(dsn: str, value: 
     world.one.epoch()
 
     assert world.target() == shop.orders
-    ((found,),) = world.one.sql("SELECT reason FROM epochline.quarantine WHERE pipeline = %s", world.one.pipeline.name)
+    (found,) = world.quarantined()
     assert reason in found
 
 
-def of_mysql(pos: int, file: str, ts_ms: int, customer: str, operation: str = "u") -> Record:
+def of_mysql(customer: str, pos: int, file: object, ts_ms: int, operation: str = "u") -> Record:
     after = {"id": 1, "customer": customer, "amount": None, "status": None, "placed_at": None}
     event = {"op": operation, "after": after, "source": {"file": file, "pos": pos, "ts_ms": ts_ms}}
     return None, json.dumps(event).encode()
@@ -218,27 +208,24 @@ def of_mysql(pos: int, file: str, ts_ms: int, customer: str, operation: str = "u
     ids=["rotated within a millisecond", "one file", "a snapshot", "a digit more"],
 )
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_of_mysql_the_file_and_then_the_position_decide(
-    dsn: str, older: tuple[Any, ...], newer: tuple[Any, ...], epochs: int
-) -> None:
+def test_of_mysql_the_file_and_then_the_position_decide(dsn: str, older: Any, newer: Any, epochs: int) -> None:
     world = World(dsn)
-    records = [of_mysql(*newer, "newer"), of_mysql(*older[:3], "older", *older[3:])]
 
-    for partition, record in enumerate(records):
-        world.send([record], partition)
-        if epochs == 2:
-            world.one.epoch()
-    if epochs == 1:
+    world.send([of_mysql("newer", *newer)], 0)
+    if epochs == 2:
         world.one.epoch()
+    world.send([of_mysql("older", *older)], 1)
+    world.one.epoch()
 
-    assert world.one.sql(f"SELECT customer FROM {world.table}") == [("newer",)]
+    assert world.customers() == ["newer"]
 
 
 @pytest.mark.parametrize("file", ["binlog", "000001", "binlog.", "binlog.²", "binlog." + "9" * 20, None, 1])
-def test_of_mysql_a_file_without_a_number_is_quarantined(dsn: str, file: Any) -> None:
+def test_of_mysql_a_file_without_a_number_is_quarantined(dsn: str, file: object) -> None:
     world = World(dsn)
 
-    world.send([of_mysql(1, file, 1, "nowhere"), of_mysql(1, "binlog.000001", 1, "here")], 0)
+    world.send([of_mysql("nowhere", 1, file, 1), of_mysql("here", 1, "binlog.000001", 1)], 0)
     world.one.epoch()
 
-    assert world.one.sql(f"SELECT customer FROM {world.table}") == [("here",)]
+    assert world.customers() == ["here"]
+    assert len(world.quarantined()) == 1

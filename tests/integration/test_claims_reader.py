@@ -12,7 +12,6 @@ from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE
 from epochline.ports import Selection
 from epochline.protocol.epoch import EpochKind
-from epochline.protocol.staging import StagingTicket
 from epochline.spark.claims import ClaimReader
 from tests.contract.worlds import postgres_world, quarantined, run
 from tests.databases import query
@@ -21,9 +20,8 @@ AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def ticket(postgres_dsn: str) -> StagingTicket:
-    """An attempt of an epoch that claims two of three quarantined records, of two partitions."""
-
+def reader(postgres_dsn: str) -> ClaimReader:
+    """Of an attempt of an epoch that claims two of three quarantined records, of two partitions."""
     world = postgres_world(postgres_dsn)
     quarantined(world)
     headers = json.dumps([["h", base64.b64encode(b"\x00\xff").decode()], ["empty", None]])
@@ -45,15 +43,11 @@ def ticket(postgres_dsn: str) -> StagingTicket:
         assert tx.quarantine.claim_records(epoch, Selection(generation=1, reason="not JSON%")) == 2
     ticket = world.begin(epoch.epoch_id, "run-2")
     assert ticket is not None
-    return ticket
+    return ClaimReader(ticket, postgres_dsn)
 
 
-def test_the_claimed_records_come_as_kafka_gave_them_and_the_same_at_every_try(
-    ticket: StagingTicket, postgres_dsn: str
-) -> None:
+def test_the_claimed_records_come_as_kafka_gave_them_and_the_same_at_every_try(reader: ClaimReader) -> None:
     """INV-3."""
-    reader = ClaimReader(ticket, postgres_dsn)
-
     partitions = reader.partitions()
     first, again = ([batch for one in partitions for batch in reader.read(one)] for _ in range(2))
 

@@ -1,17 +1,24 @@
 """The commands against a real ledger and a real Kafka."""
 
+from __future__ import annotations
+
 import csv
 import io
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from psycopg2.extensions import parse_dsn
 
+from epochline.local.stack import Stack
+from epochline.protocol.epoch import Epoch
+from tests.commands import Call
 from tests.databases import as_connection, query
-from tests.integration.people import declare
+from tests.integration.people import Patch, declare
 
 
-def test_migrate_makes_targets_once_and_says_so(call, postgres_dsn):
+def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -> None:
     first = call("migrate")
     again = json.loads(call("migrate", "--json")[1])
 
@@ -21,20 +28,27 @@ def test_migrate_makes_targets_once_and_says_so(call, postgres_dsn):
     assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
 
 
-def test_plan_shows_the_next_ranges_and_changes_nothing(call, fed, postgres_dsn):
+def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, fed: str, postgres_dsn: str) -> None:
     before = query(postgres_dsn, "SELECT * FROM epochline.pipeline")
 
     shown = json.loads(call("plan", "people", "--json")[1])
     limited = call("plan", "people", "--max-records", 10)
+    rows = json.loads(call("lag", "people", "--json")[1])
 
     assert [(p["start"], p["until"], p["backlog_after"]) for p in shown["partitions"]] == [(0, 50, 25), (0, 50, 25)]
     assert limited[0] == 0
     assert "would read 10 offsets and leave 140" in limited[1]
+    assert [(row["head"], row["end"], row["lag"]) for row in rows] == [(0, 75, 75), (0, 75, 75)]
+    assert call("lag", "--fail-above", 150)[0] == 0
+    assert call("lag", "--fail-above", 149)[0] == 3
+    assert "people: 150 records behind" in call("lag")[1]
     assert query(postgres_dsn, "SELECT * FROM epochline.pipeline") == before
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.committed_range") == [(0,)]
 
 
-def test_plan_tells_an_unfinished_epoch_and_what_the_declaration_changed(call, planned, tmp_path, people_topic):
+def test_plan_shows_an_unfinished_epoch_and_what_the_declaration_changed(
+    call: Call, planned: Epoch, tmp_path: Path, people_topic: str
+) -> None:
     declare(tmp_path, people_topic, id="bigint", name="text")
 
     code, out, err = call("plan", "people")
@@ -48,16 +62,7 @@ def test_plan_tells_an_unfinished_epoch_and_what_the_declaration_changed(call, p
     assert "epoch 1 of people is PLANNED" in call("plan", "people")[1]
 
 
-def test_lag_counts_what_is_not_committed(call, fed):
-    rows = json.loads(call("lag", "people", "--json")[1])
-
-    assert [(row["head"], row["end"], row["lag"]) for row in rows] == [(0, 75, 75), (0, 75, 75)]
-    assert call("lag", "--fail-above", 150)[0] == 0
-    assert call("lag", "--fail-above", 149)[0] == 3
-    assert "people: 150 records behind" in call("lag")[1]
-
-
-def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call, fed, tmp_path):
+def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call: Call, fed: str, tmp_path: Path) -> None:
     (tmp_path / "absent.py").write_text(
         "from epochline import KafkaSource, Pipeline, PostgresTable, Text, epoch_dag\n"
         "epoch_dag(Pipeline(name='absent', source=KafkaSource(topics='no_such_topic'), parse=Text(),\n"
@@ -72,7 +77,7 @@ def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call, fed, tmp_path)
     assert "no_such_topic" in err
 
 
-def test_the_ledger_shows_epochs_and_everything_of_one(call, planned):
+def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoch) -> None:
     epochs = json.loads(call("ledger", "--json")[1])
     one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])
     code, out, _ = call("ledger", "people", "--epoch", 1)
@@ -86,7 +91,15 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call, planned):
     assert call("ledger", "people", "--epoch", 9)[0] == 1
 
 
-def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(call, planned, postgres_dsn):
+def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(
+    call: Call, planned: Epoch, postgres_dsn: str, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    code, out, _ = call("abort", "people", 1, "--reason", "perhaps")
+    assert code == 1
+    assert "nothing was changed" in out
+    assert query(postgres_dsn, "SELECT state FROM epochline.epochs") == [("PLANNED",)]
+
     code, out, _ = call("abort", "people", 1, "--reason", "wrong file", "--yes")
     again = call("abort", "people", 1, "--reason", "once more", "--yes")
 
@@ -98,19 +111,11 @@ def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(call, planned, 
     assert state == "ABORTED"
     assert str(error).endswith(": wrong file")
     assert query(postgres_dsn, "SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'") == [(0,)]
+    free = json.loads(call("plan", "people", "--json")[1])
+    assert [(p["start"], p["until"]) for p in free["partitions"]] == [(0, 50), (0, 50)]
 
 
-def test_without_a_yes_nothing_is_aborted(call, planned, postgres_dsn, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-
-    code, out, _ = call("abort", "people", 1, "--reason", "perhaps")
-
-    assert code == 1
-    assert "nothing was changed" in out
-    assert query(postgres_dsn, "SELECT state FROM epochline.epochs") == [("PLANNED",)]
-
-
-def test_a_committed_epoch_is_not_aborted(call, planned, postgres_dsn):
+def test_a_committed_epoch_is_not_aborted(call: Call, planned: Epoch, postgres_dsn: str) -> None:
     query(
         postgres_dsn,
         "UPDATE epochline.epoch SET state = 'COMMITTED', committed_at = now(), rows_written = 100, records_read = 100,"
@@ -124,7 +129,7 @@ def test_a_committed_epoch_is_not_aborted(call, planned, postgres_dsn):
     assert "with 100 rows" in err
 
 
-def test_sql_answers_as_table_json_and_csv(call):
+def test_sql_answers_as_table_json_and_csv(call: Call) -> None:
     query_text = "SELECT 1 AS one, NULL AS nothing, 'a,\"b' AS text, sum(2::bigint) AS two, '[/x]' AS odd"
 
     table = call("sql", query_text)
@@ -138,7 +143,7 @@ def test_sql_answers_as_table_json_and_csv(call):
     assert list(csv.reader(io.StringIO(values[1])))[1] == ["1", "", 'a,"b', "2", "[/x]"]
 
 
-def test_sql_changes_nothing_unless_it_is_told(call, postgres_dsn):
+def test_sql_changes_nothing_unless_it_may_write_and_an_error_is_one_paragraph(call: Call, postgres_dsn: str) -> None:
     refused = call("sql", "CREATE TABLE mine (id int)")
     allowed = call("sql", "CREATE TABLE mine (id int)", "--write")
 
@@ -147,8 +152,6 @@ def test_sql_changes_nothing_unless_it_is_told(call, postgres_dsn):
     assert allowed == (0, "done\n", "")
     assert query(postgres_dsn, "SELECT count(*) FROM mine") == [(0,)]
 
-
-def test_an_error_of_the_query_is_one_paragraph(call):
     code, out, err = call("sql", "SELECT nothing FROM nowhere")
 
     assert (code, out) == (1, "")
@@ -156,25 +159,24 @@ def test_an_error_of_the_query_is_one_paragraph(call):
     assert err.count("\n") == 1
 
 
-def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(call, postgres_dsn, monkeypatch):
-    opened = {}
-
-    def become(program, arguments, environment):
-        opened.update(program=program, arguments=arguments, environment=environment)
-
-    monkeypatch.setattr("os.execve", become)
+def test_psql_is_opened_read_only_and_with_the_password_out_of_sight(
+    call: Call, postgres_dsn: str, monkeypatch: Patch
+) -> None:
+    opened: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
+    monkeypatch.setattr("os.execve", lambda *given: opened.append(given))
 
     assert call("sql")[0] == 0
 
+    ((program, arguments, environment),) = opened
     parts = parse_dsn(postgres_dsn)
-    assert opened["program"].endswith("psql")
-    assert opened["arguments"] == [opened["program"]]
-    assert opened["environment"]["PGDATABASE"] == parts["dbname"]
-    assert opened["environment"]["PGPASSWORD"] == parts["password"]
-    assert "read_only=on" in opened["environment"]["PGOPTIONS"]
+    assert program.endswith("psql")
+    assert arguments == [program]
+    assert environment["PGDATABASE"] == parts["dbname"]
+    assert environment["PGPASSWORD"] == parts["password"]
+    assert "read_only=on" in environment["PGOPTIONS"]
 
 
-def test_a_ledger_that_is_missing_is_named_with_its_remedy(call, stack, monkeypatch):
+def test_a_ledger_that_is_missing_is_named_with_its_remedy(call: Call, stack: Stack, monkeypatch: Patch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", as_connection(stack.postgres.dsn("postgres")))
 
     code, _, err = call("ledger")

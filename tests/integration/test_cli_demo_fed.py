@@ -1,5 +1,7 @@
 """What was fed is known across demos, interruptions and records of other people."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 
@@ -26,19 +28,29 @@ def write(path: Path, count: int) -> Path:
     return path
 
 
+def feed_log(fed: FedLogs, lines: int, sent: int | None = None) -> Path:
+    """Begin a log of so many lines and send them, or fewer where the feeder dies; `finish` is left to do."""
+    log = write(fed.draft(), lines)
+    fed.begin(log)
+    others_feed(fed, lines if sent is None else sent)
+    return log
+
+
+def others_feed(fed: FedLogs, lines: int) -> None:
+    feed(fed._bootstrap, write(fed._folder / "sent", lines), fed._topic, 4)
+
+
 def produced(fed: FedLogs) -> list[str]:
     return sorted(line for path in fed.paths for line in path.read_text().splitlines())
 
 
-def in_kafka(bootstrap: str, topic: str) -> list[str]:
-    return sorted(value.decode() for value in values(bootstrap, topic, "read_uncommitted"))
+def in_kafka(fed: FedLogs) -> list[str]:
+    return sorted(value.decode() for value in values(fed._bootstrap, fed._topic, "read_uncommitted"))
 
 
-def test_a_log_that_was_fed_to_its_end_is_listed_as_it_is(fed, topic_name, kafka_bootstrap):
+def test_a_log_that_was_fed_to_its_end_is_listed_as_it_is(fed: FedLogs) -> None:
     assert fed.settle() == []
-    log = write(fed.draft(), 10)
-    fed.begin(log)
-    feed(kafka_bootstrap, log, topic_name, 4)
+    log = feed_log(fed, 10)
     fed.finish()
 
     assert again(fed).settle() == []
@@ -46,45 +58,38 @@ def test_a_log_that_was_fed_to_its_end_is_listed_as_it_is(fed, topic_name, kafka
 
 
 @pytest.mark.parametrize("sent", [0, 7, 10], ids=["nothing", "some of it", "all of it"])
-def test_an_interrupted_log_is_cut_to_what_kafka_holds(fed, topic_name, kafka_bootstrap, sent):
-    log = write(fed.draft(), 10)
-    fed.begin(log)
-    # The feeder died after so many lines.
-    feed(kafka_bootstrap, write(log.with_name("sent"), sent), topic_name, 4)
+def test_an_interrupted_log_is_cut_to_what_kafka_holds(fed: FedLogs, sent: int) -> None:
+    feed_log(fed, 10, sent)
 
     (note,) = again(fed).settle()
 
     assert f"{sent} of the 10 lines" in note
-    assert produced(again(fed)) == in_kafka(kafka_bootstrap, topic_name)
+    assert produced(again(fed)) == in_kafka(fed)
     assert again(fed).settle() == []
 
 
-def test_records_that_others_fed_count_as_produced(fed, topic_name, kafka_bootstrap, tmp_path):
-    feed(kafka_bootstrap, write(tmp_path / "theirs", 5), topic_name, 4)
+def test_records_that_others_fed_count_as_produced(fed: FedLogs) -> None:
+    others_feed(fed, 5)
     assert "5 records" in fed.settle()[0]
-    log = write(fed.draft(), 10)
-    fed.begin(log)
-    feed(kafka_bootstrap, log, topic_name, 4)
+    feed_log(fed, 10)
     fed.finish()
-    feed(kafka_bootstrap, write(tmp_path / "theirs", 3), topic_name, 4)
+    others_feed(fed, 3)
 
     next_one = again(fed)
 
     assert "3 records" in next_one.settle()[0]
-    assert produced(next_one) == in_kafka(kafka_bootstrap, topic_name)
+    assert produced(next_one) == in_kafka(fed)
 
 
-def test_somebody_who_feeds_at_the_same_time_makes_the_demo_stop(fed, topic_name, kafka_bootstrap, tmp_path):
-    log = write(fed.draft(), 4)
-    fed.begin(log)
-    feed(kafka_bootstrap, log, topic_name, 4)
-    feed(kafka_bootstrap, write(tmp_path / "theirs", 1), topic_name, 4)
+def test_another_producer_at_the_same_time_stops_the_demo(fed: FedLogs) -> None:
+    feed_log(fed, 4)
+    others_feed(fed, 1)
 
     with pytest.raises(StackError, match="another producer wrote to topic"):
         fed.finish()
 
 
-def test_a_list_that_cannot_be_read_is_said(fed):
+def test_a_list_that_cannot_be_read_is_an_error_that_names_the_remedy(fed: FedLogs) -> None:
     (fed._folder / "fed.json").write_text(json.dumps([{"name": "x"}]))
 
     with pytest.raises(StackError, match=r"down --wipe"):

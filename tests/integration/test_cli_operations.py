@@ -1,26 +1,24 @@
 """What operators do at a terminal, against a real ledger and a real Kafka."""
 
+from __future__ import annotations
+
 import json
+from pathlib import Path
 
-import pytest
+from typer.testing import CliRunner
 
-from epochline.kafka.source import KafkaOffsets
+from epochline import cli
+from epochline.cli.connections import ledger_of, offsets_of
+from epochline.config import discovery
+from epochline.coordinator.commit import mirror
 from epochline.operations import ACTIONS
+from epochline.protocol.epoch import Epoch
+from tests.commands import Call
 from tests.databases import query
 from tests.integration.kafka_topics import Topic, delete_records
 
 
-@pytest.fixture(autouse=True)
-def _no_mirror_of_another_test(kafka_bootstrap):
-    """Each test has a ledger of its own, but they share a broker, which remembers the group."""
-    KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.people")
-
-
-def test_every_action_is_a_command():
-    from typer.testing import CliRunner
-
-    from epochline import cli
-
+def test_every_action_is_a_command() -> None:
     for name in ACTIONS:
         shown = CliRunner().invoke(cli.app, [name, "--help"], env={"COLUMNS": "200"})
         assert shown.exit_code == 0
@@ -28,21 +26,21 @@ def test_every_action_is_a_command():
         assert "[required]" in shown.output
 
 
-def test_an_action_without_a_reason_is_wrong_use(call, planned):
-    assert call("pause", "people", "--yes")[0] == 2
-    code, _, err = call("pause", "people", "--reason", "  ", "--yes")
-    assert code == 2
-    assert "say why" in err
+def test_a_wrong_use_of_an_action_says_what_is_wrong(call: Call, planned: Epoch) -> None:
+    for action, pipeline, more, code, said in (
+        ("pause", "people", (), 2, "--reason"),
+        ("pause", "people", ("--reason", "  "), 2, "say why"),
+        ("extend-back", "people", ("yesterday", "--reason", "why not"), 1,
+         "extend-back: invalid parameters: to: give earliest, an offset or a time in ISO 8601"),
+        ("pause", "nobody", ("--reason", "why not"), 1, "knows no pipeline 'nobody'"),
+        ("drop", "nobody", ("--reason", "why not"), 1, "knows no pipeline 'nobody'"),
+    ):  # fmt: skip
+        found, _, err = call(action, pipeline, *more, "--yes")
+
+        assert (found, said in err) == (code, True), err
 
 
-def test_an_action_that_cannot_be_told_this_says_what_it_takes(call, planned):
-    code, _, err = call("extend-back", "people", "yesterday", "--reason", "why not", "--yes")
-
-    assert code == 1
-    assert "extend-back: invalid parameters: to: give earliest, an offset or a time in ISO 8601" in err
-
-
-def test_a_paused_pipeline_is_not_run_and_the_ledger_tells_who_paused_it(call, fed, planned):
+def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Call, planned: Epoch) -> None:
     paused = json.loads(call("pause", "people", "--reason", "the target is being moved", "--yes", "--json")[1])
     code, _, err = call("plan", "people")
 
@@ -58,9 +56,10 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_tells_who_paused_it(call, f
     assert [one["action"] for one in json.loads(call("actions", "people", "--json")[1])] == ["pause", "resume"]
 
 
-def test_what_retention_took_is_declared_lost_and_nothing_else(call, planned, fed, kafka_bootstrap, postgres_dsn):
+def test_what_retention_took_is_declared_lost_and_nothing_else(
+    call: Call, planned: Epoch, fed: str, kafka_bootstrap: str, postgres_dsn: str
+) -> None:
     """I11, on a log that a real broker cut."""
-
     call("abort", "people", 1, "--reason", "to see what is lost", "--yes")
     refused = call("declare-loss", "people", "--reason", "is it?", "--yes")
     delete_records(kafka_bootstrap, fed, {0: 20})
@@ -82,9 +81,10 @@ def test_what_retention_took_is_declared_lost_and_nothing_else(call, planned, fe
     ) == [(0, 20)]
 
 
-def test_a_topic_that_was_made_again_is_adopted(call, planned, fed, kafka_bootstrap, tmp_path):
+def test_a_topic_that_was_made_again_is_adopted(
+    call: Call, planned: Epoch, fed: str, kafka_bootstrap: str, tmp_path: Path
+) -> None:
     """I11, with a topic that a real broker deleted and made again."""
-
     call("abort", "people", 1, "--reason", "its topic is to be deleted", "--yes")
     Topic(kafka_bootstrap, fed).make_again(2)
     source = tmp_path / "again.jsonl"
@@ -101,18 +101,17 @@ def test_a_topic_that_was_made_again_is_adopted(call, planned, fed, kafka_bootst
     assert "would read 2 offsets and leave 0" in call("plan", "people")[1]
 
 
-def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(call, planned, kafka_bootstrap, postgres_dsn):
-    from epochline.cli.connections import ledger_of, offsets_of
-    from epochline.config import discovery
-    from epochline.coordinator.commit import mirror
-
+def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(
+    call: Call, planned: Epoch, postgres_dsn: str
+) -> None:
     declared = discovery.find("people")
     mirror(ledger_of(declared), offsets_of(declared), "people")
     assert offsets_of(declared).mirrored(declared.consumer_group)
-    unfinished = call("drop", "people", "--reason", "nobody reads it", "--yes")
-    call("abort", "people", 1, "--reason", "nobody reads it", "--yes")
+    reason = ("--reason", "nobody reads it", "--yes")
+    unfinished = call("drop", "people", *reason)
+    call("abort", "people", 1, *reason)
 
-    code, out, _ = call("drop", "people", "--reason", "nobody reads it", "--yes")
+    code, out, _ = call("drop", "people", *reason)
 
     assert unfinished[0] == 1
     assert "epoch 1 of people is PLANNED" in unfinished[2]
@@ -124,20 +123,15 @@ def test_a_dropped_pipeline_leaves_its_tables_and_takes_its_group_with_it(call, 
     assert query(postgres_dsn, "SELECT count(*) FROM epochline.target") == [(0,)]
 
 
-def test_a_pipeline_that_is_declared_no_more_is_still_paused_and_dropped(call, planned, tmp_path):
+def test_a_pipeline_that_is_declared_no_more_is_still_paused_and_dropped(
+    call: Call, planned: Epoch, tmp_path: Path
+) -> None:
     (tmp_path / "people.py").unlink()
+    reason = ("--reason", "its file is gone", "--yes")
 
-    assert call("pause", "people", "--reason", "its file is gone", "--yes")[0] == 0
-    code, _, err = call("declare-loss", "people", "--reason", "perhaps", "--yes")
+    assert call("pause", "people", *reason)[0] == 0
+    code, _, err = call("declare-loss", "people", *reason)
     assert code == 1
     assert "no DAG file declares the pipeline" in err
-    assert call("abort", "people", 1, "--reason", "its file is gone", "--yes")[0] == 0
-    assert "was left in Kafka" in call("drop", "people", "--reason", "its file is gone", "--yes")[1]
-
-
-@pytest.mark.parametrize("command", ["pause", "drop"])
-def test_a_pipeline_that_the_ledger_has_never_seen_is_named(call, command):
-    code, _, err = call(command, "nobody", "--reason", "why not", "--yes")
-
-    assert code == 1
-    assert "knows no pipeline 'nobody'" in err
+    assert call("abort", "people", 1, *reason)[0] == 0
+    assert "was left in Kafka" in call("drop", "people", *reason)[1]

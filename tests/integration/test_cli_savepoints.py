@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from epochline.config import discovery
-from epochline.kafka.source import KafkaOffsets
 from tests.commands import Call
-from tests.databases import query
-from tests.integration.in_process import InProcess, from_kafka
+from tests.integration.in_process import InProcess
+from tests.integration.sinks_world import in_process
 
 PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 
@@ -21,51 +20,47 @@ PAGE = (Path(__file__).parents[2] / "docs" / "state-and-time.md").read_text()
 @pytest.fixture
 def committed(fed: str, postgres_dsn: str, kafka_bootstrap: str) -> InProcess:
     """A pipeline with one committed epoch, of 100 records, and 50 more to come."""
-    source = KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
-    source.forget("epochline.people")
-    people = InProcess(postgres_dsn, discovery.find("people"), source, from_kafka(kafka_bootstrap))
+    people = in_process(postgres_dsn, kafka_bootstrap, discovery.find("people"))
     people.epoch()
     return people
 
 
-def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProcess, postgres_dsn: str) -> None:
+def test_the_commands_of_the_page_do_what_it_says(call: Call, committed: InProcess) -> None:
     """C12, C13: made, listed, restored and deleted."""
     section = PAGE.partition("## Savepoints")[2].partition("\n## ")[0]
     block = re.search(r"```\n(epochline savepoint .*?)```", section, re.DOTALL)
     assert block is not None
-    make, show, restore, delete = (
-        shlex.split(line.replace("word_count", "people"))[1:] for line in block[1].splitlines()
-    )
+    commands = block[1].replace("word_count", "people").splitlines()
+    make, show, restore, delete = (shlex.split(line)[1:] for line in commands)
 
     assert call(*make, "--yes")[0] == 0
     committed.epoch()
-    assert query(postgres_dsn, "SELECT count(*) FROM people") == [(150,)]
+    assert committed.sql("SELECT count(*) FROM people") == [(150,)]
     code, out, _ = call(*show)
     assert (code, "before-the-upgrade" in out, "version 2 goes live" in out) == (0, True, True)
     code, out, _ = call(*restore, "--yes")
     assert code == 0, out
-    assert query(postgres_dsn, "SELECT count(*) FROM people") == [(100,)]
+    assert committed.sql("SELECT count(*) FROM people") == [(100,)]
     committed.epoch()
-    assert query(postgres_dsn, "SELECT count(*), count(DISTINCT id) FROM people") == [(150, 150)]
+    assert committed.sql("SELECT count(*), count(DISTINCT id) FROM people") == [(150, 150)]
     assert call(*delete, "--yes")[0] == 0
     assert json.loads(call("savepoints", "people", "--json")[1]) == []
     assert "has no savepoint" in call("savepoints", "people")[1]
 
 
-def test_a_savepoint_that_does_not_exist_changes_nothing(call: Call, committed: InProcess, postgres_dsn: str) -> None:
+def test_a_savepoint_that_does_not_exist_changes_nothing(call: Call, committed: InProcess) -> None:
     """C13."""
-    before = query(postgres_dsn, "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline")
+    statement = "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline"
+    before = committed.sql(statement)
 
     code, _, err = call("restore", "people", "nothing", "--reason", "why not", "--yes")
 
     assert code == 1
     assert "people has no savepoint nothing; there are: none" in err
-    assert query(postgres_dsn, "SELECT pipeline, generation, last_epoch_id FROM epochline.pipeline") == before
+    assert committed.sql(statement) == before
 
 
-def test_a_savepoint_is_written_to_a_file_once_and_read_back(
-    call: Call, committed: InProcess, postgres_dsn: str, tmp_path: Path
-) -> None:
+def test_a_savepoint_is_written_to_a_file_once_and_read_back(call: Call, committed: InProcess, tmp_path: Path) -> None:
     """C11: only the owner can read the file, no export overwrites it, and its savepoint cannot be imported twice."""
     file = tmp_path / "one.zip"
     call("savepoint", "people", "one", "--reason", "to carry it", "--yes")

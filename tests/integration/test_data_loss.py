@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,11 @@ from epochline.coordinator import Plan, PlanOutcome, abort
 from epochline.errors import DataLossError
 from epochline.kafka.source import KafkaOffsets
 from epochline.local.stack import Stack
-from epochline.protocol.offsets import OffsetRange, PlannedRange
+from epochline.protocol.offsets import OffsetRange
 from epochline.protocol.planning import OpenTransaction
 from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
 from tests.databases import query
+from tests.integration.in_process import epoch_of
 from tests.integration.kafka_topics import Topic, admin_of, read_topic
 from tests.waiting import wait_for
 
@@ -43,9 +45,17 @@ def world(postgres_dsn: str, topic: Topic) -> World:
     return world_of(postgres_dsn, topic)
 
 
+@pytest.fixture
+def read(world: World, topic: Topic) -> World:
+    """The first three records of partition 0 are read and committed."""
+    topic.produce(0, 3)
+    world.to_committed()
+    return world
+
+
 def world_of(dsn: str, topic: Topic) -> World:
     one = postgres_world(dsn)
-    one.kafka = KafkaOffsets({"bootstrap.servers": topic.servers})  # type: ignore[assignment] # the same port, for real
+    one.kafka = KafkaOffsets({"bootstrap.servers": str(topic.servers)})  # type: ignore[assignment] # the same port, for real
     one.pipeline = orders(source=KafkaSource(topics=topic.name))
     return one
 
@@ -53,16 +63,16 @@ def world_of(dsn: str, topic: Topic) -> World:
 def commit_visible(world: World, visible: int, who: str) -> Plan:
     """Plan and commit an epoch of one range, of whose offsets so many have a record that can be seen."""
     planned = world.plan(who)
-    assert planned.epoch is not None
+    epoch_id = epoch_of(planned).epoch_id
     [one] = planned.ranges
-    ticket = world.begin(planned.epoch.epoch_id, who)
+    ticket = world.begin(epoch_id, who)
     assert ticket is not None
     seen = seen_in(one, received=visible, passed=visible)
     rows = rows_of(one)[:visible]
     assert world.writer.part(ticket, 0, {"orders": rows}, {(one.tp.topic, one.tp.partition): seen})
     assert world.writer.end(ticket)
     world.seal(ticket, who)
-    world.commit(planned.epoch.epoch_id)
+    world.commit(epoch_id)
     return planned
 
 
@@ -79,31 +89,20 @@ def test_what_retention_deleted_before_it_was_read_is_counted(world: World, topi
         topic.produce(partition, 9)
     topic.delete_records({0: 5, 1: 10})
 
-    with pytest.raises(
-        DataLossError,
-        match=rf"{topic}-0: offsets \[3, 5\), 2 of them, .*{topic}-1: offsets \[3, 10\), 7 of them, .*9 offsets in all",
-    ):
+    lost = rf"{topic}-0: offsets \[3, 5\), 2 of them, .*{topic}-1: offsets \[3, 10\), 7 of them, "
+    with pytest.raises(DataLossError, match=f"{lost}.*9 offsets in all"):
         world.plan("r2")
     assert world.heads() == {0: 3, 1: 3}
 
 
-def test_what_retention_deleted_after_it_was_read_is_no_loss(world: World, topic: Topic) -> None:
-    """Retention deleted everything up to the head."""
-    topic.produce(0, 3)
-    world.to_committed()
-    topic.delete_records({0: 3})
-
-    assert world.plan("r2").outcome is PlanOutcome.NOTHING_TO_READ
-
-
-def test_a_topic_that_was_deleted_stops_the_pipeline(world: World, topic: Topic) -> None:
+def test_retention_of_what_was_read_is_no_loss_and_a_deleted_topic_is_one(read: World, topic: Topic) -> None:
     """The advice to create the topic would be wrong for a topic that was read."""
-    topic.produce(0, 3)
-    world.to_committed()
-    topic.delete()
+    topic.delete_records({0: 3})
+    assert read.plan("r2").outcome is PlanOutcome.NOTHING_TO_READ
 
+    topic.delete()
     with pytest.raises(DataLossError, match=f"no longer has the partitions {topic}-0, committed up to offset 3"):
-        world.plan("r2")
+        read.plan("r3")
 
 
 @pytest.mark.parametrize(
@@ -119,16 +118,14 @@ def test_a_topic_that_was_deleted_stops_the_pipeline(world: World, topic: Topic)
     ids=["fewer partitions", "as many partitions"],
 )
 def test_a_topic_made_again_with_more_records_stops_the_pipeline(
-    world: World, topic: Topic, partitions: int, said: str
+    read: World, topic: Topic, partitions: int, said: str
 ) -> None:
     """I11."""
-    topic.produce(0, 3)
-    world.to_committed()
     topic.make_again(partitions)
     topic.produce(0, 30)
 
     with pytest.raises(DataLossError, match=said.format(topic=topic)):
-        world.plan("r2")
+        read.plan("r2")
 
 
 @pytest.mark.fault("F26")
@@ -154,24 +151,21 @@ def test_a_topic_made_again_between_plan_and_read_is_not_sealed_as_the_one_that_
 
 
 def test_another_cluster_stops_the_pipeline_though_it_has_no_such_topic(
-    world: World, topic: Topic, postgres_dsn: str
+    read: World, topic: Topic, postgres_dsn: str
 ) -> None:
-    """I11: the ledger is told of another cluster, as a moved connection would look."""
-    topic.produce(0, 3)
-    world.to_committed()
+    """I11: the ledger names another cluster, as after a connection was moved."""
     topic.delete()
     query(postgres_dsn, "UPDATE epochline.pipeline SET cluster_id = 'the old one'")
 
-    with pytest.raises(
-        DataLossError, match=r"its offsets, 3 of them .*, belong to Kafka cluster the old one, .*--cluster"
-    ):
-        world.plan("r2")
+    said = r"its offsets, 3 of them .*, belong to Kafka cluster the old one, .*--cluster"
+    with pytest.raises(DataLossError, match=said):
+        read.plan("r2")
 
 
 def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one(
     world: World, stack: Stack, topic: Topic
 ) -> None:
-    """I11: one broker cannot lose an election, so the ledger is told that it had read further.
+    """I11: one broker cannot lose an election, so the ledger is made to say that it had read further.
 
     What Kafka then answers is what it answers after an unclean election: the former leader's log ends at 5, the new
     one's goes on from there, past the head.
@@ -187,23 +181,12 @@ def test_a_restarted_broker_is_no_loss_and_a_log_truncated_below_the_head_is_one
     assert shown(planned) == ["0[5, 12)"]
     assert planned.ranges[0].leader_epoch != first.ranges[0].leader_epoch
 
-    assert planned.epoch is not None
-    abort(world.ledger, "orders", planned.epoch.epoch_id, run("r2"), reason="a test says so")
+    abort(world.ledger, "orders", epoch_of(planned).epoch_id, run("r2"), reason="a test says so")
     with world.ledger.transaction() as tx:
-        assert tx.chain.advance(
-            world.epoch(1),
-            PlannedRange(
-                tp=first.ranges[0].tp,
-                range=OffsetRange(start=5, until=8),
-                leader_epoch=first.ranges[0].leader_epoch,
-            ),
-        )
+        assert tx.chain.advance(world.epoch(1), replace(first.ranges[0], range=OffsetRange(start=5, until=8)))
 
-    with pytest.raises(
-        DataLossError,
-        match=f"{topic}-0 is committed up to offset 8, but the records of leader epoch .* now end at 5 .*: 3 offsets that were"
-        " read have been truncated",
-    ):
+    said = f"{topic}-0 is committed up to offset 8, but the records of leader epoch .* now end at 5 .*"
+    with pytest.raises(DataLossError, match=f"{said}: 3 offsets that were read have been truncated"):
         world.plan("r3")
 
 
@@ -254,7 +237,7 @@ def test_gaps_that_compaction_leaves_are_no_loss(kafka_bootstrap: str, postgres_
     """Compaction removes records below the head, around it and above it."""
     configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
     configs |= {"segment.ms": "100", "max.compaction.lag.ms": "100"}
-    compacted = Topic(kafka_bootstrap, f"{topic_name}-compacted").make(1, **configs)
+    compacted = Topic(kafka_bootstrap, topic_name).make(1, **configs)
     world = world_of(postgres_dsn, compacted)
     compacted.produce(0, 20, key=b"one")
     commit_visible(world, 20, "r1")

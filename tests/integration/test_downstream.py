@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,17 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from epochline.coordinator import announce
 from epochline.downstream import take_epochs
 from epochline.errors import DownstreamError
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import ACTIONS, DirectAction, Request, Subject
 from epochline.ports import AnnouncedReceipt
 from epochline.postgres.ledger import receipts
-from tests import databases
 from tests.contract.worlds import World, postgres_world, run
-from tests.integration.logins import Login
+from tests.databases import query
+from tests.integration.logins import AsSuperuser, Login, user
 
 _runs = itertools.count(1)
 INCLUDE = Path(__file__).parents[2] / "include"
+
+Session = psycopg2.extensions.connection
 
 KILLED = """
 import os
@@ -46,221 +49,199 @@ for epoch_id in take_epochs(connection, "daily", "orders", "orders"):
 """
 
 
-@pytest.fixture
-def query(postgres_dsn: str) -> Callable[..., list[tuple[Any, ...]]]:
-    return partial(databases.query, postgres_dsn)
+@dataclass
+class Downstream:
+    """A pipeline, the session of a consumer of its epochs, and the consumer's table ``daily``."""
+
+    dsn: str
+    world: World
+    session: Session
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        return query(self.dsn, statement)
+
+    def commit(self, epochs: int) -> None:
+        for _ in range(epochs):
+            self.world.kafka.produce("orders", 0, 3)
+            self.world.to_committed(f"run-{next(_runs)}")
+
+    def done(self) -> list[int]:
+        return [epoch for (epoch,) in self.query("SELECT epoch_id FROM daily ORDER BY epoch_id")]
 
 
 @pytest.fixture
-def world(postgres_dsn: str, query: Callable[..., Any]) -> World:
-    query("CREATE TABLE daily (epoch_id bigint, rows bigint)")
-    return postgres_world(postgres_dsn)
+def it(postgres_dsn: str) -> Iterator[Downstream]:
+    query(postgres_dsn, "CREATE TABLE daily (epoch_id bigint, rows bigint)")
+    with closing(psycopg2.connect(postgres_dsn)) as session:
+        yield Downstream(postgres_dsn, postgres_world(postgres_dsn), session)
 
 
-@pytest.fixture
-def session(postgres_dsn: str) -> Iterator[Any]:
-    with closing(psycopg2.connect(postgres_dsn)) as one:
-        yield one
+def epochs_for(session: Session, consumer: str = "daily") -> Iterator[int]:
+    return take_epochs(session, consumer, "orders", "orders")
 
 
-def committed(world: World, epochs: int) -> None:
-    for _ in range(epochs):
-        world.kafka.produce("orders", 0, 3)
-        world.to_committed(f"run-{next(_runs)}")
+def work(session: Session, epoch_id: int) -> None:
+    with session.cursor() as cursor:
+        cursor.execute("INSERT INTO daily SELECT %s, count(*) FROM orders WHERE _epoch = %s", (epoch_id, epoch_id))
 
 
-def take(session: Any, consumer: str = "daily") -> list[int]:
+def take(session: Session, consumer: str = "daily") -> list[int]:
     """What a consumer does: a row per epoch, in the transaction of its cursor."""
     taken = []
-    for epoch_id in take_epochs(session, consumer, "orders", "orders"):
+    for epoch_id in epochs_for(session, consumer):
         work(session, epoch_id)
         taken.append(epoch_id)
     return taken
 
 
-def work(session: Any, epoch_id: int) -> None:
-    with session.cursor() as cursor:
-        cursor.execute("INSERT INTO daily SELECT %s, count(*) FROM orders WHERE _epoch = %s", (epoch_id, epoch_id))
-
-
-def done(query: Callable[..., Any]) -> list[int]:
-    return [epoch for (epoch,) in query("SELECT epoch_id FROM daily ORDER BY epoch_id")]
-
-
 # Taking
 
 
-def test_each_epoch_is_taken_once_and_in_order_together_with_its_work(world: World, session: Any, query: Any) -> None:
-    committed(world, 3)
-    assert take(session) == [1, 2, 3]
-    assert take(session) == []
-    committed(world, 1)
-    assert take(session) == [4]
+def test_each_epoch_that_the_sink_shows_is_taken_once_and_in_order_together_with_its_work(it: Downstream) -> None:
+    it.commit(3)
+    assert take(it.session) == [1, 2, 3]
+    assert take(it.session) == []
+    it.commit(1)
+    assert take(it.session) == [4]
+    it.world.kafka.produce("orders", 0, 1)
+    it.world.to_sealed("not shown yet")
+    assert take(it.session) == []
 
-    assert session.get_transaction_status() == TRANSACTION_STATUS_IDLE
-    rows = query("SELECT epoch_id, rows FROM daily ORDER BY epoch_id")
-    assert rows == query("SELECT epoch_id, rows FROM epochline.receipts ORDER BY epoch_id")
-    assert query("SELECT epoch_id FROM epochline.consumer_cursor ORDER BY taken_at") == [(1,), (2,), (3,), (4,)]
+    assert it.session.get_transaction_status() == TRANSACTION_STATUS_IDLE
+    rows = it.query("SELECT epoch_id, rows FROM daily ORDER BY epoch_id")
+    assert rows == it.query("SELECT epoch_id, rows FROM epochline.receipts ORDER BY epoch_id")
+    assert it.query("SELECT epoch_id FROM epochline.consumer_cursor ORDER BY taken_at") == [(1,), (2,), (3,), (4,)]
 
 
 @pytest.mark.parametrize(("at", "left"), [("before", []), ("after", [1])])
-def test_a_consumer_killed_around_its_commit_takes_each_epoch_once(
-    world: World, session: Any, query: Any, postgres_dsn: str, at: str, left: list[int]
-) -> None:
+def test_a_consumer_killed_around_its_commit_takes_each_epoch_once(it: Downstream, at: str, left: list[int]) -> None:
     """Work and cursor are there both or not at all."""
-    committed(world, 2)
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED],
-        env={**os.environ, "PYTHONPATH": str(INCLUDE), "DSN": postgres_dsn, "AT": at},
-        check=False,
-        timeout=60,
-    )
+    it.commit(2)
+    environment = {**os.environ, "PYTHONPATH": str(INCLUDE), "DSN": it.dsn, "AT": at}
+    died = subprocess.run([sys.executable, "-c", KILLED], env=environment, check=False, timeout=60)
     assert died.returncode == 137
-    assert done(query) == left
+    assert it.done() == left
 
-    assert take(session) == [epoch for epoch in (1, 2) if epoch not in left]
+    assert take(it.session) == [epoch for epoch in (1, 2) if epoch not in left]
 
-    assert done(query) == [1, 2]
+    assert it.done() == [1, 2]
 
 
-def test_two_consumers_of_one_name_share_the_epochs_and_two_names_take_them_all(
-    world: World, session: Any, query: Any, postgres_dsn: str
-) -> None:
-    committed(world, 6)
+def test_two_consumers_of_one_name_share_the_epochs_and_two_names_take_them_all(it: Downstream) -> None:
+    it.commit(6)
     together = threading.Barrier(3)
-    taken: list[list[int]] = []
 
-    def consumer() -> None:
-        with closing(psycopg2.connect(postgres_dsn)) as own:
+    def consume(_: int) -> list[int]:
+        with closing(psycopg2.connect(it.dsn)) as own:
             together.wait(10)
-            taken.append(take(own))
+            return take(own)
 
-    threads = [threading.Thread(target=consumer) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor() as threads:
+        taken = list(threads.map(consume, range(3)))
 
-    assert sorted(itertools.chain(*taken)) == done(query) == [1, 2, 3, 4, 5, 6]
+    assert sorted(itertools.chain(*taken)) == it.done() == [1, 2, 3, 4, 5, 6]
     assert all(one == sorted(one) for one in taken)
-    assert take(session, "weekly") == [1, 2, 3, 4, 5, 6]
+    assert take(it.session, "weekly") == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(
-    world: World, session: Any, query: Any, postgres_dsn: str
-) -> None:
-    committed(world, 2)
-    other = take_epochs(session, "daily", "orders", "orders")
+def test_a_consumer_waits_for_another_of_its_name_that_has_an_epoch_in_hand(it: Downstream) -> None:
+    it.commit(2)
+    other = epochs_for(it.session)
     assert next(other) == 1
-    with closing(psycopg2.connect(postgres_dsn, options="-c lock_timeout=200")) as late:
+    with closing(psycopg2.connect(it.dsn, options="-c lock_timeout=200")) as late:
         with pytest.raises(errors.LockNotAvailable):
             take(late)
 
-        session.close()  # its server ends the transaction
+        it.session.close()  # its server ends the transaction
 
         assert take(late) == [1, 2]
-    assert done(query) == [1, 2]
+    assert it.done() == [1, 2]
 
 
-def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(world: World, session: Any, query: Any) -> None:
+def test_an_epoch_that_was_undone_before_it_was_taken_is_left_out(it: Downstream) -> None:
     """C12: its rows are gone; what read the range again is taken instead."""
-    subject = Subject(name="orders", ledger=world.ledger, declared=world.pipeline, source=world.kafka)
-    order = Request(actor="ada", reason="to see")
-    committed(world, 1)
-    for what in ("savepoint", "restore"):
-        action: Any = ACTIONS[what]
-        action.act(subject, action.parse({"name": "here"}), order)
-        if what == "savepoint":
-            committed(world, 2)
-    assert query("SELECT epoch_id FROM epochline.epochs WHERE undone_by IS NOT NULL ORDER BY 1") == [(2,), (3,)]
-    committed(world, 1)
+    subject = Subject(name="orders", ledger=it.world.ledger, declared=it.world.pipeline, source=it.world.kafka)
+    for what, epochs in (("savepoint", 1), ("restore", 2)):
+        it.commit(epochs)
+        action = ACTIONS[what]
+        assert isinstance(action, DirectAction)
+        action.act(subject, action.parse({"name": "here"}), Request(actor="ada", reason="to see"))
+    assert it.query("SELECT epoch_id FROM epochline.epochs WHERE undone_by IS NOT NULL ORDER BY 1") == [(2,), (3,)]
+    it.commit(1)
 
-    assert take(session) == [1, 5]
+    assert take(it.session) == [1, 5]
 
 
-def test_an_epoch_that_a_sink_does_not_show_yet_is_not_taken(world: World, session: Any) -> None:
-    committed(world, 1)
-    world.kafka.produce("orders", 0, 1)
-    world.to_sealed("sealed")
-
-    assert take(session) == [1]
-
-
-def test_an_error_or_a_break_gives_the_epoch_in_hand_back(world: World, session: Any, query: Any) -> None:
-    committed(world, 2)
+def test_an_error_or_a_break_gives_the_epoch_in_hand_back(it: Downstream) -> None:
+    it.commit(2)
 
     def fails_at_the_second() -> None:
-        for epoch_id in take_epochs(session, "daily", "orders", "orders"):
-            work(session, epoch_id // (2 - epoch_id))
+        for epoch_id in epochs_for(it.session):
+            work(it.session, epoch_id // (2 - epoch_id))
 
     with pytest.raises(ZeroDivisionError):
         fails_at_the_second()
-    assert session.get_transaction_status() == TRANSACTION_STATUS_IDLE
-    assert done(query) == [1]
-    for epoch_id in take_epochs(session, "daily", "orders", "orders"):
-        work(session, epoch_id)
+    assert it.session.get_transaction_status() == TRANSACTION_STATUS_IDLE
+    assert it.done() == [1]
+    for epoch_id in epochs_for(it.session):
+        work(it.session, epoch_id)
         break
-    assert session.get_transaction_status() == TRANSACTION_STATUS_IDLE
+    assert it.session.get_transaction_status() == TRANSACTION_STATUS_IDLE
 
-    assert take(session) == [2]
-    assert done(query) == [1, 2]
+    assert take(it.session) == [2]
+    assert it.done() == [1, 2]
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_a_block_that_ends_the_transaction_is_refused(world: World, session: Any, ends: str) -> None:
-    committed(world, 2)
-
-    epochs = take_epochs(session, "daily", "orders", "orders")
+def test_a_block_that_ends_the_transaction_is_refused(it: Downstream, ends: str) -> None:
+    it.commit(2)
+    epochs = epochs_for(it.session)
     next(epochs)
-    getattr(session, ends)()
+    getattr(it.session, ends)()
 
-    with pytest.raises(
-        DownstreamError, match=r"ended the transaction that took epoch 1\..* remove commit\(\) and rollback\(\)"
-    ):
+    said = r"ended the transaction that took epoch 1\..* remove commit\(\) and rollback\(\)"
+    with pytest.raises(DownstreamError, match=said):
         next(epochs)
 
 
-def test_a_failed_statement_that_is_passed_over_takes_no_epoch(world: World, session: Any, query: Any) -> None:
+def test_a_failed_statement_that_is_passed_over_takes_no_epoch(it: Downstream) -> None:
     """COMMIT of a failed transaction is a ROLLBACK, and says so to nobody."""
-    committed(world, 1)
-
-    epochs = take_epochs(session, "daily", "orders", "orders")
+    it.commit(1)
+    epochs = epochs_for(it.session)
     next(epochs)
-    with pytest.raises(errors.UndefinedTable), session.cursor() as cursor:
+    with pytest.raises(errors.UndefinedTable), it.session.cursor() as cursor:
         cursor.execute("INSERT INTO nowhere VALUES (1)")
 
     with pytest.raises(errors.InFailedSqlTransaction):
         next(epochs)
 
-    assert query("SELECT count(*) FROM epochline.consumer_cursor") == [(0,)]
-    assert take(session) == [1]
+    assert it.query("SELECT count(*) FROM epochline.consumer_cursor") == [(0,)]
+    assert take(it.session) == [1]
 
 
-def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(world: World, session: Any) -> None:
-    session.autocommit = True
+def test_a_connection_that_cannot_keep_work_and_cursor_together_is_refused(it: Downstream) -> None:
+    it.session.autocommit = True
     with pytest.raises(DownstreamError, match="Set autocommit to False"):
-        take_epochs(session, "daily", "orders", "orders")
-    session.autocommit = False
-    with session.cursor() as cursor:
+        epochs_for(it.session)
+    it.session.autocommit = False
+    with it.session.cursor() as cursor:
         cursor.execute("SELECT 1")
         with pytest.raises(DownstreamError, match="Commit it or roll it back first"):
-            take_epochs(session, "daily", "orders", "orders")
+            epochs_for(it.session)
 
 
 def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothing_else(
-    world: World,
-    login: Login,
-    as_superuser: Any,
+    it: Downstream, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """SEC-6: the reader's role and two rights on the cursor (docs/downstream.md)."""
-    committed(world, 2)
+    it.commit(2)
     dsn = login("epochline_reader")
     page = (INCLUDE.parent / "docs" / "downstream.md").read_text()
     grants = [line for line in page.splitlines() if line.startswith("GRANT ")]
-    as_superuser(*(grant.replace("consumer_login", psycopg2.extensions.parse_dsn(dsn)["user"]) for grant in grants))
+    as_superuser(*(grant.replace("consumer_login", user(dsn)) for grant in grants))
 
     with closing(psycopg2.connect(dsn)) as own:
-        assert list(take_epochs(own, "daily", "orders", "orders")) == [1, 2]
+        assert list(epochs_for(own)) == [1, 2]
         for statement in (
             "UPDATE epochline.consumer_cursor SET epoch_id = 9",
             "DELETE FROM epochline.consumer_cursor",
@@ -271,7 +252,7 @@ def test_a_login_with_the_grants_of_the_documents_takes_epochs_and_changes_nothi
             own.rollback()
 
 
-# Telling
+# Announcing
 
 
 class Airflow:
@@ -282,37 +263,35 @@ class Airflow:
         self.events: list[AnnouncedReceipt] = []
 
     def task(self, who: str, *, lost: bool = False) -> list[int]:
-        told = announce(self._world.ledger, "orders", run(who), acknowledged=self._heard)
+        announced = announce(self._world.ledger, "orders", run(who), acknowledged=self._arrived)
         if not lost:
-            self.events += told
-        return [one.epoch_id for one in told]
+            self.events += announced
+        return [one.epoch_id for one in announced]
 
-    def _heard(self, unannounced: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:
-        return [one for one in unannounced if one in self.events]
+    def _arrived(self, unacknowledged: Sequence[AnnouncedReceipt]) -> Sequence[AnnouncedReceipt]:
+        return [one for one in unacknowledged if one in self.events]
 
 
 @pytest.fixture
-def airflow(world: World) -> Airflow:
-    return Airflow(world)
+def airflow(it: Downstream) -> Airflow:
+    return Airflow(it.world)
 
 
-def test_what_a_lost_task_told_is_told_again_until_it_is_heard(world: World, airflow: Airflow) -> None:
+def test_what_a_lost_task_announced_is_announced_again_until_airflow_has_it(it: Downstream, airflow: Airflow) -> None:
     """A task dies between the ledger's commit and its own end: a later run emits the event."""
-    committed(world, 1)
+    it.commit(1)
     assert airflow.task("first", lost=True) == [1]
     assert airflow.task("first", lost=True) == [1]
-    committed(world, 1)
+    it.commit(1)
 
     assert airflow.task("second") == [1, 2]
 
     assert airflow.task("third") == []
 
 
-def test_an_epoch_is_told_with_its_rows_and_the_offsets_that_it_took(
-    world: World, airflow: Airflow, query: Any
-) -> None:
-    world.to_committed("of both partitions")
-    committed(world, 1)
+def test_an_epoch_is_announced_with_its_rows_and_the_offsets_that_it_took(it: Downstream, airflow: Airflow) -> None:
+    it.world.to_committed("of both partitions")
+    it.commit(1)
     airflow.task("first")
 
     first, second = airflow.events
@@ -321,16 +300,15 @@ def test_an_epoch_is_told_with_its_rows_and_the_offsets_that_it_took(
     assert first.offsets == {"orders": {"0": [0, 10], "1": [0, 5]}}
     assert (second.epoch_id, second.rows) == (2, 3)
     assert second.offsets["orders"]["0"] == [10, 13]
-    assert query("SELECT count(*) FROM epochline.receipt WHERE announced_by = 'first' AND acknowledged_at IS NULL") == [
-        (2,)
-    ]
+    unacknowledged = "SELECT count(*) FROM epochline.receipt WHERE announced_by = 'first' AND acknowledged_at IS NULL"
+    assert it.query(unacknowledged) == [(2,)]
 
 
-def test_many_epochs_that_nobody_told_are_told_the_oldest_first_and_so_many_by_each_task(
-    world: World, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+def test_unannounced_epochs_are_announced_the_oldest_first_and_so_many_by_each_task(
+    it: Downstream, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of before this version, and those that were committed at a terminal."""
     monkeypatch.setattr(receipts, "ANNOUNCED_AT_ONCE", 2)
-    committed(world, 5)
+    it.commit(5)
 
     assert [airflow.task(f"run-{at}") for at in range(4)] == [[1, 2], [3, 4], [5], []]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import closing
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 import psycopg2
 import pyarrow as pa
 import pyarrow.parquet
-import pytest
 
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.types import column_type, record_schema
@@ -49,21 +49,25 @@ VALUES: dict[str, list[Any]] = {
     "macaddr": ["08:00:2b:01:02:03"],
     "interval": ["1 day 02:03:04.5"],
 }
+Columns = dict[str, str]
 COLUMNS = {f"c {at}": kind for at, kind in enumerate(VALUES)}
 MOST = max(len(values) for values in VALUES.values())
 
 
+def padded(kind: str) -> list[Any]:
+    """The values of a type, then NULLs: as many as the longest column has, and one more."""
+    return [*VALUES[kind], *[None] * (MOST + 1 - len(VALUES[kind]))]
+
+
 def rows() -> pa.RecordBatch:
-    """Row by row the values of each type, as many rows as the longest has, the rest NULL; then a row of NULLs."""
-    schema = record_schema(COLUMNS)
-    padded = {name: [*VALUES[kind], *[None] * (MOST + 1 - len(VALUES[kind]))] for name, kind in COLUMNS.items()}
-    return pa.RecordBatch.from_pydict(padded, schema=schema)
+    columns = {name: padded(kind) for name, kind in COLUMNS.items()}
+    return pa.RecordBatch.from_pydict(columns, schema=record_schema(COLUMNS))
 
 
-def written(tmp_path: Path, kind: str, columns: dict[str, str], *batches: pa.RecordBatch) -> Path:
+def written(tmp_path: Path, kind: str, columns: Columns, *batches: pa.RecordBatch, aggregated: bool = True) -> Path:
     """The one file of an epoch with these rows."""
     path = tmp_path / kind
-    sink = FileSink(Files(path=str(path), format=kind, columns=columns, aggregated=True).spec)
+    sink = FileSink(Files(path=str(path), format=kind, columns=columns, aggregated=aggregated).spec)
     attempt = SinkAttempt(pipeline="types", generation=1, epoch_id=1, attempt=1, token="0f3c8a52")
     sink.begin(attempt)
     writer = sink.write(attempt, 0)
@@ -104,23 +108,19 @@ def test_csv_gives_copy_what_was_written(tmp_path: Path, postgres_dsn: str) -> N
     """P5: the empty text stays apart from NULL, and bytes are bytes; what PostgreSQL reads is compared by itself."""
     file = written(tmp_path, "csv", COLUMNS, rows(), rows())
 
-    connection = psycopg2.connect(postgres_dsn)
-    with connection, connection.cursor() as cursor:
+    with closing(psycopg2.connect(postgres_dsn)) as connection, connection.cursor() as cursor:
         declared = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS.items())
         cursor.execute(f"CREATE TABLE t (n serial, {declared})")
         names = ", ".join(f'"{name}"' for name in COLUMNS)
         with file.open("rb") as text:
             cursor.copy_expert(f"COPY t ({names}) FROM STDIN WITH (FORMAT csv, HEADER match)", text)
         for name, kind in COLUMNS.items():
-            values = [*VALUES[kind], *[None] * (MOST + 1 - len(VALUES[kind]))] * 2
-            same = "IS NOT DISTINCT FROM" if kind != "json" else "::text IS NOT DISTINCT FROM"
-            for at, value in enumerate(values, 1):
-                compared = f"CAST(%s AS {kind})" if kind != "json" else "%s"
-                cursor.execute(f'SELECT "{name}" {same} {compared}, "{name}"::text FROM t WHERE n = %s', (value, at))
-                found = cursor.fetchone()
-                assert found is not None
-                assert found[0], f"{kind}: {value!r} was read as {found[1]!r}"
-    connection.close()
+            type_ = "text" if kind == "json" else kind  # json has no equality
+            same = f'"{name}"::{type_} IS NOT DISTINCT FROM CAST(%s AS {type_})'
+            for at, value in enumerate(padded(kind) * 2, 1):
+                cursor.execute(f'SELECT {same}, "{name}"::text FROM t WHERE n = %s', (value, at))
+                ((equal, found),) = cursor.fetchall()
+                assert equal, f"{kind}: {value!r} was read as {found!r}"
 
 
 def test_json_gives_the_parser_what_was_written(tmp_path: Path) -> None:
@@ -162,35 +162,22 @@ def test_json_lines_are_plain_json(tmp_path: Path) -> None:
     assert '"n":1.10' in lines[1]
     assert [json.loads(line, parse_float=str) for line in lines] == [
         {
-            "j": {"a": [1, "x\ny"]},
-            "f": "NaN",
-            "r": "Infinity",
-            "b": base64.b64encode(b"\x00\xff").decode(),
-            "t": "2024-02-29T12:00:00.000000Z",
-            "n": "NaN",
+            "j": {"a": [1, "x\ny"]}, "f": "NaN", "r": "Infinity", "b": base64.b64encode(b"\x00\xff").decode(),
+            "t": "2024-02-29T12:00:00.000000Z", "n": "NaN",
         },
         {"j": None, "f": "-Infinity", "r": None, "b": "", "t": None, "n": "1.10"},
         {"j": None, "f": "1.5", "r": "-0.5", "b": None, "t": None, "n": None},
-    ]
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-def test_rows_of_records_carry_their_position(kind: str, tmp_path: Path) -> None:
-    files = Files(path=str(tmp_path / "out"), format=kind, columns={"v": "text"})
-    sink = FileSink(files.spec)
-    attempt = SinkAttempt(pipeline="types", generation=1, epoch_id=1, attempt=1, token="0f3c8a52")
-    sink.begin(attempt)
-    writer = sink.write(attempt, 0)
+def test_rows_of_records_carry_their_position(tmp_path: Path) -> None:
     values = {"v": ["a"], "_topic": ["visits"], "_partition": [3], "_offset": [2**40], "_row": [0]}
-    writer.write(pa.RecordBatch.from_pydict(values, schema=record_schema(files.written)))
-    message = writer.finish()
-    writer.close()
+    columns = Files(path="/nowhere", columns={"v": "text"}).written
+    batch = pa.RecordBatch.from_pydict(values, schema=record_schema(columns))
 
-    [found] = (tmp_path / "out").rglob(message["file"])
-    if kind == "parquet":
-        assert pyarrow.parquet.ParquetFile(found).read().to_pydict() == values
-    else:
-        assert found.read_text() == {
-            "csv": '"v","_topic","_partition","_offset","_row"\n"a","visits",3,1099511627776,0\n',
-            "json": '{"v":"a","_topic":"visits","_partition":3,"_offset":1099511627776,"_row":0}\n',
-        }[kind]  # fmt: skip
+    kinds = ("parquet", "csv", "json")
+    parquet, csv, lines = (written(tmp_path, kind, {"v": "text"}, batch, aggregated=False) for kind in kinds)
+
+    assert pyarrow.parquet.ParquetFile(parquet).read().to_pydict() == values
+    assert csv.read_text() == '"v","_topic","_partition","_offset","_row"\n"a","visits",3,1099511627776,0\n'
+    assert lines.read_text() == '{"v":"a","_topic":"visits","_partition":3,"_offset":1099511627776,"_row":0}\n'

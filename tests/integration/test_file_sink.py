@@ -10,10 +10,13 @@ import resource
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -36,6 +39,7 @@ from tests.integration.file_epochs import (
     committed,
     keep,
     kept,
+    ledger,
     read_visitors,
     seal,
     sealed,
@@ -46,15 +50,19 @@ from tests.integration.file_epochs import (
 from tests.processes.client import Forked, fork_server
 from tests.reading import rows_of_files
 
+Patch = pytest.MonkeyPatch
+ATTEMPT = attempt_of(1)
+EPOCHS = range(1, 26)
+
 
 def failpoints_of_the_sink() -> list[str]:
-    tree = ast.parse((Path(sinks.__file__).parent / "files.py").read_text())
-    names = [
-        node.args[0].value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint"
-    ]
-    return sorted(names)
+    text = (Path(sinks.__file__).parent / "files.py").read_text()
+    calls = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call)]
+    return sorted(ast.literal_eval(one.args[0]) for one in calls if ast.unparse(one.func) == "failpoint")
+
+
+class StoreError(Exception):
+    """Like an error of an object store's driver."""
 
 
 @pytest.fixture
@@ -77,29 +85,38 @@ def path(request: pytest.FixtureRequest) -> str:
     return found
 
 
+@pytest.fixture
+def sink(path: str) -> FileSink:
+    return sink_at(path)
+
+
 def left(path: str) -> list[str]:
     """Every file of a folder that no entry of the manifest names, entries apart, and empty folders of attempts."""
     shown = {file for epoch in committed_files(path) for file in epoch.files}
-    if path.startswith("memory://"):
-        root = path.removeprefix("memory:/")
-        there = {f"memory:/{name}" for name in MemoryFileSystem.store if name.startswith(f"{root}/")}
-    else:
-        there = {str(one) for one in Path(path).rglob("*") if one.is_file()}
-        there |= {str(one) for one in Path(path, "_epochline/staging").glob("*")}
+    store, root = fsspec.url_to_fs(path)
+    there = {path.removesuffix(root) + one for one in store.find(root)}
+    there |= {str(one) for one in Path(path, "_epochline/staging").glob("*")}
     return sorted(there - shown - {one for one in there if "/_epochline/manifest/" in one})
 
 
-def process(step: str, path: str, place: Path, failpoint: str = "") -> Forked:
-    environment = {"EPOCHLINE_FAILPOINT": failpoint}
-    return fork_server.fork("tests.integration.file_epochs:main", step, path, place, environment=environment)
+def process(step: str, path: str, failpoint: str) -> Forked:
+    task, environment = "tests.integration.file_epochs:main", {"EPOCHLINE_FAILPOINT": failpoint}
+    forked: Forked = fork_server.fork(task, step, path, environment=environment)
+    return forked
+
+
+def kill(step: str, path: str, failpoint: str) -> None:
+    """A process takes the step and dies at the failpoint."""
+    with process(step, path, f"{failpoint}:exit") as killed:
+        killed.communicate()
+    assert killed.returncode == KILLED
 
 
 # Shown whole, and once.
 
 
-def test_a_committed_epoch_is_read_whole_and_an_open_one_not_at_all(path: str) -> None:
-    """P5: what is begun, written or sealed is seen by no reader."""
-    sink = sink_at(path)
+def test_a_committed_epoch_is_read_whole_and_an_open_one_not_at_all(sink: FileSink, path: str) -> None:
+    """P5: what is begun, written or sealed is seen by no reader; a reader goes on after the epoch that it has."""
     committed(sink, attempt_of(1))
     stage(sink, attempt_of(2))
 
@@ -116,21 +133,15 @@ def test_a_committed_epoch_is_read_whole_and_an_open_one_not_at_all(path: str) -
         (1, PARTS * ROWS_OF_PART, PARTS),
         (3, PARTS * ROWS_OF_PART, PARTS),
     ]
+    assert [epoch.epoch_id for epoch in committed_files(path, after=1)] == [3]
+    assert list(committed_files(path, after=3)) == []
+    assert list(committed_files(f"{path}-of-tomorrow")) == []
 
 
-def test_a_reader_goes_on_after_the_epoch_that_it_has(path: str) -> None:
-    sink = sink_at(path)
-    for epoch_id in (4, 7, 12):
-        committed(sink, attempt_of(epoch_id))
-
-    assert [epoch.epoch_id for epoch in committed_files(path, after=4)] == [7, 12]
-    assert [epoch.epoch_id for epoch in committed_files(path, after=12)] == []
-    assert [epoch.epoch_id for epoch in committed_files(f"{path}-of-tomorrow")] == []
-
-
-def test_aborted_twice_is_aborted_once_and_leaves_nothing(path: str) -> None:
-    """P5, INV-7: target and staging are both as before."""
-    sink = sink_at(path)
+def test_aborted_twice_is_aborted_once_and_leaves_nothing(sink: FileSink, path: str) -> None:
+    """P5, INV-7: target and staging are both as before; what never began can be aborted too."""
+    sink.recover_and_abort(attempt_of(1))
+    assert left(path) == []
     committed(sink, attempt_of(1))
     stage(sink, attempt_of(2))
     sealed(sink, other := attempt_of(2, 2))
@@ -143,24 +154,18 @@ def test_aborted_twice_is_aborted_once_and_leaves_nothing(path: str) -> None:
     assert read_visitors(path) == all_visitors(1)
 
 
-def test_an_abort_that_never_began_is_no_error(path: str) -> None:
-    sink_at(path).recover_and_abort(attempt_of(1))
-
-    assert left(path) == []
-
-
-def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_the_same(path: str) -> None:
+def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_the_same(
+    sink: FileSink, path: str
+) -> None:
     """INV-9: an empty manifest is one, too."""
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    sink.begin(attempt)
-    writer = sink.write(attempt, 0)
+    sink.begin(ATTEMPT)
+    writer = sink.write(ATTEMPT, 0)
     writer.write(batch_of([]))
 
     assert writer.finish() == {}
 
     writer.close()
-    committable = seal(sink, attempt, [WrittenPart(number=0, rows=0, message={})])
+    committable = seal(sink, ATTEMPT, [WrittenPart(number=0, rows=0, message={})])
     sink.commit(committable)
     sink.commit(committable)
 
@@ -168,89 +173,51 @@ def test_a_part_without_rows_has_no_file_and_an_epoch_without_rows_is_shown_all_
     assert left(path) == []
 
 
-def test_a_sink_travels_to_executors(path: str) -> None:
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    sink.begin(attempt)
+def test_a_sink_travels_to_executors_and_a_repeated_seal_says_the_same(sink: FileSink, path: str) -> None:
+    sink.begin(ATTEMPT)
     there = pickle.loads(pickle.dumps(sink))  # noqa: S301
 
-    parts = [write_part(there, attempt, part) for part in range(PARTS)]
+    parts = [write_part(there, ATTEMPT, part) for part in range(PARTS)]
 
-    sink.commit(seal(sink, attempt, parts))
+    assert sink.seal(ATTEMPT, parts) == sink_at(path).seal(ATTEMPT, parts)
+    sink.commit(seal(sink, ATTEMPT, parts))
     assert read_visitors(path) == all_visitors(1)
 
 
-def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file(disk: str) -> None:
+def test_the_manifest_says_whose_epoch_it_is_and_what_is_in_each_file_and_moves_with_its_folder(disk: str) -> None:
     committable = committed(sink_at(disk), attempt_of(7, 2))
 
     entry = json.loads(Path(disk, "_epochline/manifest/0000000007.json").read_text())
 
     files = entry.pop("files")
     assert entry == {
-        "pipeline": "visits",
-        "generation": 1,
-        "epoch": 7,
-        "attempt": 2,
-        "token": committable.attempt.token,
-        "rows": PARTS * ROWS_OF_PART,
-        "reached": [],
-    }
+        "pipeline": "visits", "generation": 1, "epoch": 7, "attempt": 2, "token": committable.attempt.token,
+        "rows": PARTS * ROWS_OF_PART, "reached": [],
+    }  # fmt: skip
     assert {(file["rows"], file["bytes"]) for file in files} == {
         (ROWS_OF_PART, Path(disk, file["path"]).stat().st_size) for file in files
     }
     assert {Path(file["path"]).parent.name for file in files} == {"epoch=0000000007"}
 
-
-def test_a_folder_may_be_moved_with_its_manifest(disk: str, tmp_path: Path) -> None:
-    committed(sink_at(disk), attempt_of(1))
-    moved = str(tmp_path / "elsewhere")
-
-    os.rename(disk, moved)
-
-    assert read_visitors(moved) == all_visitors(1)
+    os.rename(disk, f"{disk} elsewhere")
+    assert read_visitors(f"{disk} elsewhere") == all_visitors(7)
 
 
 # Parts, tried again.
 
 
-def test_a_repeated_part_overwrites_nothing_and_counts_once(path: str) -> None:
-    """I4: both tries were finished; the ledger counted the first."""
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    parts = stage(sink, attempt)
-    again = write_part(sink, attempt, 1)
+def test_a_part_that_is_tried_again_or_runs_on_adds_nothing_to_what_is_shown(sink: FileSink, path: str) -> None:
+    """INV-4, I4: the ledger counted the first try; a file that is half written at the seal is not moved with it."""
+    parts = stage(sink, ATTEMPT)
+    again = write_part(sink, ATTEMPT, 1)
     assert again.message["file"] != parts[1].message["file"]
+    zombie = sink.write(ATTEMPT, 1)
+    zombie.write(batch_of(["too late"] * 1000))
 
-    sink.commit(seal(sink, attempt, parts))
+    sink.commit(seal(sink, ATTEMPT, parts))
 
     assert read_visitors(path) == all_visitors(1)
     assert left(path) == []
-
-
-def test_a_failed_task_takes_its_file_away(path: str) -> None:
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    sink.begin(attempt)
-    writer = sink.write(attempt, 0)
-    writer.write(batch_of(["a"]))
-
-    writer.close()
-    writer.close()
-
-    assert [name for name in left(path) if "part-" in name] == []
-
-
-def test_a_task_that_runs_on_adds_nothing_to_what_is_shown(path: str) -> None:
-    """INV-4, I4: a file that is half written at the seal is not moved with the others."""
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    parts = stage(sink, attempt)
-    zombie = sink.write(attempt, 1)
-    zombie.write(batch_of(["too late"] * 1000))
-
-    sink.commit(seal(sink, attempt, parts))
-
-    assert read_visitors(path) == all_visitors(1)
     if path.startswith("/"):
         with pytest.raises(SinkUnavailableError, match="It was removed meanwhile"):
             zombie.finish()
@@ -261,42 +228,33 @@ def test_a_task_that_runs_on_adds_nothing_to_what_is_shown(path: str) -> None:
     assert read_visitors(path) == all_visitors(1)
 
 
-def test_a_batch_of_other_columns_is_refused(path: str) -> None:
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    sink.begin(attempt)
+def test_a_batch_of_other_columns_is_refused_and_the_failed_task_takes_its_file_away(sink: FileSink, path: str) -> None:
+    sink.begin(ATTEMPT)
+    writer = sink.write(ATTEMPT, 0)
+    writer.write(batch_of(["a"]))
 
     with pytest.raises(EpochlineError, match="expected a batch of"):
-        sink.write(attempt, 0).write(batch_of(["a"]).select(["visitor"]))
+        writer.write(batch_of(["a"]).select(["visitor"]))
+    writer.close()
+    writer.close()
+
+    assert [name for name in left(path) if "part-" in name] == []
 
 
 # The seal.
 
 
-def test_a_seal_names_the_file_that_is_missing_or_cut(path: str) -> None:
+def test_a_seal_names_the_file_that_is_missing_or_cut(sink: FileSink, path: str) -> None:
     """INV-9: such an epoch could not commit."""
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    parts = stage(sink, attempt)
-    name = parts[2].message["file"]
+    *others, last = stage(sink, ATTEMPT)
 
-    cut = WrittenPart(number=2, rows=parts[2].rows, message={**parts[2].message, "bytes": 1})
-    with pytest.raises(SealRefusedError, match=rf"attempt 1 of epoch 1 of visits .*{name} has \d+ bytes of 1"):
-        sink.seal(attempt, [*parts[:2], cut])
-    gone = WrittenPart(number=2, rows=parts[2].rows, message={**parts[2].message, "file": "part-00002-gone.parquet"})
-    with pytest.raises(SealRefusedError, match=r"part-00002-gone.parquet is missing"):
-        sink.seal(attempt, [*parts[:2], gone])
-    short = WrittenPart(number=2, rows=parts[2].rows, message={})
-    with pytest.raises(SealRefusedError, match=r"part 2 has 40 rows, but its file has 0"):
-        sink.seal(attempt, [*parts[:2], short])
-
-
-def test_a_repeated_seal_says_the_same(path: str) -> None:
-    sink = sink_at(path)
-    attempt = attempt_of(1)
-    parts = stage(sink, attempt)
-
-    assert sink.seal(attempt, parts) == sink_at(path).seal(attempt, parts)
+    for message, said in (
+        ({**last.message, "bytes": 1}, rf"attempt 1 of epoch 1 of visits .*{last.message['file']} has \d+ bytes of 1"),
+        ({**last.message, "file": "part-00002-gone.parquet"}, r"part-00002-gone.parquet is missing"),
+        ({}, r"part 2 has 40 rows, but its file has 0"),
+    ):
+        with pytest.raises(SealRefusedError, match=said):
+            sink.seal(ATTEMPT, [*others, replace(last, message=message)])
 
 
 # Crashes.
@@ -305,25 +263,22 @@ def test_a_repeated_seal_says_the_same(path: str) -> None:
 @pytest.mark.parametrize("failpoint", [name for name in failpoints_of_the_sink() if name != "files.abort"])
 @pytest.mark.parametrize("times", [1, 2], ids=["recovered", "recovered twice"])
 def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_there_once(
-    failpoint: str, times: int, disk: str, tmp_path: Path
+    failpoint: str, times: int, disk: str
 ) -> None:
     """Q5, INV-6: also between the rename and the manifest nothing is written twice. What was sealed is committed."""
-    place = tmp_path / "ledger"
     committed(sink_at(disk), attempt_of(1))
-    with process("whole", disk, place, f"{failpoint}:exit") as killed:
-        killed.communicate()
-    assert killed.returncode == KILLED
+    kill("whole", disk, failpoint)
     assert read_visitors(disk) in (all_visitors(1), all_visitors(1, 2))
     assert_only_whole_folders(disk)
 
     for _ in range(times):
         sink = sink_at(disk)
-        if place.exists():
-            sink.recover_and_commit(kept(place))
+        if ledger(disk).exists():
+            sink.recover_and_commit(kept(disk))
         else:
             sink.recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
             committable = sealed(sink, attempt_of(2, 2))
-            keep(committable, place)
+            keep(committable, disk)
             sink.commit(committable)
 
     assert read_visitors(disk) == all_visitors(1, 2)
@@ -332,11 +287,9 @@ def test_an_epoch_of_a_killed_process_is_finished_by_another_and_each_row_is_the
     assert read_visitors(disk) == all_visitors(1, 2, 3)
 
 
-def test_a_killed_abort_is_made_good_by_the_next_one(disk: str, tmp_path: Path) -> None:
+def test_a_killed_abort_is_made_good_by_the_next_one(disk: str) -> None:
     """I6, INV-7."""
-    with process("abort", disk, tmp_path / "ledger", "files.abort:exit") as killed:
-        killed.communicate()
-    assert killed.returncode == KILLED
+    kill("abort", disk, "files.abort")
     assert left(disk) != []
 
     sink_at(disk).recover_and_abort(attempt_of(2, token="0f3c8a52-one"))
@@ -346,15 +299,12 @@ def test_a_killed_abort_is_made_good_by_the_next_one(disk: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("failpoint", ["files.rename", "files.renamed", "files.manifest", "files.shown"])
-def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(
-    failpoint: str, disk: str, tmp_path: Path
-) -> None:
+def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_faster(failpoint: str, disk: str) -> None:
     """INV-5: two commit the same epoch, and a third one comes after it."""
     sink = sink_at(disk)
-    place = tmp_path / "ledger"
     committable = sealed(sink, attempt_of(2))
-    keep(committable, place)
-    with process("commit", disk, place, f"{failpoint}:stop") as zombie:
+    keep(committable, disk)
+    with process("commit", disk, f"{failpoint}:stop") as zombie:
         zombie.until_stopped()
         sink.recover_and_commit(committable)
         committed(sink, attempt_of(3))
@@ -370,7 +320,7 @@ def test_a_stopped_committer_changes_nothing_when_it_wakes_after_another_was_fas
     assert_only_whole_folders(disk)
 
 
-def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: Patch) -> None:
     """INV-5: the manifest is asked."""
     sink = sink_at(memory)
     committable = sealed(sink, attempt_of(1))
@@ -387,9 +337,7 @@ def test_a_commit_whose_answer_was_lost_is_found_done(memory: str, monkeypatch: 
     assert left(memory) == []
 
 
-def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(
-    memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(memory: str, monkeypatch: Patch) -> None:
     sink = sink_at(memory)
     committable = sealed(sink, attempt_of(1))
 
@@ -402,33 +350,26 @@ def test_a_store_that_is_down_says_that_a_repeat_helps_and_it_does(
             sink.commit(committable)
     assert said.value.retryable
     assert read_visitors(memory) == []
-
     sink.commit(committable)
-
     assert read_visitors(memory) == all_visitors(1)
 
 
-class StoreError(Exception):
-    """As drivers of object stores have their own."""
-
-
-def test_a_folder_that_cannot_be_is_refused_for_good(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_and_a_store_without_a_driver_are_refused_for_good(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    sink = sink_at(str(tmp_path / "file" / "visits"))
-
     with pytest.raises(SinkError, match="NotADirectoryError") as said:
-        sink.begin(attempt_of(1))
-
+        sink_at(str(tmp_path / "file" / "visits")).begin(ATTEMPT)
     assert not said.value.retryable
+
+    with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
+        sink_at("nosuch://bucket/visits")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_a_disk_that_takes_no_more_says_that_a_repeat_helps_and_leaves_no_file(kind: str, disk: str) -> None:
     """F16: the limit of this process stands for the end of the disk."""
     sink = FileSink(Files(path=disk, columns=COLUMNS, aggregated=True, format=kind).spec)
-    attempt = attempt_of(1)
-    sink.begin(attempt)
-    writer = sink.write(attempt, 0)
+    sink.begin(ATTEMPT)
+    writer = sink.write(ATTEMPT, 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
@@ -448,17 +389,11 @@ def write_until_full(writer: FilePart) -> None:
     writer.finish()
 
 
-def test_a_store_without_a_driver_is_refused_by_name() -> None:
-    with pytest.raises(SinkError, match=r"files:nosuch://bucket/visits.*Install fsspec's driver"):
-        sink_at("nosuch://bucket/visits")
-
-
 # Others in the same folder, and a ledger that went back.
 
 
-def test_a_folder_of_another_pipeline_is_refused(path: str) -> None:
+def test_a_folder_of_another_pipeline_is_refused(sink: FileSink, path: str) -> None:
     """The first one has it."""
-    sink = sink_at(path)
     late = sealed(sink, attempt_of(5, pipeline="orders"))
     committed(sink, attempt_of(1))
 
@@ -472,9 +407,8 @@ def test_a_folder_of_another_pipeline_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("shown", [2, 3], ids=["the same epoch", "a later epoch"])
-def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, path: str) -> None:
-    """F38: neither begun nor committed beside what readers have seen."""
-    sink = sink_at(path)
+def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, sink: FileSink, path: str) -> None:
+    """F38: neither begun nor committed in addition to what readers have seen."""
     of_the_backup = sealed(sink, attempt_of(2, 2))
     committed(sink, attempt_of(shown))
     before = read_visitors(path)
@@ -487,10 +421,9 @@ def test_a_ledger_that_went_back_in_time_is_found_out(shown: int, path: str) -> 
     assert read_visitors(path) == before
 
 
-def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str, tmp_path: Path) -> None:
+def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str) -> None:
     """F38: killed between rename and manifest, and then the ledger went back."""
-    with process("whole", disk, tmp_path / "ledger", "files.renamed:exit") as killed:
-        killed.communicate()
+    kill("whole", disk, "files.renamed")
     sink = sink_at(disk)
     committable = sealed(sink, attempt_of(2, 2))
 
@@ -500,15 +433,10 @@ def test_a_folder_renamed_for_a_lost_ledger_is_not_taken_for_ones_own(disk: str,
     assert read_visitors(disk) == []
 
 
-def test_lost_files_are_said_to_be_lost(path: str) -> None:
-    """Nothing is shown of an epoch of which a part is missing."""
-    sink = sink_at(path)
+def test_lost_files_are_named_and_nothing_of_their_epoch_is_shown(sink: FileSink, path: str) -> None:
     committable = sealed(sink, attempt_of(1))
-    one = f"{committable.body['folder']}/{committable.body['files'][1]['file']}"
-    if path.startswith("/"):
-        Path(path, one).unlink()
-    else:
-        del MemoryFileSystem.store[f"{path.removeprefix('memory:/')}/{one}"]
+    store, file = fsspec.url_to_fs(f"{path}/{committable.body['folder']}/{committable.body['files'][1]['file']}")
+    store.rm_file(file)
 
     with pytest.raises(SinkError, match=r"files of the committed epoch 1 are lost; neither _epochline/staging/e1_a1_"):
         sink.commit(committable)
@@ -519,14 +447,14 @@ def test_lost_files_are_said_to_be_lost(path: str) -> None:
 
 
 def test_a_damaged_entry_is_named(disk: str) -> None:
-    committed(sink_at(disk), attempt_of(1))
+    committed(sink_at(disk), ATTEMPT)
     Path(disk, "_epochline/manifest/0000000001.json").write_text('{"epoch": 1}')
 
     with pytest.raises(SinkError, match=r"0000000001.json is not an entry of a manifest"):
         list(committed_files(disk))
 
 
-def test_on_a_disk_every_step_is_synced_before_the_next(disk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_disk_every_step_is_synced_before_the_next(disk: str, monkeypatch: Patch) -> None:
     """Also a power cut between two steps leaves a state that recovery knows: files, then folder, then manifest."""
     steps: list[tuple[str, int, str]] = []
     fsync, rename = os.fsync, os.rename
@@ -566,61 +494,42 @@ def assert_only_whole_folders(path: str) -> None:
         assert rows == [ROWS_OF_PART] * PARTS
 
 
-def while_committing(path: str, look: Callable[[], None], epochs: int = 25) -> None:
-    """Commit epochs, each with a task that is tried twice, while another thread looks again and again."""
-    done = threading.Event()
-    failed: list[BaseException] = []
-
-    def watch() -> None:
-        try:
-            while not done.is_set():
-                look()
-            look()
-        except BaseException as error:
-            failed.append(error)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        sink = sink_at(path)
-        for epoch_id in range(1, epochs + 1):
-            attempt = attempt_of(epoch_id)
-            parts = stage(sink, attempt)
-            running_on = sink.write(attempt, 0)
-            running_on.write(batch_of(["nobody"]))
-            committable = seal(sink, attempt, parts)
-            sink.commit(committable)
-            running_on.close()
-    finally:
-        done.set()
-        watcher.join()
-    if failed:
-        raise failed[0]
-
-
-def test_a_reader_that_follows_the_manifest_sees_whole_epochs_only_and_each_once(path: str) -> None:
-    """P5, INV-2: while epochs are written, sealed and committed."""
+def test_readers_of_the_manifest_and_of_the_folders_see_whole_epochs_only_and_each_once(
+    sink: FileSink, path: str
+) -> None:
+    """P5, INV-2: while another thread writes, seals and commits epochs, each with a task that is tried twice."""
     seen: dict[int, list[str]] = {}
+    done = threading.Event()
 
-    def follow() -> None:
+    def look() -> None:
         for epoch in committed_files(path, after=max(seen, default=0)):
             seen[epoch.epoch_id] = sorted(row["visitor"] for row in rows_of_files(epoch))
+        assert_only_whole_folders(path)
 
-    while_committing(path, follow)
+    def look_again_and_again() -> None:
+        while not done.is_set():
+            look()
+        look()
 
-    assert seen == {epoch_id: all_visitors(epoch_id) for epoch_id in range(1, 26)}
+    with ThreadPoolExecutor() as threads:
+        looking = threads.submit(look_again_and_again)
+        try:
+            for attempt in map(attempt_of, EPOCHS):
+                parts = stage(sink, attempt)
+                running_on = sink.write(attempt, 0)
+                running_on.write(batch_of(["nobody"]))
+                sink.commit(seal(sink, attempt, parts))
+                running_on.close()
+        finally:
+            done.set()
+    looking.result()
+
+    assert seen == {epoch_id: all_visitors(epoch_id) for epoch_id in EPOCHS}
+    if path.startswith("/"):
+        assert len(list(Path(path).glob("epoch=*"))) == len(EPOCHS)
 
 
-def test_who_lists_the_folders_of_a_disk_sees_whole_epochs_only(disk: str) -> None:
-    """P5: the target never shows a partial file, nor one of a task that was tried twice."""
-    while_committing(disk, lambda: assert_only_whole_folders(disk))
-
-    assert len(list(Path(disk).glob("epoch=*"))) == 25
-
-
-def test_a_follower_misses_no_epoch_that_was_shown_while_it_listed(
-    memory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_follower_misses_no_epoch_that_was_shown_while_it_listed(memory: str, monkeypatch: Patch) -> None:
     """A listing is no snapshot: it may hold an epoch and not the one before it. Then both wait, or both are given."""
     sink = sink_at(memory)
     committed(sink, attempt_of(1))

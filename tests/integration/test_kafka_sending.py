@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource
 from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.partitioner import murmur2
 
 from epochline import Bytes
-from epochline.config.kafka import broker_settings
+from epochline.config.kafka import SERVERS, broker_settings
 from epochline.declare.topic import CONTROL_TOPIC, KafkaTopic
 from epochline.errors import SinkError, SinkUnavailableError
 from epochline.failpoints import FailpointError
@@ -25,6 +28,7 @@ from epochline.kafka.preflight import check_topic
 from epochline.kafka.sending import Outgoing, TransactionalSender, send_plainly
 from tests.armed import armed
 from tests.integration.kafka_topics import (
+    admin_of,
     delete_topic,
     make_topic,
     produce,
@@ -34,298 +38,237 @@ from tests.integration.kafka_topics import (
 )
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
 from tests.integration.sends import sending_process
+from tests.processes.client import Forked
 
 MINUTE = timedelta(minutes=1)
+Settings = dict[str, str]
 
 
 @pytest.fixture
-def settings(kafka_bootstrap: str) -> dict[str, str]:
-    return broker_settings("test", {"bootstrap.servers": kafka_bootstrap})
-
-
-@pytest.fixture
-def topic(settings: dict[str, str], topic_name: str) -> str:
-    """Three partitions, checked as a plan would, so that the control topic exists."""
-    make_topic(settings, topic_name, 3)
-    check_topic(settings, sink(topic_name))
-    return topic_name
-
-
-def sink(topic: str, **options: object) -> KafkaTopic:
-    return KafkaTopic(topic=topic, value=Bytes(), **options)
+def settings(kafka_bootstrap: str) -> Settings:
+    return broker_settings("test", {SERVERS: kafka_bootstrap})
 
 
 def marker(epoch: int) -> Marker:
     return Marker(generation=1, epoch_id=epoch, token=f"token {epoch}")
 
 
-def marker_key(topic: str) -> bytes:
-    return Marker.key("orders", f"kafka:{topic}")
-
-
-def marked(settings: dict[str, str], topic: str) -> Marker | None:
-    return last_marker(settings, "orders", f"kafka:{topic}", timedelta(seconds=20))
-
-
 def records(count: int, epoch: int = 1) -> list[Outgoing]:
     return [Outgoing(key=None, value=b"%d-%d" % (epoch, number), partition=0) for number in range(count)]
 
 
-@contextmanager
-def fenced(settings: dict[str, str], topic: str) -> Iterator[TransactionalSender]:
-    with TransactionalSender(settings, f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-        yield sender
+@dataclass(frozen=True)
+class Out:
+    """A topic, and what the pipeline `orders` sends to it."""
+
+    settings: Settings
+    name: str
+
+    def check(self, **options: Any) -> None:
+        check_topic(self.settings, KafkaTopic(topic=self.name, value=Bytes(), **options))
+
+    @property
+    def key(self) -> bytes:
+        """Of its markers."""
+        return Marker.key("orders", f"kafka:{self.name}")
+
+    def marked(self) -> Marker | None:
+        return last_marker(self.settings, "orders", f"kafka:{self.name}", timedelta(seconds=20))
+
+    def values(self) -> list[bytes]:
+        return values(self.settings, self.name)
+
+    @contextmanager
+    def fenced(self) -> Iterator[TransactionalSender]:
+        with TransactionalSender(self.settings, f"tx-{self.name}", MINUTE) as sender:
+            sender.fence()
+            yield sender
+
+    def send(self, outgoing: Sequence[Outgoing], epoch: int = 1) -> int:
+        with self.fenced() as sender:
+            return sender.send(self.name, outgoing, self.key, marker(epoch).body())
+
+    def sent(self, count: int, epoch: int = 1) -> int:
+        return self.send(records(count, epoch), epoch)
+
+    def process(self, epoch: int, count: int, failpoint: str) -> Forked:
+        """A process that sends an epoch."""
+        return sending_process(self.settings[SERVERS], self.name, f"tx-{self.name}", epoch, count, failpoint)
 
 
-def sent(settings: dict[str, str], topic: str, count: int, epoch: int = 1, name: str = "") -> int:
-    with TransactionalSender(settings, name or f"tx-{topic}", MINUTE) as sender:
-        sender.fence()
-        return sender.send(topic, records(count, epoch), marker_key(topic), marker(epoch).body())
+@pytest.fixture
+def topic(settings: Settings, topic_name: str) -> Out:
+    """Three partitions, checked as a plan would, so that the control topic exists."""
+    made = Out(settings, make_topic(settings, topic_name, 3))
+    made.check()
+    return made
 
 
-# All or nothing.
-
-
-def test_a_failed_transaction_shows_nothing_and_its_repeat_everything_once(
-    settings: dict[str, str], topic: str
-) -> None:
+def test_a_failed_transaction_shows_nothing_and_its_repeat_everything_once(topic: Out) -> None:
     """P9, P12: after 50 of 100 records a read_committed consumer sees none, then 100."""
     with armed("topic.record@51:raise"), pytest.raises(FailpointError):
-        sent(settings, topic, 100)
-    assert values(settings, topic) == []
-    assert marked(settings, topic) is None
+        topic.sent(100)
+    assert topic.values() == []
+    assert topic.marked() is None
 
-    assert sent(settings, topic, 100) == 100
+    assert topic.sent(100) == 100
 
-    assert values(settings, topic) == [record.value for record in records(100)]
-    assert marked(settings, topic) == marker(1)
+    assert topic.values() == [record.value for record in records(100)]
+    assert topic.marked() == marker(1)
 
 
 @pytest.mark.parametrize("place", ["topic.begin", "topic.record@51", "topic.marker", "topic.commit"])
-def test_a_killed_sender_leaves_no_record_visible(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str, place: str
-) -> None:
+def test_a_killed_sender_leaves_no_record_visible(topic: Out, place: str) -> None:
     """P9, P12: the next fence aborts what it left open, and nothing of it comes twice."""
-    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 1, 100, f"{place}:exit") as process:
+    with topic.process(1, 100, f"{place}:exit") as process:
         assert process.wait(60) == KILLED
-    assert values(settings, topic) == []
+    assert topic.values() == []
 
-    sent(settings, topic, 100)
+    topic.sent(100)
 
-    assert values(settings, topic) == [record.value for record in records(100)]
+    assert topic.values() == [record.value for record in records(100)]
 
 
-def test_a_sender_killed_after_its_commit_is_known_by_its_marker(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
-    """K16, INV-5: the commit's answer is lost, and the marker tells that there is nothing left to send."""
-    with sending_process(kafka_bootstrap, topic, f"tx-{topic}", 7, 10, "topic.committed:exit") as process:
+def test_a_sender_killed_after_its_commit_is_known_by_its_marker(topic: Out) -> None:
+    """K16, INV-5: the commit's answer is lost, and the marker shows that there is nothing left to send."""
+    with topic.process(7, 10, "topic.committed:exit") as process:
         assert process.wait(60) == KILLED
 
-    with fenced(settings, topic):
-        assert marked(settings, topic) == Marker(generation=1, epoch_id=7, token="of a process")
-    assert len(values(settings, topic)) == 10
+    with topic.fenced():
+        assert topic.marked() == Marker(generation=1, epoch_id=7, token="of a process")
+    assert len(topic.values()) == 10
 
 
-def test_a_transaction_of_no_records_moves_the_marker(settings: dict[str, str], topic: str) -> None:
-    sent(settings, topic, 3, epoch=1)
-
-    assert sent(settings, topic, 0, epoch=2) == 0
-
-    assert marked(settings, topic) == marker(2)
-    assert len(values(settings, topic)) == 3
-
-
-def test_one_sender_sends_epoch_after_epoch_in_order(settings: dict[str, str], topic: str) -> None:
+def test_one_sender_sends_epoch_after_epoch_in_order(topic: Out) -> None:
     """P12: one epoch, one transaction."""
-    with fenced(settings, topic) as sender:
+    with topic.fenced() as sender:
         for epoch in (1, 2, 3):
-            sender.send(topic, records(2_500, epoch), marker_key(topic), marker(epoch).body())
-            assert marked(settings, topic) == marker(epoch)
+            sender.send(topic.name, records(2_500, epoch), topic.key, marker(epoch).body())
+            assert topic.marked() == marker(epoch)
 
-    assert values(settings, topic) == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
-
-
-# Time-outs.
+    assert topic.values() == [one.value for epoch in (1, 2, 3) for one in records(2_500, epoch)]
 
 
-def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(
-    settings: dict[str, str], topic: str
-) -> None:
+def test_a_transaction_that_outlasts_its_time_out_is_aborted_by_the_sender_itself(topic: Out) -> None:
     """X3, K17: nothing of it is visible, and the message says which limit to change."""
-    with TransactionalSender(settings, f"tx-{topic}", timedelta(seconds=1)) as sender:
+    with TransactionalSender(topic.settings, f"tx-{topic.name}", timedelta(seconds=1)) as sender:
         sender.fence()
         too_long = pytest.raises(SinkUnavailableError, match=r"longer than its transaction_timeout; 1[01] of the 11")
         with armed("topic.marker:sleep:1.2"), too_long:
-            sender.send(topic, records(10), marker_key(topic), marker(1).body())
+            sender.send(topic.name, records(10), topic.key, marker(1).body())
 
-    sent(settings, topic, 10)
+    topic.sent(10)
 
-    assert values(settings, topic) == [record.value for record in records(10)]
-
-
-# Markers.
+    assert topic.values() == [record.value for record in records(10)]
 
 
-def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_overlooked(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
+def test_a_marker_behind_another_sinks_open_transaction_is_waited_for_and_not_overlooked(topic: Out) -> None:
     """The control topic is shared: taking the last visible marker for the last one would send an epoch twice."""
-    sent(settings, topic, 1, epoch=1)
-    with transactional_producer(kafka_bootstrap, f"other-{topic}") as other:
+    topic.sent(1, epoch=1)
+    with transactional_producer(topic.settings, f"other-{topic.name}") as other:
         other.begin_transaction()
         other.send(CONTROL_TOPIC, key=b"of another sink", value=marker(1).body(), partition=0).get(30)
-        sent(settings, topic, 1, epoch=2)
+        topic.sent(1, epoch=2)
 
         with pytest.raises(SinkUnavailableError, match="open transaction of another sink"):
-            last_marker(settings, "orders", f"kafka:{topic}", timedelta(seconds=2))
-        assert last_marker(settings, "orders", "kafka:untouched", timedelta(seconds=2)) is None
+            last_marker(topic.settings, "orders", f"kafka:{topic.name}", timedelta(seconds=2))
+        assert last_marker(topic.settings, "orders", "kafka:untouched", timedelta(seconds=2)) is None
         other.abort_transaction()
-    assert marked(settings, topic) == marker(2)
+    assert topic.marked() == marker(2)
 
 
-def test_the_marker_of_an_aborted_transaction_does_not_count(settings: dict[str, str], topic: str) -> None:
-    sent(settings, topic, 1, epoch=1)
-    with armed("topic.commit:raise"), pytest.raises(FailpointError):
-        sent(settings, topic, 1, epoch=2)
-
-    assert marked(settings, topic) == marker(1)
-
-
-def test_each_sink_of_each_pipeline_has_a_marker_of_its_own(settings: dict[str, str], topic: str) -> None:
-    sent(settings, topic, 1, epoch=1)
-
-    assert last_marker(settings, "orders", "kafka:elsewhere") is None
-    assert last_marker(settings, "others", f"kafka:{topic}") is None
+def test_each_sink_of_each_pipeline_has_a_marker_of_its_own_which_only_its_commits_move(topic: Out) -> None:
+    topic.sent(3, epoch=1)
+    assert last_marker(topic.settings, "orders", "kafka:elsewhere") is None
+    assert last_marker(topic.settings, "others", f"kafka:{topic.name}") is None
     assert Marker.key('a","b', "c") != Marker.key("a", 'b","c')
 
+    with armed("topic.commit:raise"), pytest.raises(FailpointError):
+        topic.sent(1, epoch=2)
+    assert topic.marked() == marker(1)
 
-def test_a_marker_that_was_taken_back_is_none_until_the_next_one(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
+    assert topic.sent(0, epoch=2) == 0, "a transaction without records"
+    assert topic.marked() == marker(2)
+    assert len(topic.values()) == 3
+
+
+def test_a_marker_that_was_taken_back_is_gone_until_the_next_one(topic: Out) -> None:
     """A new ledger after a deleted marker is not taken for a ledger that went back in time."""
-    sent(settings, topic, 1, epoch=1)
-    produce(kafka_bootstrap, CONTROL_TOPIC, [None], key=marker_key(topic))
-    assert marked(settings, topic) is None
+    topic.sent(1, epoch=1)
+    produce(topic.settings, CONTROL_TOPIC, [None], key=topic.key)
+    assert topic.marked() is None
 
-    sent(settings, topic, 1, epoch=1)
+    topic.sent(1, epoch=1)
 
-    assert marked(settings, topic) == marker(1)
+    assert topic.marked() == marker(1)
 
 
-def test_a_marker_that_cannot_be_read_is_named_by_its_offset(
-    settings: dict[str, str], kafka_bootstrap: str, topic: str
-) -> None:
-    with closing(KafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all")) as producer:
-        at = producer.send(CONTROL_TOPIC, key=marker_key(topic), value=b'{"epoch_id": "7"}').get(30).offset
+def test_a_marker_that_cannot_be_read_is_named_by_its_offset(topic: Out) -> None:
+    with closing(KafkaProducer(bootstrap_servers=topic.settings[SERVERS], acks="all")) as producer:
+        at = producer.send(CONTROL_TOPIC, key=topic.key, value=b'{"epoch_id": "7"}').get(30).offset
 
     with pytest.raises(SinkError, match=rf"offset {at} of {CONTROL_TOPIC} should hold a marker"):
-        marked(settings, topic)
+        topic.marked()
 
 
-# Records as they are.
-
-
-def test_a_key_goes_to_the_partition_that_javas_producer_chooses(settings: dict[str, str], topic: str) -> None:
+def test_a_key_goes_to_the_partition_that_javas_producer_chooses(topic: Out) -> None:
     keys = [b"", b"k", "ключ".encode(), *(b"key %d" % number for number in range(100))]
-    outgoing = [Outgoing(key=key, value=b"v") for key in keys]
-    with fenced(settings, topic) as sender:
-        sender.send(topic, outgoing, marker_key(topic), marker(1).body())
+    topic.send([Outgoing(key=key, value=b"v") for key in keys])
 
-    found = {record.key: record.partition for record in read_topic(settings, topic)}
+    found = {record.key: record.partition for record in read_topic(topic.settings, topic.name)}
 
     assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
 
 
-def test_key_value_headers_and_partition_arrive_as_they_were_given(settings: dict[str, str], topic: str) -> None:
-    """Null is not empty: neither as a key, a value nor a header."""
+def test_key_value_headers_and_partition_arrive_as_they_were_given(topic: Out) -> None:
+    """Null is not empty: neither as a key, a value nor a header. The last are larger than librdkafka's own default."""
     headers = (("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b""), ("null", None), ("имя", b"v"))
-    given = [
-        Outgoing(key=None, value=None, headers=headers, partition=2),
-        Outgoing(key=b"", value=b"", partition=2),
-        Outgoing(key=b"k", value=None, partition=2),
-    ]
-    with fenced(settings, topic) as sender:
-        sender.send(topic, given, marker_key(topic), marker(1).body())
+    given = [Outgoing(None, None, headers, 2), Outgoing(b"", b"", partition=2), Outgoing(b"k", None, partition=2)]
+    given += [Outgoing(None, os.urandom(5_000_000), partition=2)] * 3
+    topic.send(given)
 
-    found = read_topic(settings, topic)
+    found = read_topic(topic.settings, topic.name)
 
-    assert [(one.partition, one.key, one.value, tuple(one.headers)) for one in found] == [
-        (2, None, None, headers),
-        (2, b"", b"", ()),
-        (2, b"k", None, ()),
-    ]
+    assert [Outgoing(one.key, one.value, tuple(one.headers), one.partition) for one in found] == given
 
 
-def test_a_partition_that_is_not_there_is_refused_and_nothing_shows(settings: dict[str, str], topic: str) -> None:
-    refused = pytest.raises(SinkError, match=r"record 1 is for partition 3, but .* has 3")
-    with fenced(settings, topic) as sender, refused as caught:
-        sender.send(topic, [*records(1), Outgoing(None, b"", (), 3)], marker_key(topic), marker(1).body())
+def test_a_partition_that_is_not_there_is_refused_and_nothing_shows(topic: Out) -> None:
+    with pytest.raises(SinkError, match=r"record 1 is for partition 3, but .* has 3") as caught:
+        topic.send([*records(1), Outgoing(None, b"", (), 3)])
 
     assert not caught.value.retryable
-    assert values(settings, topic) == []
+    assert topic.values() == []
 
 
-def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(
-    settings: dict[str, str], topic: str, topic_name: str
-) -> None:
-    narrow = make_topic(settings, f"{topic_name}-narrow", **{"max.message.bytes": "1000"})
-    outgoing = [*records(10), Outgoing(key=None, value=os.urandom(2_000))]
+def test_a_record_that_the_topic_refuses_fails_the_whole_transaction(topic: Out) -> None:
+    narrow = Out(topic.settings, f"{topic.name}-narrow")
+    make_topic(topic.settings, narrow.name, 1, **{"max.message.bytes": "1000"})
 
-    with fenced(settings, topic) as sender, pytest.raises(SinkError, match="Raise max.message.bytes") as caught:
-        sender.send(narrow, outgoing, marker_key(narrow), marker(1).body())
+    with pytest.raises(SinkError, match="Raise max.message.bytes") as caught:
+        narrow.send([*records(10), Outgoing(key=None, value=os.urandom(2_000))])
 
     assert not caught.value.retryable
-    assert values(settings, narrow) == []
-    assert marked(settings, narrow) is None
+    assert narrow.values() == []
+    assert narrow.marked() is None
 
 
-def test_a_record_larger_than_librdkafkas_own_default_is_sent(settings: dict[str, str], topic: str) -> None:
-    large = os.urandom(5_000_000)
-    with fenced(settings, topic) as sender:
-        sender.send(topic, [Outgoing(key=None, value=large)] * 3, marker_key(topic), marker(1).body())
-
-    assert values(settings, topic) == [large] * 3
-
-
-# Without a transaction.
-
-
-def test_plain_sending_to_a_missing_topic_is_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(SinkError, match="no topic nowhere"):
-        send_plainly(settings, "nowhere", records(1))
-
-
-# Refused beforehand.
-
-
-@pytest.mark.parametrize("minutes", [15, 60])
-def test_a_time_out_above_the_brokers_is_refused_with_both_numbers(
-    settings: dict[str, str], topic: str, minutes: int
-) -> None:
+def test_a_time_out_above_the_brokers_is_refused_with_both_numbers(topic: Out) -> None:
     """K18: 900,000 ms are what a broker allows by default, 3,600,000 what Flink's producer asks for."""
-    declared = sink(topic, transaction_timeout=timedelta(minutes=minutes))
-
-    if minutes == 15:
-        check_topic(settings, declared)
-        return
+    topic.check(transaction_timeout=timedelta(minutes=15))
     with pytest.raises(SinkError, match="3600000 ms, and the brokers allow 900000 ms"):
-        check_topic(settings, declared)
-
-
-def test_a_time_out_that_nobody_checked_is_refused_by_the_fence(settings: dict[str, str], topic: str) -> None:
-    """K18."""
+        topic.check(transaction_timeout=timedelta(hours=1))
     with (
-        TransactionalSender(settings, f"tx-{topic}", timedelta(hours=1)) as sender,
+        TransactionalSender(topic.settings, f"tx-{topic.name}", timedelta(hours=1)) as sender,
         pytest.raises(SinkError, match="Lower transaction_timeout"),
     ):
         sender.fence()
 
 
-def test_a_missing_topic_is_refused_with_how_to_make_it(settings: dict[str, str]) -> None:
+def test_a_missing_topic_is_refused_with_how_to_make_it(settings: Settings) -> None:
     with pytest.raises(SinkError, match=r"no topic nowhere.*--partitions"):
-        check_topic(settings, sink("nowhere"))
+        Out(settings, "nowhere").check()
+    with pytest.raises(SinkError, match="no topic nowhere"):
+        send_plainly(settings, "nowhere", records(1))
 
 
 @pytest.mark.parametrize(
@@ -333,85 +276,73 @@ def test_a_missing_topic_is_refused_with_how_to_make_it(settings: dict[str, str]
     [(2, "compact", "has 2 partitions"), (1, "delete", "is delete"), (1, "compact,delete", "is compact,delete")],
 )
 def test_a_control_topic_that_would_lose_markers_is_refused(
-    settings: dict[str, str], topic: str, partitions: int, policy: str, said: str
+    topic: Out, partitions: int, policy: str, said: str
 ) -> None:
-    delete_topic(settings, CONTROL_TOPIC)
-    make_topic(settings, CONTROL_TOPIC, partitions, **{"cleanup.policy": policy})
+    delete_topic(topic.settings, CONTROL_TOPIC)
+    make_topic(topic.settings, CONTROL_TOPIC, partitions, **{"cleanup.policy": policy})
     try:
         with pytest.raises(SinkError, match=said):
-            check_topic(settings, sink(topic))
-        check_topic(settings, sink(topic, semantics="at_least_once"))
+            topic.check()
+        topic.check(semantics="at_least_once")
     finally:
-        delete_topic(settings, CONTROL_TOPIC)
+        delete_topic(topic.settings, CONTROL_TOPIC)
 
 
-def described(settings: dict[str, str], topic: str) -> dict[str, str]:
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    admin = AdminClient(settings)
-    (answer,) = admin.describe_configs([resource]).values()
-    return {name: entry.value for name, entry in answer.result().items()}
+def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(topic: Out) -> None:
+    delete_topic(topic.settings, CONTROL_TOPIC)
+    assert topic.marked() is None
 
+    topic.check()
+    topic.check()
 
-def test_a_missing_control_topic_has_no_marker_and_is_made_by_the_check(settings: dict[str, str], topic: str) -> None:
-    delete_topic(settings, CONTROL_TOPIC)
-    assert marked(settings, topic) is None
-
-    check_topic(settings, sink(topic))
-    check_topic(settings, sink(topic))
-
-    sent(settings, topic, 1)
-    assert marked(settings, topic) == marker(1)
-    configs = described(settings, CONTROL_TOPIC)
-    assert configs["cleanup.policy"] == "compact"
-    assert int(configs["segment.ms"]) == 3_600_000, "an open segment is never compacted, and every publish reads it"
-
-
-# Connections.
+    topic.sent(1)
+    assert topic.marked() == marker(1)
+    resource = ConfigResource(ConfigResourceType.TOPIC, CONTROL_TOPIC, ["cleanup.policy", "segment.ms"])
+    with admin_of(topic.settings) as admin:
+        configs = admin.describe_configs([resource], config_filter="all")["topic"][CONTROL_TOPIC]
+    assert configs["cleanup.policy"]["value"] == "compact"
+    # An open segment is never compacted, and every publish reads it.
+    assert int(configs["segment.ms"]["value"]) == 3_600_000
 
 
 def test_brokers_that_do_not_answer_are_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    nowhere = {"bootstrap.servers": "127.0.0.1:1"}
+    nowhere = {SERVERS: "127.0.0.1:1"}
     monkeypatch.setattr(preflight, "_PATIENCE_MS", 1_000)
     monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 1.0)
 
-    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
-        last_marker(nowhere, "orders", "kafka:any", timedelta(seconds=1))
-    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
-        check_topic(nowhere, sink("any"))
-    with (
-        TransactionalSender(nowhere, "tx-nowhere", MINUTE) as sender,
-        pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"),
-    ):
-        sender.fence()
-    with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
-        send_plainly(nowhere, "any", records(1))
+    with TransactionalSender(nowhere, "tx-nowhere", MINUTE) as sender:
+        calls: list[Callable[[], object]] = [
+            partial(last_marker, nowhere, "orders", "kafka:any", timedelta(seconds=1)),
+            Out(nowhere, "any").check, sender.fence, partial(send_plainly, nowhere, "any", records(1)),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(SinkUnavailableError, match=r"127\.0\.0\.1:1"):
+                call()
 
 
-def secure(kafka: SecureKafka, password: str = PASSWORD, **changes: str) -> dict[str, str]:
-    return broker_settings("test", kafka.connection(**changes), login=USER, password=password)
+def secure(kafka: SecureKafka, **changes: str) -> Settings:
+    return broker_settings("test", kafka.connection(**changes), login=USER, password=PASSWORD)
 
 
 def test_a_secured_cluster_is_checked_sent_to_and_read_by_one_connection(
-    secure_kafka: SecureKafka, topic_name: str, caplog, capfd
+    secure_kafka: SecureKafka, topic_name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """SEC-2, SEC-4: TLS with the host's name checked, client certificate and SASL; the password is in no log."""
     caplog.set_level(logging.DEBUG)
-    connection = secure(secure_kafka)
-    make_topic(connection, topic_name)
-    check_topic(connection, sink(topic_name))
+    topic = Out(secure(secure_kafka), topic_name)
+    make_topic(topic.settings, topic.name)
+    topic.check()
 
-    sent(connection, topic_name, 3)
+    topic.sent(3)
 
-    assert marked(connection, topic_name) == marker(1)
-    assert values(connection, topic_name) == [record.value for record in records(3)]
+    assert topic.marked() == marker(1)
+    assert topic.values() == [record.value for record in records(3)]
     assert PASSWORD not in caplog.text
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"sasl.password": "wrong canary-77"}, {"ssl.ca.location": "other-ca"}],
-    ids=["password", "authority"],
+    "changes", [{"sasl.password": "wrong canary-77"}, {"ssl.ca.location": "other-ca"}], ids=["password", "authority"]
 )
 def test_a_refused_login_is_said_at_once_and_not_tried_again(
     secure_kafka: SecureKafka, changes: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -421,19 +352,18 @@ def test_a_refused_login_is_said_at_once_and_not_tried_again(
         changes = {"ssl.ca.location": secure_kafka.certificates.path(changes["ssl.ca.location"])}
     connection = secure(secure_kafka, **changes)
 
-    with (
-        TransactionalSender(connection, "tx-refused", MINUTE) as sender,
-        pytest.raises(SinkError, match="refused the login, or a certificate was refused") as fenced,
-    ):
-        sender.fence()
-    with pytest.raises(SinkError, match="refused the login, or a certificate was refused") as read:
-        last_marker(connection, "orders", "kafka:any")
-    with pytest.raises(SinkError) as checked:
-        check_topic(connection, sink("any"))
+    refused = "refused the login, or a certificate was refused"
 
-    for caught in (fenced, read, checked):
-        assert not caught.value.retryable
-        assert "canary" not in str(caught.value)
+    with TransactionalSender(connection, "tx-refused", MINUTE) as sender:
+        calls: list[tuple[Callable[[], object], str | None]] = [
+            (sender.fence, refused), (partial(last_marker, connection, "orders", "kafka:any"), refused),
+            (Out(connection, "any").check, None),
+        ]  # fmt: skip
+        for call, said in calls:
+            with pytest.raises(SinkError, match=said) as caught:
+                call()
+            assert not caught.value.retryable
+            assert "canary" not in str(caught.value)
 
 
 def test_a_certificate_file_that_is_missing_is_named(secure_kafka: SecureKafka) -> None:

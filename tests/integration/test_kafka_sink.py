@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import psycopg2
 import pytest
@@ -12,13 +15,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from epochline import FixedDelay, Json, KafkaTopic, Settings, Text
 from epochline.coordinator import PlanOutcome, publish
 from epochline.declare.topic import CONTROL_TOPIC
-from epochline.errors import (
-    ActionRefusedError,
-    OutboxTooLargeError,
-    SinkAheadError,
-    SinkError,
-    SinkUnavailableError,
-)
+from epochline.errors import ActionRefusedError, OutboxTooLargeError, SinkAheadError, SinkError, SinkUnavailableError
+from epochline.local.stack import Stack
 from epochline.operations import Subject
 from epochline.operations.replay import plan_replay
 from epochline.postgres.ledger import outbox
@@ -29,17 +27,32 @@ from tests.armed import armed
 from tests.databases import copy_database
 from tests.integration.kafka_topics import admin_of, delete_topic
 from tests.integration.published_queries import queries
-from tests.integration.sinks_world import new_world, seen, values
+from tests.integration.sinks_world import World, new_world, values
 
 OUT = KafkaTopic(topic="out", value=Text())
 
 
+NewWorld = Callable[..., World]
+"""Makes a pipeline with these sinks."""
+
+
 @pytest.fixture
-def world(postgres_dsn, kafka_bootstrap):
-    return new_world(postgres_dsn, kafka_bootstrap, OUT)
+def new(postgres_dsn: str, kafka_bootstrap: str) -> NewWorld:
+    return partial(new_world, postgres_dsn, kafka_bootstrap)
 
 
-def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
+@pytest.fixture
+def world(new: NewWorld) -> World:
+    return new(OUT)
+
+
+def commit(world: World, *values: str | None, keys: Sequence[str] = ()) -> None:
+    """Commit an epoch of these records."""
+    world.produce(*values, keys=keys)
+    world.it.epoch()
+
+
+def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world: World) -> None:
     """P9: three rows pre-committed are 0 to read_committed, after the commit and publish they are 3."""
     world.produce("a", "b", "c")
     world.it.sealed()
@@ -58,10 +71,9 @@ def test_an_epoch_is_in_the_topic_once_it_is_published_and_not_before(world):
     assert world.receipts() == [(1, name, "SHOWN"), (1, "lines", "SHOWN")]
 
 
-def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(world):
+def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_nothing_to_read(world: World) -> None:
     """A run killed after its commit, with the topic idle afterwards (P11); the receipt is there before the send (P10)."""
-    world.produce("a", "b", "c")
-    world.it.epoch()
+    commit(world, "a", "b", "c")
     states = [world.receipts()[0][2]]
     world.killed_at("publish.sink.commit")
     states.append(world.receipts()[0][2])
@@ -73,19 +85,13 @@ def test_what_a_killed_run_committed_is_published_by_the_next_although_there_is_
     assert [*states, world.receipts()[0][2]] == ["DUE", "OPEN", "SHOWN"]
 
 
-def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(world):
+def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(new: NewWorld) -> None:
     """One Kafka transaction per epoch (P12); a key's records stay in their order."""
     keyed = KafkaTopic(topic="out", value=Json(columns={"n": "bigint"}), key="k", columns={"k": "text"})
-    world = new_world(
-        world.it.dsn, world.bootstrap, keyed, table=False,
-        parse=Json(columns={"k": "text", "n": "bigint"}),
-    )  # fmt: skip
-    for first in (0, 60, 120):
-        world.produce(
-            *(f'{{"k": "k{n % 7}", "n": {n}}}' for n in range(first, first + 60)),
-            keys=[f"k{n % 7}" for n in range(first, first + 60)],
-        )
-        world.it.epoch()
+    world = new(keyed, table=False, parse=Json(columns={"k": "text", "n": "bigint"}))
+    for numbers in (range(60), range(60, 120), range(120, 180)):
+        keys = [f"k{n % 7}" for n in numbers]
+        commit(world, *(f'{{"k": "{key}", "n": {n}}}' for key, n in zip(keys, numbers, strict=True)), keys=keys)
 
     assert [one.epoch_id for one in world.it.publish()] == [1, 2, 3]
 
@@ -95,9 +101,8 @@ def test_epochs_are_published_in_their_order_and_the_order_of_each_key_is_kept(w
     assert by_key == {f"k{k}": [f'{{"n":{n}}}' for n in range(180) if n % 7 == k] for k in range(7)}
 
 
-def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
-    world.produce("a", "b", "c")
-    world.it.epoch()
+def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world: World) -> None:
+    commit(world, "a", "b", "c")
     zombie = world.in_a_process("publish", EPOCHLINE_FAILPOINT="topic.committed:stop").until_stopped()
 
     world.it.publish()
@@ -108,15 +113,14 @@ def test_a_zombie_that_wakes_after_its_commit_finds_its_work_noted(world):
     assert values(world.seen("read_uncommitted")) == ["a", "b", "c"]
 
 
-def test_a_ledger_set_back_between_commit_and_publish_stops_too(world, stack):
-    world.produce("a")
-    world.it.epoch()
-    _copied(stack, world.it.dsn)
+def test_a_ledger_set_back_between_commit_and_publish_stops_too(world: World, stack: Stack) -> None:
+    admin, name = stack.postgres.superuser_dsn, world.it.dsn.rpartition("/")[2].partition("?")[0]
+    commit(world, "a")
+    copy_database(admin, name, f"{name}_backup")
     world.it.publish()
-    world.produce("b")
-    world.it.epoch()
+    commit(world, "b")
     world.it.publish()
-    _copied(stack, world.it.dsn, back=True)
+    copy_database(admin, f"{name}_backup", name)
 
     with pytest.raises(SinkAheadError, match="went back in time"):
         world.it.publish()
@@ -124,9 +128,8 @@ def test_a_ledger_set_back_between_commit_and_publish_stops_too(world, stack):
     assert values(world.seen()) == ["a", "b"]
 
 
-def test_a_control_topic_that_lost_its_markers_stops(world):
-    world.produce("a")
-    world.it.epoch()
+def test_a_control_topic_that_lost_its_markers_stops(world: World) -> None:
+    commit(world, "a")
     world.it.publish()
     delete_topic(world.bootstrap, CONTROL_TOPIC)
     world.produce("b")
@@ -135,12 +138,11 @@ def test_a_control_topic_that_lost_its_markers_stops(world):
         world.it.epoch()
 
 
-def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(postgres_dsn, kafka_bootstrap):
+def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(new: NewWorld) -> None:
     """``max_unpublished_epochs`` stops planning; publishing lets it go on."""
-    world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"max_unpublished_epochs": 2}))
+    world = new(OUT.model_copy(update={"max_unpublished_epochs": 2}))
     for value in ("a", "b"):
-        world.produce(value)
-        world.it.epoch()
+        commit(world, value)
     world.produce("c")
 
     planned, _ = world.it.asked_to_plan()
@@ -153,13 +155,10 @@ def test_backlog_waits_in_kafka_when_too_many_epochs_are_unpublished(postgres_ds
     assert values(world.seen()) == ["a", "b", "c"]
 
 
-def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_dsn, kafka_bootstrap):
+def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(new: NewWorld) -> None:
     """At most half the transaction time-out at the measured rate; the message names the limit to lower."""
-    world = new_world(
-        postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)})
-    )
-    world.produce(*map(str, range(2000)))
-    world.it.epoch()
+    world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
+    commit(world, *map(str, range(2000)))
     world.it.publish()
     # As slow as 1,000 rows/s, as if it had been measured.
     world.it.sql("ALTER TABLE epochline.receipt DISABLE TRIGGER shown_is_written_once")
@@ -173,12 +172,13 @@ def test_an_epoch_too_large_for_its_transaction_is_refused_at_the_seal(postgres_
 
 
 @pytest.mark.parametrize("place", ["topic.record@2", "topic.commit"], ids=["between two reads", "after the last read"])
-def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(world, monkeypatch, place):
+def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     """P11: who holds locks may not stand still for long; who reads an outbox holds none."""
     monkeypatch.setattr(PostgresLedger, "_idle_limit", staticmethod(lambda _: 0.5))
     monkeypatch.setattr(outbox, "_AT_ONCE", 1)
-    world.produce("a", "b", "c")
-    world.it.epoch()
+    commit(world, "a", "b", "c")
 
     with armed(f"{place}:sleep:1.5"):
         world.it.publish()
@@ -187,14 +187,12 @@ def test_a_kafka_that_takes_its_time_does_not_cost_the_outbox_its_session(world,
     assert {state for _, _, state in world.receipts()} == {"SHOWN"}
 
 
-def test_the_measured_rate_is_that_of_sending_alone(world):
+def test_the_measured_rate_is_that_of_sending_alone(world: World) -> None:
     """What fence and marker wait for, and an epoch that was found there already, say nothing of the next one."""
-    world.produce("a", "b")
-    world.it.epoch()
+    commit(world, "a", "b")
     with armed("topic.fence:sleep:3"):
         world.it.publish()
-    world.produce("c")
-    world.it.epoch()
+    commit(world, "c")
     world.killed_at("topic.committed")
     world.it.publish()
 
@@ -202,16 +200,13 @@ def test_the_measured_rate_is_that_of_sending_alone(world):
     assert took == [(pytest.approx(1.5, abs=1.5),), (None,)]
 
 
-def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(postgres_dsn, kafka_bootstrap):
+def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(new: NewWorld) -> None:
     """K17: the declaration of now says how long a transaction may take, also for what is committed already."""
-    world = new_world(
-        postgres_dsn, kafka_bootstrap, OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)})
-    )
-    world.produce("a", "b")
-    world.it.epoch()
-    with armed("topic.record@1:sleep:1.2"), pytest.raises(SinkUnavailableError, match="Raise transaction_timeout"):
+    world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
+    commit(world, "a", "b")
+    with armed("topic.record@1:sleep:1.2"), pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout"):
         world.it.publish()
-    (out, *others) = world.it.pipeline.sinks
+    out, *others = world.it.pipeline.sinks
     longer = out.model_copy(update={"transaction_timeout": timedelta(minutes=1)})
     world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": (longer, *others)})
 
@@ -221,19 +216,16 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
     assert values(world.seen()) == ["a", "b"]
 
 
-def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world):
+def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown(world: World) -> None:
     """INV-9: its DAG has no task `publish` any more."""
-    world.produce("a")
-    world.it.epoch()
-    out, *others = world.it.pipeline.sinks
+    commit(world, "a")
+    name, (_, *others) = world.it.pipeline.topics[0].name, world.it.pipeline.sinks
     world.it.pipeline = world.it.pipeline.model_copy(update={"sinks": tuple(others)})
     world.produce("b")
 
     planned, _ = world.it.asked_to_plan()
 
-    assert any(
-        f"{out.name} was removed from the declaration with 1 epochs unpublished" in note for note in planned.notes
-    )
+    assert any(f"{name} was removed from the declaration with 1 epochs unpublished" in one for one in planned.notes)
     world.it.publish()
     assert values(world.seen()) == ["a"]
 
@@ -241,18 +233,18 @@ def test_what_is_due_in_a_topic_that_is_declared_no_more_is_said_and_still_shown
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"semantics": "at_least_once"}, "waives INV-5"),
-        (
+        pytest.param({"semantics": "at_least_once"}, "waives INV-5", id="at least once"),
+        pytest.param(
             {"transaction_timeout": timedelta(seconds=5)},
             "transaction_timeout is 5 s, the restart strategy may wait 30 s",
+            id="a time-out below what the strategy may take",
         ),
     ],
-    ids=["at least once", "a time-out below what the strategy may take"],
 )
-def test_a_plan_says_what_a_declared_topic_gives_up(postgres_dsn, kafka_bootstrap, changed, said):
+def test_a_plan_says_what_a_declared_topic_gives_up(new: NewWorld, changed: dict[str, Any], said: str) -> None:
     """K16, K17, X3: both are allowed, and every run that plans says what they cost."""
     restart = FixedDelay(attempts=3, delay=timedelta(seconds=10))
-    world = new_world(postgres_dsn, kafka_bootstrap, OUT.model_copy(update=changed), settings=Settings(restart=restart))
+    world = new(OUT.model_copy(update=changed), settings=Settings(restart=restart))
     world.produce("a")
 
     planned, _ = world.it.asked_to_plan()
@@ -262,11 +254,11 @@ def test_a_plan_says_what_a_declared_topic_gives_up(postgres_dsn, kafka_bootstra
     assert said in note
 
 
-def test_an_outbox_that_somebody_changed_is_not_sent(world):
-    world.produce("a", "b")
-    world.it.epoch()
+def test_an_outbox_that_somebody_changed_is_not_sent(world: World) -> None:
+    commit(world, "a", "b")
     (box,) = world.it.pipeline.outboxes
-    world.it.sql("DELETE FROM " + ".".join(f'"{part}"' for part in box.table.split(".")) + " WHERE value = 'a'")
+    schema, table = box.table.split(".")
+    world.it.sql(f"""DELETE FROM "{schema}"."{table}" WHERE value = 'a'""")
 
     with pytest.raises(SinkError, match="holds 1 rows of epoch 1 .*, but 2 were committed"):
         world.it.publish()
@@ -274,50 +266,33 @@ def test_an_outbox_that_somebody_changed_is_not_sent(world):
     assert world.seen() == []
 
 
-def test_who_cannot_reach_a_sink_says_so(world):
-    world.produce("a")
-    world.it.epoch()
-    nobody = sinks_by(lambda connection: {}[connection])
+def test_a_publish_that_has_no_settings_of_its_sinks_connection_fails(world: World) -> None:
+    commit(world, "a")
+    settings: dict[str, dict[str, str]] = {}
 
     with pytest.raises(KeyError):
-        publish(PostgresLedger(world.it.dsn, sink_factory=nobody), world.it.pipeline)
+        publish(PostgresLedger(world.it.dsn, sink_factory=sinks_by(settings.__getitem__)), world.it.pipeline)
 
 
-def test_headers_partition_and_tombstones_arrive(postgres_dsn, kafka_bootstrap):
+def test_headers_partition_and_tombstones_arrive(new: NewWorld) -> None:
     """Key, value, headers and partition of each record, NULL as no value."""
+    columns = {"k": "text", "t": "text", "p": "integer"}
     topic = KafkaTopic(
-        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p",
-        columns={"k": "text", "t": "text", "p": "integer"},
-    )  # fmt: skip
-    world = new_world(
-        postgres_dsn, kafka_bootstrap, topic, table=False,
-        parse=Json(columns={"v": "text", "k": "text", "t": "text", "p": "integer"}),
-    )  # fmt: skip
-    world.produce(
-        '{"v": "x", "k": "a", "t": "1", "p": 1}', '{"v": null, "k": "b", "t": null, "p": 0}',
-        '{"v": "", "k": null, "p": 1}',
-    )  # fmt: skip
-    world.it.epoch()
+        topic="out", value=Text(column="v"), key="k", headers={"trace": "t"}, partition="p", columns=columns
+    )
+    world = new(topic, table=False, parse=Json(columns={"v": "text", **columns}))
+    more = '{"v": null, "k": "b", "t": null, "p": 0}', '{"v": "", "k": null, "p": 1}'
+    commit(world, '{"v": "x", "k": "a", "t": "1", "p": 1}', *more)
     world.it.publish()
 
-    found = {(one.partition, one.key, one.value, one.headers) for one in seen(kafka_bootstrap, world.topics[0])}
-
-    assert found == {
+    assert {(one.partition, one.key, one.value, one.headers) for one in world.seen()} == {
         (1, "a", "x", (("trace", b"1"),)), (0, "b", None, (("trace", None),)), (1, None, "", (("trace", None),)),
     }  # fmt: skip
 
 
-def _copied(stack, dsn: str, *, back: bool = False) -> None:
-    """A backup of the database as it is now, or, ``back``, the database as its backup was."""
-    name = dsn.rpartition("/")[2].partition("?")[0]
-    source, target = (f"{name}_backup", name) if back else (name, f"{name}_backup")
-    copy_database(stack.postgres.superuser_dsn, source, target)
-
-
-def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world):
+def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world: World) -> None:
     """U7: the queries of docs/queries.sql, before and after a publish."""
-    world.produce("a", "b")
-    world.it.epoch()
+    commit(world, "a", "b")
     name = world.it.pipeline.topics[0].name
     waiting, shown = (
         queries()[one].rstrip().rstrip(";") for one in ("what_is_not_shown_yet", "which_sinks_show_an_epoch")
@@ -333,13 +308,11 @@ def test_the_docs_show_what_is_not_shown_yet_and_by_whom(world):
         world.it.sql("UPDATE epochline.receipt SET shown_at = now()")
 
 
-def test_what_a_topic_was_given_is_not_taken_back(world):
-    """No replay, and no way back past an epoch that it holds."""
-    world.produce("a")
-    world.it.epoch()
-    subject = Subject(
-        name=world.it.pipeline.name, ledger=world.it.ledger, declared=world.it.pipeline, source=world.it.source
-    )  # fmt: skip
+def test_what_a_topic_was_given_is_not_taken_back(world: World) -> None:
+    """No replay of an epoch that it holds."""
+    commit(world, "a")
+    declared = world.it.pipeline
+    subject = Subject(name=declared.name, ledger=world.it.ledger, declared=declared, source=world.it.source)
 
     with pytest.raises(ActionRefusedError, match="takes back nothing of what it was given"):
         plan_replay(subject, 1, Run(dag_id="operator", run_id="ada", host="here"))
@@ -353,13 +326,13 @@ def test_what_a_topic_was_given_is_not_taken_back(world):
     ],
     ids=["partition", "size"],
 )
-def test_what_the_topic_would_not_take_is_refused_by_the_seal(postgres_dsn, kafka_bootstrap, value, said):
+def test_what_the_topic_would_not_take_is_refused_by_the_seal(new: NewWorld, value: str, said: str) -> None:
     """P9: before it is committed, so that no committed epoch waits for a topic that cannot take it."""
     columns = {"to": "integer", "text": "text"}
     out = KafkaTopic(topic="out", value=Json(columns=columns), partition="to")
-    world = new_world(postgres_dsn, kafka_bootstrap, out, table=False, parse=Json(columns=columns))
-    with admin_of(kafka_bootstrap) as admin:
-        resource = ConfigResource(ConfigResourceType.TOPIC, world.topics[0], {"max.message.bytes": "2000"})
+    world = new(out, table=False, parse=Json(columns=columns))
+    resource = ConfigResource(ConfigResourceType.TOPIC, world.topics[0], {"max.message.bytes": "2000"})
+    with admin_of(world.bootstrap) as admin:
         admin.alter_configs([resource])
     world.produce(value)
 

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -30,28 +30,28 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epochline import KafkaSource, PostgresTable
+from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import Plan, PlanOutcome, PlanRequest, abort, begin, commit, plan, seal
 from epochline.coordinator.discard import sweep
 from epochline.declare.names import QUARANTINE
 from epochline.errors import (
     EpochBusyError,
     EpochFencedError,
-    EpochlineError,
     EpochStateError,
     LedgerUnavailableError,
     PlanChangedError,
     SealRefusedError,
 )
+from epochline.ports import Ledger, Transaction
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
-from epochline.protocol.offsets import PartitionCounts, PlannedRange, chain_breaks
+from epochline.protocol.offsets import PlannedRange, chain_breaks
+from epochline.protocol.sink import Sink
 from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka
-from tests.contract.worlds import LEASE, PostgresWriter, orders
+from tests.contract.worlds import LEASE, PostgresWriter, orders, rows_of, seen_in
 
 EXAMPLES = int(os.environ.get("EPOCHLINE_MACHINE_EXAMPLES", "25"))
-STEPS = 25
 RUNS = ("A", "B", "C")
 REFUSALS = (EpochBusyError, PlanChangedError, EpochFencedError, EpochStateError, SealRefusedError)
 """How a step may fail whatever happened before. Anything else is a defect: a head never moves under a sealed epoch,
@@ -67,7 +67,7 @@ class Lossy:
         self._ledger, self._left, self._happened = ledger, at, happened
 
     @contextmanager
-    def transaction(self) -> Iterator[Any]:
+    def transaction(self) -> Iterator[Transaction]:
         self._left -= 1
         breaks = self._left == 0
         with self._ledger.transaction() as tx:
@@ -76,6 +76,9 @@ class Lossy:
                 raise LedgerUnavailableError("the connection broke before the commit")
         if breaks:
             raise LedgerUnavailableError("the connection broke after the commit")
+
+    def sink(self, pipeline: Pipeline, name: str) -> Sink:
+        return self._ledger.sink(pipeline, name)
 
 
 @dataclass
@@ -135,10 +138,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from(RUNS), limit=st.sampled_from([None, 1, 3]))
     def plan_or_clear(self, who: str, limit: int | None) -> None:
-        with _refusals():
+        with suppress(*REFUSALS):
             self._plan(who, self.ledger, limit)
 
-    def _plan(self, who: str, ledger: Any, limit: int | None = None) -> Plan:
+    def _plan(self, who: str, ledger: Ledger, limit: int | None = None) -> Plan:
         planned = plan(
             ledger, self.kafka, self.pipeline, self.run(who), PlanRequest(record_limit=limit, lease=timedelta(0))
         )
@@ -165,10 +168,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def begin_an_attempt(self, data: st.DataObject) -> None:
         who = data.draw(self._who())
-        with _refusals():
+        with suppress(*REFUSALS):
             self._begin(who)
 
-    def _begin(self, who: str, ledger: Any = None) -> Job | None:
+    def _begin(self, who: str, ledger: Ledger | None = None) -> Job | None:
         ticket = begin(ledger or self.ledger, self.name, self.epoch_of[who], self.run(who), lease=LEASE)
         if ticket is None:
             return None
@@ -181,15 +184,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_task_stages_and_seals(self, data: st.DataObject) -> None:
         """``pre_commit`` as it goes when nothing happens."""
-        who = (
-            max(self.epoch_of, key=lambda one: self.epoch_of[one])
-            if data.draw(st.booleans())
-            else data.draw(self._who())
-        )
-        with _refusals():
+        newest = max(self.epoch_of, key=lambda one: self.epoch_of[one])
+        who = newest if data.draw(st.booleans()) else data.draw(self._who())
+        with suppress(*REFUSALS):
             self._pre_commit(who)
 
-    def _pre_commit(self, who: str, ledger: Any = None) -> None:
+    def _pre_commit(self, who: str, ledger: Ledger | None = None) -> None:
         """The task: begin, stage, seal; nothing where the epoch is sealed already. The ledger is the one that seals."""
         job = self._begin(who)
         if job is not None:
@@ -202,6 +202,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self._write(self.writer, job, at, at)
         assert self.writer.end(job.ticket)
 
+    def _a_job(self, data: st.DataObject) -> Job:
+        """One of the last three."""
+        return self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
+
     def _who(self) -> st.SearchStrategy[str]:
         return st.sampled_from(sorted(self.epoch_of))
 
@@ -213,7 +217,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), whole=st.booleans())
     def a_job_writes(self, data: st.DataObject, whole: bool) -> None:
         """Any job, also one that was fenced long ago."""
-        job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
+        job = self._a_job(data)
         left = [number for number in range(len(job.ranges)) if number not in job.written]
         for number in left if whole else left[:1]:
             self._write(self.writer, job, number, number)
@@ -224,34 +228,19 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_straggler_writes(self, data: st.DataObject) -> None:
         """An executor that was given up, of any job; its driver does not count it."""
-        job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
+        job = self._a_job(data)
         self._write(PostgresWriter(self.dsn), job, 0, 100 + next(_numbers))
 
     def _write(self, writer: PostgresWriter, job: Job, at: int, number: int) -> None:
         one = job.ranges[at]
-        good = [offset for offset in range(one.range.start, one.range.until) if not is_poison(offset)]
-        bad = [offset for offset in range(one.range.start, one.range.until) if is_poison(offset)]
-        rows = {
-            self.name: [
-                {
-                    "value": str(offset),
-                    "_topic": self.name,
-                    "_partition": one.tp.partition,
-                    "_offset": offset,
-                    "_row": 0,
-                }
-                for offset in good
-            ],
-            QUARANTINE: [
-                {"topic": self.name, "partition": one.tp.partition, "offset": offset, "reason": "poison"}
-                for offset in bad
-            ],
-        }
-        seen = PartitionCounts(
-            received=len(one.range), passed=len(good), skipped=0, quarantined=len(bad), first_offset=one.range.start,
-            last_offset=one.range.until - 1, digest=1,
-        )  # fmt: skip
-        accepted = writer.part(job.ticket, number, rows, {(self.name, one.tp.partition): seen})
+        good = [row for row in rows_of(one) if not is_poison(row["_offset"])]
+        bad = [
+            {"topic": self.name, "partition": one.tp.partition, "offset": offset, "reason": "poison"}
+            for offset in range(one.range.start, one.range.until)
+            if is_poison(offset)
+        ]
+        seen = {(self.name, one.tp.partition): seen_in(one, passed=len(good), quarantined=len(bad))}
+        accepted = writer.part(job.ticket, number, {self.name: good, QUARANTINE: bad}, seen)
         self.met[f"part {'accepted' if accepted else 'refused'}"] += 1
         if accepted:
             job.written.add(number)
@@ -259,8 +248,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
     def seal_an_attempt(self, data: st.DataObject) -> None:
-        job = self.jobs[-1 - data.draw(st.integers(0, min(2, len(self.jobs) - 1)))]
-        with _refusals():
+        job = self._a_job(data)
+        with suppress(*REFUSALS):
             seal(self.ledger, self.kafka, job.ticket, job.run)
 
     @precondition(lambda self: self.epoch_of)
@@ -269,14 +258,14 @@ class LedgerMachine(RuleBasedStateMachine):
         """``breaks``: the connection is lost at the commit, which happened or did not."""
         epoch_id = data.draw(self._an_epoch())
         ledger = self.ledger if breaks is None else Lossy(self.ledger, 1, breaks)
-        with _refusals():
+        with suppress(*REFUSALS):
             receipt = commit(ledger, self.kafka, self.name, epoch_id)
             self.met[f"commit {receipt.outcome}{'' if breaks is None else ' after a lost answer'}"] += 1
 
     @rule(who=st.sampled_from(RUNS))
     def a_run_goes_through(self, who: str) -> None:
         """Every task of a run, one after the other: by chance alone few histories get to a commit."""
-        with _refusals():
+        with suppress(*REFUSALS):
             self._plan(who, self.ledger)
             if who not in self.epoch_of:
                 return
@@ -290,7 +279,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The teardown of a run, or an operator."""
         who = data.draw(self._who())
         asked = self.run("operator") if by_operator else self.run(who)
-        with _refusals():
+        with suppress(*REFUSALS):
             done = abort(self.ledger, self.name, self.epoch_of[who], asked, reason="decided", by_operator=by_operator)
             self.met[f"abort {done}"] += 1
 
@@ -300,30 +289,26 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(first=st.sampled_from(RUNS), second=st.sampled_from(RUNS), at=st.integers(1, 6), happened=st.booleans())
     def a_plan_loses_its_connection(self, first: str, second: str, at: int, happened: bool) -> None:
-        with _refusals(LedgerUnavailableError):
+        with suppress(*REFUSALS, LedgerUnavailableError):
             self._plan(first, Lossy(self.ledger, at, happened))
-        with _refusals():
+        with suppress(*REFUSALS):
             self._plan(second, self.ledger)
 
     @rule(
-        task=st.sampled_from(["begin", "seal", "abort"]),
-        at=st.sampled_from([1, 1, 2]),
-        happened=st.booleans(),
-        again=st.sampled_from([True, True, False]),
-    )
+        task=st.sampled_from(["begin", "seal", "abort"]), at=st.sampled_from([1, 1, 2]),
+        happened=st.booleans(), again=st.sampled_from([True, True, False]),
+    )  # fmt: skip
     def a_task_loses_its_connection(self, task: str, at: int, happened: bool, again: bool) -> None:
         """A run of its own gets past its plan; its task is tried again by its scheduler, at once or never."""
         who = f"cut off {next(_numbers)}"
         self.kafka.produce(self.name, 0, 1)
         lossy = Lossy(self.ledger, at, happened)
-        steps: dict[str, Callable[[Any], Any]] = {
+        steps: dict[str, Callable[[Ledger], object]] = {
             "begin": lambda ledger: self._begin(who, ledger),
             "seal": lambda ledger: self._pre_commit(who, ledger),
-            "abort": lambda ledger: abort(
-                ledger, self.name, self.epoch_of[who], self.run(who), reason="teardown", by_operator=False
-            ),
+            "abort": lambda ledger: abort(ledger, self.name, self.epoch_of[who], self.run(who), reason="teardown"),
         }
-        with _refusals():
+        with suppress(*REFUSALS):
             if self._plan(who, self.ledger).epoch is None:
                 return
             try:
@@ -340,7 +325,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Two commits, a plan, an abort and a sweep at the same moment."""
         epoch_id = data.draw(self._an_epoch())
         owner = next(who for who, own in self.epoch_of.items() if own == epoch_id)
-        steps: list[Callable[[], Any]] = [
+        steps: list[Callable[[], object]] = [
             lambda: commit(self.ledger, self.kafka, self.name, epoch_id),
             lambda: commit(self.ledger, self.kafka, self.name, epoch_id),
             lambda: self._plan(planner, self.ledger),
@@ -449,38 +434,19 @@ class LedgerMachine(RuleBasedStateMachine):
         assert heads == {partition: view.last_stable for (_, partition), view in self.kafka.views.items()}
 
 
-@contextmanager
-def _refusals(*more: type[EpochlineError]) -> Iterator[None]:
-    """What a step may say no with."""
-    try:
-        yield
-    except (*REFUSALS, *more):
-        pass
-
-
-@pytest.fixture(scope="session")
-def machine_dsn(new_database: Callable[[], str]) -> str:
-    return new_database()
-
-
 @pytest.mark.timeout(300 + 4 * EXAMPLES)  # `make test-all` asks for 300, a second or two each
-def test_no_history_loses_or_doubles_a_record(machine_dsn: str) -> None:
+def test_no_history_loses_or_doubles_a_record(new_database: Callable[[], str]) -> None:
     """INV-1 to INV-7, G1: plan, begin, write, seal, commit, abort, recover, expire, at once, with lost answers."""
-    machine = type("MachineOnPostgres", (LedgerMachine,), {"dsn": machine_dsn})
     run_state_machine_as_test(
-        machine,
+        type("MachineOnPostgres", (LedgerMachine,), {"dsn": new_database()}),
         settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS,
-            deadline=None,
+            max_examples=EXAMPLES, stateful_step_count=25, deadline=None, database=None,
             # A few histories are always the same ones: chance may not decide whether they meet what they must.
             derandomize="EPOCHLINE_MACHINE_EXAMPLES" not in os.environ,
             # Threads of `at_once` decide what a later step finds, so that no history can be replayed or made smaller.
-            phases=(Phase.generate,),
-            database=None,
-            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate,), suppress_health_check=list(HealthCheck),
         ),
-    )
+    )  # fmt: skip
 
     of_tasks = {f"{task} after a lost answer" for task in ("begin", "seal", "abort")}
     missing = {"part refused", "plan planned", "sealed", "commit committed", "abort aborted", *of_tasks}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,23 @@ ROWS = [f"row {number}" for number in range(10)]
 KILLED = -9
 
 
+@dataclass
 class Program:
     """The program with a log of its own, against one topic and one database."""
 
-    def __init__(self, into: str, log: Path, dsn: str, bootstrap: str, topic: str) -> None:
-        self.into, self.log = into, log
-        self._dsn, self._bootstrap, self._topic = dsn, bootstrap, topic
+    into: str
+    log: Path
+    dsn: str
+    bootstrap: str
+    topic: str
 
-    def run(self, kill_after: int | None = None) -> str | int:
+    def run(self, *options: str) -> str | int:
         """What it reports, or how it died."""
-        parts = parse_dsn(self._dsn)
-        killed = () if kill_after is None else ("--kill-after", str(kill_after))
+        parts = parse_dsn(self.dsn)
         done = subprocess.run(
             [
-                sys.executable, "-m", "epochline_examples.log_then_replay", "--bootstrap-servers", self._bootstrap,
-                "--topic", self._topic, "--log", str(self.log), "--into", self.into, *killed,
+                sys.executable, "-m", "epochline_examples.log_then_replay", "--bootstrap-servers", self.bootstrap,
+                "--topic", self.topic, "--log", str(self.log), "--into", self.into, *options,
             ],
             env={
                 "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "include"), "PGHOST": parts["host"],
@@ -47,7 +50,7 @@ class Program:
         return done.returncode or done.stdout.strip()
 
     def rows(self) -> Counter[str]:
-        return Counter(value for (value,) in query(self._dsn, f"SELECT value FROM example_{self.into}"))
+        return Counter(value for (value,) in query(self.dsn, f"SELECT value FROM example_{self.into}"))
 
 
 Make = Callable[[str], Program]
@@ -64,9 +67,9 @@ def test_a_replay_that_is_killed_repeats_rows_without_transactions_and_says_how_
     """P3, X27: killed -9 after four rows, then after seven: eleven of the twenty-one rows were there before."""
     append = program("append")
 
-    assert append.run(kill_after=4) == KILLED
+    assert append.run("--kill-after", "4") == KILLED
     assert append.rows() == Counter(ROWS[:4])
-    assert append.run(kill_after=7) == KILLED
+    assert append.run("--kill-after", "7") == KILLED
 
     assert append.run() == "append: 10 records, 21 rows, 11 repeated, 0 missing"
     assert append.rows() == Counter(ROWS[:4] + ROWS[:7] + ROWS)
@@ -76,9 +79,9 @@ def test_the_same_records_through_a_transaction_are_there_once_however_often_it_
     """P3: the same log, the same kills; rows and position are one transaction, as an epoch's are."""
     transaction = program("transaction")
 
-    assert transaction.run(kill_after=4) == KILLED
+    assert transaction.run("--kill-after", "4") == KILLED
     assert transaction.rows() == Counter()
-    assert transaction.run(kill_after=10) == KILLED
+    assert transaction.run("--kill-after", "10") == KILLED
 
     assert transaction.run() == "transaction: 10 records, 10 rows, 0 repeated, 0 missing"
     assert transaction.rows() == Counter(ROWS)
@@ -89,14 +92,13 @@ def test_it_is_neither_the_log_nor_the_reading_that_repeats(
 ) -> None:
     """X27: the log is durable; a new read goes on behind the last entry, and half an entry counts for nothing."""
     append = program("append")
-    assert append.run() == "append: 10 records, 10 rows, 0 repeated, 0 missing"
-    assert append.run() == "append: 10 records, 10 rows, 0 repeated, 0 missing"
+    assert [append.run(), append.run()] == ["append: 10 records, 10 rows, 0 repeated, 0 missing"] * 2
 
     with append.log.open("a") as log:
         log.write('{"values": ["row 1')
     produce(kafka_bootstrap, topic_name, [b"row 10"])
 
-    assert append.run(kill_after=1) == KILLED
+    assert append.run("--kill-after", "1") == KILLED
     assert append.run() == "append: 11 records, 12 rows, 1 repeated, 0 missing"
     assert append.rows() == Counter([*ROWS, "row 10", "row 10"])
 

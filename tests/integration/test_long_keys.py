@@ -27,15 +27,11 @@ def incompressible(size: int) -> str:
 def pipeline_of(dsn: str, values: list[dict[str, Any]], policy: str = "quarantine", **sink: Any) -> InProcess:
     kafka = FakeKafka()
     kafka.produce("orders", 0, len(values))
-
-    table = PostgresTable(**{"table": "t", "columns": RECORD, "mode": "upsert", **sink})
-    parse = Json(columns=RECORD)
-    it = InProcess(
-        dsn,
-        Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=parse, sinks=[table], bad_records=policy),
-        kafka,
-        lambda one: [range_batch(one, values)],
-    )
+    pipeline = Pipeline(
+        name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), bad_records=policy,
+        sinks=[PostgresTable(**{"table": "t", "columns": RECORD, "mode": "upsert", **sink})],
+    )  # fmt: skip
+    it = InProcess(dsn, pipeline, kafka, lambda one: [range_batch(one, values)])
     it.create()
     return it
 
@@ -57,8 +53,10 @@ def test_a_key_too_long_for_its_index_is_quarantined_and_the_longest_is_a_row(
     """INV-9: the commit could not have written it, and would have held up every later epoch."""
     plain = {"id": 1, "other": "x", "v": 1}
     values = [{**plain, "k": "short"}, {**plain, **fits(KEY_BYTES)}, {**plain, **fits(KEY_BYTES + 1)}]
-    options = {"columns": {name: RECORD[name] for name in (*key, "v")}, "measures": ("v",)} if mode == "add" else {}
-    it = pipeline_of(postgres_dsn, values, mode=mode, key=key, **options)
+    options: dict[str, Any] = {"mode": mode, "key": key}
+    if mode == "add":
+        options |= {"columns": {name: RECORD[name] for name in (*key, "v")}, "measures": ("v",)}
+    it = pipeline_of(postgres_dsn, values, **options)
 
     receipt = it.epoch()
 

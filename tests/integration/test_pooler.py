@@ -6,7 +6,8 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.spark.connection import transaction
 from epochline.spark.transaction import PartTransaction
 from epochline.testing import FakeKafka
+from tests.databases import query
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.integration.pooler import SERVERS, installed, pooled
@@ -31,6 +33,11 @@ from tests.reading import source_batch
 pytestmark = pytest.mark.skipif(installed() is None, reason="no PgBouncer on this machine (Debian: pgbouncer)")
 
 COLUMNS = {"id": "bigint"}
+OF_THE_LEDGER = {
+    "lock_timeout": "7s", "statement_timeout": "15min", "idle_in_transaction_session_timeout": "10s", "TimeZone": "UTC",
+    "synchronous_commit": "on", "client_connection_check_interval": "2s", "transaction_isolation": "read committed",
+}  # fmt: skip
+OF_A_WRITER = {"search_path": "pg_catalog", "synchronous_commit": "on", "client_encoding": "UTF8"}
 
 
 @pytest.fixture
@@ -47,40 +54,28 @@ def shown(cursor: Any, *names: str) -> dict[str, str]:
     return found
 
 
-def everywhere(dsn: str, *names: str) -> list[dict[str, str]]:
+def everywhere(dsn: str) -> list[dict[str, str]]:
     """What another client of the pool meets, on each session of the server that it may get."""
-    clients = [psycopg2.connect(dsn) for _ in range(SERVERS)]
-    try:
+    with ExitStack() as open_until_the_end:
+        clients = [open_until_the_end.enter_context(closing(psycopg2.connect(dsn))) for _ in range(SERVERS)]
+        names = ("lock_timeout", "statement_timeout", "search_path", "TimeZone")
         return [shown(client.cursor(), *names) for client in clients]
-    finally:
-        for client in clients:
-            client.close()
 
 
 def test_our_settings_hold_in_each_transaction_and_stay_behind_in_no_session(through: str) -> None:
     """INV-5: the pooler takes no start-up parameter, and what was set for a session would be somebody's."""
     with pytest.raises(psycopg2.OperationalError, match="unsupported startup parameter"):
         psycopg2.connect(through, options="-c lock_timeout=1000")
-    before = everywhere(through, "lock_timeout", "statement_timeout", "search_path", "TimeZone")
+    before = everywhere(through)
     ledger = PostgresLedger(through, lock_timeout=7)
 
     for _ in range(2 * SERVERS):
         with ledger.connection() as connection:
-            cursor = connection.connection.cursor()
-            assert shown(
-                cursor, "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout", "TimeZone",
-                "synchronous_commit", "client_connection_check_interval", "transaction_isolation",
-            ) == {
-                "lock_timeout": "7s", "statement_timeout": "15min", "idle_in_transaction_session_timeout": "10s",
-                "TimeZone": "UTC", "synchronous_commit": "on", "client_connection_check_interval": "2s",
-                "transaction_isolation": "read committed",
-            }  # fmt: skip
+            assert shown(connection.connection.cursor(), *OF_THE_LEDGER) == OF_THE_LEDGER
         with transaction(through, "a writer") as writer:
-            assert shown(writer.cursor(), "search_path", "synchronous_commit", "client_encoding") == {
-                "search_path": "pg_catalog", "synchronous_commit": "on", "client_encoding": "UTF8",
-            }  # fmt: skip
+            assert shown(writer.cursor(), *OF_A_WRITER) == OF_A_WRITER
 
-    assert everywhere(through, "lock_timeout", "statement_timeout", "search_path", "TimeZone") == before
+    assert everywhere(through) == before
 
 
 def test_commands_read_through_the_pooler_and_cannot_write(through: str) -> None:
@@ -102,11 +97,11 @@ def job(through: str) -> InProcess:
             offsets = range(first, min(first + 100, one.range.until))
             yield source_batch(one.tp, offsets, [json.dumps({"id": at}).encode() for at in offsets])
 
-    sinks = [
-        PostgresTable(table="t", columns=COLUMNS),
-        PostgresTable(table="newest", columns=COLUMNS, mode="upsert", key="id", before_images=2),
-    ]
-    pipeline = Pipeline(name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=COLUMNS), sinks=sinks)
+    newest = PostgresTable(table="newest", columns=COLUMNS, mode="upsert", key="id", before_images=2)
+    pipeline = Pipeline(
+        name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=COLUMNS),
+        sinks=[PostgresTable(table="t", columns=COLUMNS), newest],
+    )  # fmt: skip
     made = InProcess(through, pipeline, kafka, read)
     made.create()
     return made
@@ -122,15 +117,15 @@ def test_epochs_through_the_pooler_are_exact_while_others_use_its_sessions(job: 
             while not done.is_set():
                 client.cursor().execute("SELECT count(*) FROM pg_class")
 
-    external = threading.Thread(target=others)
-    external.start()
-    try:
-        for records in (250, 1, 999):
-            job.source.produce("orders", 0, records)
-            job.epoch()
-    finally:
-        done.set()
-        external.join()
+    with ThreadPoolExecutor(1) as pool:
+        external = pool.submit(others)
+        try:
+            for records in (250, 1, 999):
+                job.source.produce("orders", 0, records)
+                job.epoch()
+        finally:
+            done.set()
+    external.result()
 
     for table in ("t", "newest"):
         assert job.sql(f"SELECT count(*), count(DISTINCT id), min(id), max(id) FROM {table}") == [(1250, 1250, 0, 1249)]
@@ -149,9 +144,7 @@ def test_a_fence_ends_the_session_that_writes_and_no_session_that_wrote(job: InP
     wrote.copy(table, "FORMAT csv", b"0,orders,0,0,0\n")
     wrote.finish([])
     named = "SELECT pid, state FROM pg_stat_activity WHERE application_name = %s ORDER BY state"
-    with closing(psycopg2.connect(postgres_dsn)) as external, external.cursor() as cursor:
-        cursor.execute(named, (ticket.application_name,))
-        ((left, idle), (writes, working)) = cursor.fetchall()
+    ((left, idle), (writes, working)) = query(postgres_dsn, named, ticket.application_name)
     assert (idle, working) == ("idle", "idle in transaction")
 
     abort(PostgresLedger(postgres_dsn), "orders", 1, run, reason="a test", by_operator=True)

@@ -9,7 +9,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg2
 import pytest
@@ -20,7 +22,7 @@ from epochline.local.demote import server_account
 from epochline.local.postgres import binaries
 from epochline.postgres.ledger.migrate import OLDEST_SERVER, refuse_an_older_server, upgrade
 from epochline.postgres.ledger.transactions import CLIENT_CHECK_SECONDS, PostgresLedger
-from tests.databases import as_admin, query
+from tests.databases import as_admin, query, sqlalchemy_url
 from tests.integration.bench import KV, Bench
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -34,11 +36,11 @@ def oldest() -> Iterator[Callable[[], str]]:
     data, port = folder / "data", free_port()
     account = server_account(data, [programs / "postgres", folder])
     account.own(folder)
-    asked = {"cwd": "/", "stdout": subprocess.DEVNULL}
     made = ["-D", str(data), "-U", "postgres", "--auth", "trust", "--encoding", "UTF8", "--locale", "C"]
-    subprocess.run([*account.prefix, str(programs / "initdb"), *made], check=True, **asked)
-    settings = ["-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
-    server = subprocess.Popen([*account.prefix, str(programs / "postgres"), "-D", str(data), *settings], **asked)
+    run = partial(subprocess.Popen[bytes], cwd="/", stdout=subprocess.DEVNULL)
+    assert run([*account.prefix, str(programs / "initdb"), *made]).wait() == 0
+    settings = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", "", "-c", "fsync=off"]
+    server = run([*account.prefix, str(programs / "postgres"), *settings])
     at, numbers = f"postgresql://postgres@127.0.0.1:{port}/", itertools.count(1)
 
     def answers() -> bool:
@@ -50,7 +52,7 @@ def oldest() -> Iterator[Callable[[], str]]:
     def new() -> str:
         name = f"oldest_{next(numbers)}"
         as_admin(f"{at}postgres", f"CREATE DATABASE {name}")
-        upgrade(f"{at}{name}".replace("postgresql:", "postgresql+psycopg2:"))
+        upgrade(sqlalchemy_url(f"{at}{name}"))
         return f"{at}{name}"
 
     try:
@@ -68,7 +70,7 @@ def oldest() -> Iterator[Callable[[], str]]:
     [{}, {"mode": "upsert", "key": "k"}, {"mode": "add", "key": "k", "measures": ("v",)}, {"mode": "replace"}],
     ids=lambda sink: sink.get("mode", "append"),
 )
-def test_epochs_of_every_mode_commit_on_the_oldest_server(oldest: Callable[[], str], sink: dict[str, object]) -> None:
+def test_epochs_of_every_mode_commit_on_the_oldest_server(oldest: Callable[[], str], sink: dict[str, Any]) -> None:
     one = Bench(oldest(), PostgresTable(table="t", columns=KV, **sink), KV)
     [(version,)] = one.sql("SHOW server_version_num")
     assert int(version) // 10_000 == OLDEST_SERVER

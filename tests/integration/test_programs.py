@@ -11,7 +11,9 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from typer.testing import CliRunner
 
+from epochline.cli import app
 from epochline.cli.examples import _Run
 from epochline.local.stack import Stack
 from epochline_examples.programs import PROGRAMS
@@ -59,16 +61,14 @@ def test_a_program_whose_result_is_another_says_so(home: str, capsys: pytest.Cap
 
 
 def test_a_program_that_does_not_exist_is_wrong_use_and_the_list_names_them_all() -> None:
-    from typer.testing import CliRunner
+    runner = CliRunner(env={"COLUMNS": "200"})
 
-    from epochline.cli import app
+    answer = runner.invoke(app, ["examples", "run", "nothing"])
+    listed = runner.invoke(app, ["examples", "list"]).output
 
-    answer = CliRunner().invoke(app, ["examples", "run", "nothing"], env={"COLUMNS": "200"})
     assert answer.exit_code == 2
     assert "word_count" in answer.output
-    assert all(
-        name in CliRunner().invoke(app, ["examples", "list"], env={"COLUMNS": "200"}).output for name in PROGRAMS
-    )
+    assert [name for name in PROGRAMS if name not in listed] == []
 
 
 def test_a_position_that_is_kept_in_a_variable_is_lost_at_every_restart() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,13 +17,13 @@ import pytest
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import Plan, abort, commit
 from epochline.errors import EpochlineError, RecordsRefusedError, SealRefusedError, TargetError
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import ACTIONS, EpochAction, Request, Subject
 from epochline.ports import Prepared
 from epochline.postgres.targets.tables import PostgresTargets
 from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
 from tests.databases import query
-from tests.integration.bench import IN_PUBLIC
+from tests.integration.bench import IN_PUBLIC, Row
 from tests.integration.guarantee import broken
 from tests.integration.in_process import InProcess
 from tests.integration.logins import AsSuperuser, Login, user
@@ -41,10 +41,9 @@ class Target:
 
     dsn: str
     ddl: str
-    values: Sequence[dict[str, Any]]
+    values: Sequence[Row]
     sinks: Sequence[PostgresTable] = (PostgresTable(table="t"),)
     policy: str = "quarantine"
-    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         query(self.dsn, self.ddl, options=IN_PUBLIC)
@@ -52,13 +51,15 @@ class Target:
         self.kafka.produce("orders", 0, len(self.values))
         pipeline = Pipeline(
             name="orders", source=KafkaSource(topics="orders"), parse=Json(columns=RECORD), sinks=list(self.sinks),
-            bad_records=self.policy, **self.options,
+            bad_records=self.policy,
         )  # fmt: skip
-        self.job = InProcess(self.dsn, pipeline, self.kafka, self.read)
+        self.job = InProcess(self.dsn, pipeline, self.kafka, lambda one: [range_batch(one, self.values)])
         self.job.create()
 
-    def read(self, one: Any) -> Any:
-        yield range_batch(one, self.values)
+    def add(self, value: Row) -> None:
+        """One more record."""
+        self.values = [*self.values, value]
+        self.kafka.produce("orders", 0, 1)
 
     def refused(self) -> str:
         """A whole run that ends with a refusal: plan, stage, seal, teardown; what the refusal said."""
@@ -71,28 +72,27 @@ class Target:
 
     def sealed_after_attempts(self) -> list[str]:
         """One run's tries until the seal takes the epoch, and its commit; what each of the others said."""
-        return attempts(self, *self.job.planned())
+        return self.attempts(*self.job.planned())
 
-    def quarantined(self) -> list[tuple[int, str]]:
-        return self.job.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY "offset"')  # type: ignore[return-value]
+    def attempts(self, planned: Plan, run: Run) -> list[str]:
+        said: list[str] = []
+        for _ in range(3):
+            try:
+                self.job.staged_and_sealed(planned, run)
+                break
+            except RecordsRefusedError as error:
+                said.append(str(error))
+        self.job.commit(planned)
+        return said
+
+    def quarantined(self) -> list[tuple[Any, ...]]:
+        return self.job.sql('SELECT "offset", reason FROM epochline.quarantine ORDER BY "offset"')
 
     def rows(self, table: str = "t", columns: str = "k, v") -> list[tuple[Any, ...]]:
         return self.job.sql(f"SELECT {columns} FROM {table} ORDER BY {columns}")
 
 
-def attempts(it: Target, planned: Plan, run: Run) -> list[str]:
-    said: list[str] = []
-    for _ in range(3):
-        try:
-            it.job.staged_and_sealed(planned, run)
-            break
-        except RecordsRefusedError as error:
-            said.append(str(error))
-    it.job.commit(planned)
-    return said
-
-
-def kv(k: str, v: int) -> dict[str, Any]:
+def kv(k: str, v: int) -> Row:
     return {"k": k, "v": v}
 
 
@@ -114,9 +114,7 @@ RULES = {
     "unique index": ("v int UNIQUE", "", kv("c", 2), "duplicate key value violates unique constraint"),
     "unique expression": ("v int", "CREATE UNIQUE INDEX ON t (lower(k))", kv("A", 3), "duplicate key"),
     "exclusion": ("v int, EXCLUDE USING btree (v WITH =)", "", kv("c", 1), "conflicting key value violates exclusion"),
-    "trigger": (
-        "v int", RAISES + RAISING, kv("c", 10), "too much",
-    ),
+    "trigger": ("v int", RAISES + RAISING, kv("c", 10), "too much"),
     "generated column": ("v int, twice int GENERATED ALWAYS AS (v * 2) STORED", "", kv("c", 2_000_000_000), "Numeric"),
     "long value in an index": ("v int", "CREATE INDEX ON t (k)", kv(LONG, 1), "index row"),
     "long value in an index over an expression": ("v int", "CREATE INDEX ON t ((k || 'x'))", kv(LONG, 1), "index row"),
@@ -124,47 +122,46 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=RULES)
-def rule(request: pytest.FixtureRequest) -> tuple[str, str, dict[str, Any], str]:
-    return RULES[request.param]
+SOME_RULES = ["check", "foreign key", "generated column", "long value in an index"]
+
+
+def under(dsn: str, rule: str, *more: Row, policy: str = "quarantine") -> Target:
+    """Two good records, one that breaks the rule, and more."""
+    columns, ddl, bad, _ = RULES[rule]
+    made = f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {ddl}"
+    return Target(dsn, made, [*GOOD, bad, *more], policy=policy)
 
 
 @pytest.mark.fault("F28")
+@pytest.mark.parametrize("rule", RULES)
 def test_a_record_that_breaks_a_rule_of_the_target_is_set_aside_by_the_next_attempt(
-    postgres_dsn: str, rule: tuple[str, str, dict[str, Any], str]
+    postgres_dsn: str, rule: str
 ) -> None:
     """INV-9: one attempt names it, the next one commits all others; the run after it has nothing to do."""
-    columns, more, bad, said = rule
-    at = 2  # of two rows that cannot both be there, the later record's is refused
-    it = Target(
-        postgres_dsn, f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {more}", [*GOOD, bad, kv("d", 4)]
-    )
+    it = under(postgres_dsn, rule, kv("d", 4))
     it.job.sql("INSERT INTO parent VALUES ('d')")
 
-    tried = it.sealed_after_attempts()
+    [said] = it.sealed_after_attempts()
 
-    assert len(tried) == 1
-    assert f"orders-0 offset {at} for t: " in tried[0]
-    assert said in tried[0]
+    # Of two rows that cannot both be there, the later record's is refused.
+    assert "orders-0 offset 2 for t: " in said
+    assert RULES[rule][-1] in said
     assert it.rows() == [("a", 1), ("b", 2), ("d", 4)]
     [(offset, reason)] = it.quarantined()
-    assert (offset, reason.startswith("t: ")) == (at, True)
+    assert (offset, reason.startswith("t: ")) == (2, True)
     assert broken(it.job.sql, "orders", "t") == {}
-    assert LONG[:50] not in tried[0]
+    assert LONG[:50] not in said
 
 
-@pytest.mark.parametrize("name", ["check", "foreign key", "generated column", "long value in an index"])
-def test_under_the_policy_fail_the_record_is_named_and_nothing_is_sealed(postgres_dsn: str, name: str) -> None:
+@pytest.mark.parametrize("rule", SOME_RULES)
+def test_under_the_policy_fail_the_record_is_named_and_nothing_is_sealed(postgres_dsn: str, rule: str) -> None:
     """F28: the same attempt after attempt, until the rule or the record is mended."""
-    columns, more, bad, said = RULES[name]
-    it = Target(
-        postgres_dsn, f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {more}", [*GOOD, bad], policy="fail"
-    )
+    it = under(postgres_dsn, rule, policy="fail")
 
     for _ in range(2):
         refusal = it.refused()
         assert "orders-0 offset 2 for t: " in refusal
-        assert said in refusal
+        assert RULES[rule][-1] in refusal
         assert "policy for bad records is 'fail'" in refusal
 
     assert it.job.sql("SELECT * FROM epochline.refused_row") == []
@@ -173,10 +170,7 @@ def test_under_the_policy_fail_the_record_is_named_and_nothing_is_sealed(postgre
 def test_many_records_are_found_at_once_and_left_out_of_every_sink(postgres_dsn: str) -> None:
     """INV-9, C3: both tables show the same records; the balance holds with what was set aside."""
     values = [kv(f"k{n}", 10 if n % 7 == 0 else 1) for n in range(200)]
-    sinks = [
-        PostgresTable(table="t"),
-        PostgresTable(table="copies", columns=RECORD),
-    ]
+    sinks = [PostgresTable(table="t"), PostgresTable(table="copies", columns=RECORD)]
     it = Target(postgres_dsn, f"{RAISES} CREATE TABLE t (k text, v int, {LINEAGE}); {RAISING}", values, sinks)
 
     [said] = it.sealed_after_attempts()
@@ -209,10 +203,8 @@ def test_a_run_that_gave_up_blocks_no_later_one(postgres_dsn: str) -> None:
     """INV-6: without a second attempt the epoch is aborted, and the next run's first attempt sets the record aside."""
     it = Target(postgres_dsn, f"CREATE TABLE t (k text, v int UNIQUE, {LINEAGE})", [*GOOD, kv("c", 2)])
 
-    refusal = it.refused()
-    assert "The next attempt sets these records aside" in refusal
-    it.values = [*it.values, kv("d", 4)]
-    it.kafka.produce("orders", 0, 1)
+    assert "The next attempt sets these records aside" in it.refused()
+    it.add(kv("d", 4))
     receipt = it.job.epoch()
 
     assert (receipt.epoch.epoch_id, receipt.epoch.counts.quarantined) == (2, 1)
@@ -230,29 +222,27 @@ def test_a_requeued_record_is_tried_again_and_refused_again_or_written(postgres_
     it.job.sql("ALTER TABLE t DROP CONSTRAINT t_v_check")
     assert requeued(it) == []
 
-    assert it.rows() == [*[("a", 1), ("b", 2)], ("c", 10)]
+    assert it.rows() == [("a", 1), ("b", 2), ("c", 10)]
 
 
 def requeued(it: Target) -> list[str]:
     """Everything in the quarantine by one operator's run, attempt after attempt."""
     requeue = ACTIONS["requeue"]
+    assert isinstance(requeue, EpochAction)
     run = Run(dag_id="orders", run_id=f"requeue {len(it.job.sql('SELECT 1 FROM epochline.epoch'))}", host="here")
     subject = Subject(name="orders", ledger=it.job.ledger, declared=it.job.pipeline, source=it.kafka)
-    planned = requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run)  # type: ignore[attr-defined]
-    return attempts(it, planned, run)
+    return it.attempts(requeue.plan(subject, requeue.parse({"everything": True}), ORDER, run), run)
 
 
-@pytest.mark.parametrize("name", ["check", "foreign key", "generated column", "long value in an index"])
+@pytest.mark.parametrize("rule", SOME_RULES)
 def test_without_the_guard_an_epoch_is_sealed_that_nobody_can_commit(
-    postgres_dsn: str, name: str, monkeypatch: pytest.MonkeyPatch
+    postgres_dsn: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutation: neither its own run nor the next one gets past it."""
-    columns, more, bad, _ = RULES[name]
-    it = Target(postgres_dsn, f"{PARENT} CREATE TABLE t (k text, {columns}, {LINEAGE}); {more}", [*GOOD, bad])
+    it = under(postgres_dsn, rule)
     monkeypatch.setattr(PostgresTargets, "prepare", lambda *_: Prepared())
 
-    planned, run = it.job.planned()
-    it.job.staged_and_sealed(planned, run)
+    planned, *_ = it.job.sealed()
 
     with pytest.raises(EpochlineError):
         it.job.commit(planned)
@@ -262,7 +252,6 @@ def test_without_the_guard_an_epoch_is_sealed_that_nobody_can_commit(
 
 
 # What no row is to blame for
-
 
 WHOLE = {
     "exhausted sequence": (
@@ -306,8 +295,7 @@ def test_a_key_of_another_collation_is_compared_as_the_target_compares_it(postgr
     it = Target(postgres_dsn, ddl, [kv("a", 1), kv("a", 2), kv("b", 3)], [sink])
 
     it.job.epoch()
-    it.values = [*it.values, kv("b", 4)]
-    it.kafka.produce("orders", 0, 1)
+    it.add(kv("b", 4))
     it.job.epoch()
 
     assert it.rows() == [("a", 2), ("b", 4)]
@@ -320,8 +308,8 @@ def test_a_key_of_another_collation_is_compared_as_the_target_compares_it(postgr
 def test_a_row_of_a_sum_fails_the_epoch_and_is_kept_for_the_ledgers_owner(postgres_dsn: str) -> None:
     """No record can be set aside for it; logs name the rule alone."""
     sink = PostgresTable(table="t", mode="add", key="k", measures="v")
-    it = Target(postgres_dsn, "CREATE TABLE t (k text PRIMARY KEY, v int CHECK (v < 3))", [kv("ok", 1), kv("seldom", 1),
-                kv("seldom", 2)], [sink])  # fmt: skip
+    values = [kv("ok", 1), kv("seldom", 1), kv("seldom", 2)]
+    it = Target(postgres_dsn, "CREATE TABLE t (k text PRIMARY KEY, v int CHECK (v < 3))", values, [sink])
 
     refusal = it.refused()
 
@@ -339,17 +327,16 @@ def test_a_value_that_copy_refuses_is_set_aside_by_the_next_attempt(postgres_dsn
     ticket = it.job.begun(planned, run)
     it.job.sql(f"ALTER TABLE epochline_staging.{ticket.table('t').table} ADD CHECK (v < 10)")
 
-    with pytest.raises(
-        RecordsRefusedError, match=r"t.*SQLSTATE 23514.* orders-0 offset 2, which the next attempt sets"
-    ):
+    said = r"t.*SQLSTATE 23514.* orders-0 offset 2, which the next attempt sets"
+    with pytest.raises(RecordsRefusedError, match=said):
         it.job.stage(planned, ticket)
-    assert attempts(it, planned, run) == []
+    assert it.attempts(planned, run) == []
 
     assert [offset for offset, _ in it.quarantined()] == [2]
     assert it.rows() == [("a", 1), ("b", 2)]
 
 
-def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
+def test_a_login_without_the_rights_learns_which_before_anything_is_staged(
     postgres_dsn: str, login: Login, as_superuser: AsSuperuser
 ) -> None:
     """SEC-6: at the plan, and at the seal where a right was taken away meanwhile."""
@@ -358,9 +345,8 @@ def test_a_login_without_the_rights_is_told_which_before_anything_is_staged(
     it.job.dsn = login("epochline_owner")
     who = user(it.job.dsn)
 
-    with pytest.raises(
-        TargetError, match="GRANT SELECT ON t; GRANT INSERT ON t; GRANT UPDATE ON t; GRANT USAGE ON SEQ"
-    ):
+    missing = "GRANT SELECT ON t; GRANT INSERT ON t; GRANT UPDATE ON t; GRANT USAGE ON SEQ"
+    with pytest.raises(TargetError, match=missing):
         it.job.planned()
     as_superuser(f"GRANT SELECT, INSERT, UPDATE ON t TO {who}", f"GRANT USAGE ON t_id_seq TO {who}")
     _, run, ticket = it.job.staged()

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from epochline.coordinator import Plan, PlanOutcome, seal
-from epochline.errors import ActionRefusedError, EpochStateError, HeadMovedError
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.errors import ActionRefusedError, EpochNotFoundError, EpochStateError, HeadMovedError
+from epochline.operations import ACTIONS, DirectAction, Request, Subject
 from epochline.operations.replay import differences, plan_replay, promote
 from epochline.protocol.epoch import Epoch
 from tests.contract.worlds import run
 from tests.integration.bench import Bench, NewBench, Row
 from tests.integration.guarantee import broken
 
+EPOCHS = "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
 ORDER = Request(actor="ada", reason="the parse was mended")
 FIRST: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 1}, {"k": "c", "v": 1}]
 MENDED: list[Row] = [{"k": "a", "v": 1}, {"k": "b", "v": 9}, {"k": "d", "v": 1, "_row": 1}]
@@ -29,17 +30,17 @@ def planned(it: Bench, epoch_id: int = 1) -> Plan:
     return plan_replay(subject(it), epoch_id, run(f"run-{it.runs}"))
 
 
-def replayed(it: Bench, *rows: Row) -> Epoch:
-    it_is = planned(it)
-    assert it_is.epoch is not None
-    seal(it.ledger, it.kafka, it.stage(it_is, *rows), it_is.epoch.run)
-    return it_is.epoch
+def replayed(it: Bench, *rows: Row, epoch_id: int = 1) -> Epoch:
+    replay = planned(it, epoch_id)
+    assert replay.epoch is not None
+    seal(it.ledger, it.kafka, it.stage(replay, *rows), replay.epoch.run)
+    return replay.epoch
 
 
-def epochs(it: Bench) -> list[tuple[Any, ...]]:
-    return it.sql(  # type: ignore[no-any-return]
-        "SELECT epoch_id, kind, state, replays, undone_by FROM epochline.epochs ORDER BY epoch_id"
-    )
+def act(it: Bench, what: str, **asked: Any) -> None:
+    action = ACTIONS[what]
+    assert isinstance(action, DirectAction)
+    action.act(subject(it), action.parse(asked), ORDER)
 
 
 def test_a_replay_says_what_todays_code_makes_of_an_epoch_and_changes_nothing(bench: NewBench) -> None:
@@ -69,7 +70,7 @@ def test_a_promoted_replay_takes_the_epochs_place_and_the_ledger_keeps_both(benc
     promote(subject(it), replay, ORDER)
 
     assert it.rows("k, v, _offset, _epoch") == [("a", 1, 0, 3), ("b", 9, 1, 3), ("d", 1, 2, 3), ("z", 5, 3, 2)]
-    assert epochs(it) == [
+    assert it.sql(EPOCHS) == [
         (1, "regular", "COMMITTED", None, 3), (2, "regular", "COMMITTED", None, None),
         (3, "replay", "COMMITTED", 1, None),
     ]  # fmt: skip
@@ -90,10 +91,7 @@ def test_what_took_a_place_can_be_replayed_again_and_what_lost_it_cannot(bench: 
 
     with pytest.raises(ActionRefusedError, match="epoch 1 .* was undone"):
         planned(it, 1)
-    again = planned(it, 2)
-    assert again.epoch is not None
-    seal(it.ledger, it.kafka, it.stage(again, *FIRST), again.epoch.run)
-    promote(subject(it), again.epoch, ORDER)
+    promote(subject(it), replayed(it, *FIRST, epoch_id=2), ORDER)
 
     assert it.rows("k, v, _epoch") == [("a", 1, 3), ("b", 1, 3), ("c", 1, 3)]
 
@@ -107,7 +105,7 @@ def test_a_replay_that_its_process_left_sealed_is_aborted_and_not_promoted(bench
 
     assert it.plan({"k": "z", "v": 5}).outcome is PlanOutcome.PLANNED
 
-    assert [row[:3] for row in epochs(it)] == [
+    assert [row[:3] for row in it.sql(EPOCHS)] == [
         (1, "regular", "COMMITTED"), (2, "replay", "ABORTED"), (3, "regular", "PLANNED"),
     ]  # fmt: skip
     with pytest.raises(EpochStateError, match="was aborted"):
@@ -133,39 +131,35 @@ def test_what_was_requeued_since_is_not_replaced(bench: NewBench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sink", "said"),
+    ("sink", "log", "said"),
     [
-        ({"mode": "upsert", "key": "k"}, "does not keep each epoch's rows apart .mode upsert"),
-        ({"mode": "add", "key": "k", "measures": "v"}, "does not keep each epoch's rows apart .mode add"),
-        ({"lineage": False}, "only rows of append targets with lineage"),
+        ({"mode": "upsert", "key": "k"}, {}, "does not keep each epoch's rows apart .mode upsert"),
+        ({"mode": "add", "key": "k", "measures": "v"}, {}, "does not keep each epoch's rows apart .mode add"),
+        ({"lineage": False}, {}, "only rows of append targets with lineage"),
+        ({}, {"log_start": 2}, "Kafka no longer holds"),
     ],
+    ids=["upsert", "add", "no lineage", "retention"],
 )
-def test_targets_that_mix_epochs_are_refused(bench: NewBench, sink: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_compared_is_refused(
+    bench: NewBench, sink: dict[str, Any], log: dict[str, int], said: str
+) -> None:
     it = bench(**sink)
     it.epoch(*FIRST)
+    it.kafka.change("orders", 0, **log)
 
     with pytest.raises(ActionRefusedError, match=said):
         planned(it)
-
-
-def test_what_kafka_holds_no_more_is_refused_and_an_unknown_epoch_is_named(bench: NewBench) -> None:
-    it = bench()
-    it.epoch(*FIRST)
-    it.kafka.change("orders", 0, log_start=2)
-
-    with pytest.raises(ActionRefusedError, match="Kafka no longer holds"):
-        planned(it)
+    with pytest.raises(EpochNotFoundError, match="has no epoch 9"):
+        planned(it, 9)
 
 
 def test_a_savepoint_from_before_a_promotion_cannot_bring_the_replaced_rows_back(bench: NewBench) -> None:
     it = bench()
     it.epoch(*FIRST)
-    savepoint = ACTIONS["savepoint"]
-    savepoint.act(subject(it), savepoint.parse({"name": "before"}), ORDER)  # type: ignore[attr-defined]
+    act(it, "savepoint", name="before")
     promote(subject(it), replayed(it, *MENDED), ORDER)
-    restore = ACTIONS["restore"]
 
     with pytest.raises(ActionRefusedError, match="took the place of epoch 1"):
-        restore.act(subject(it), restore.parse({"name": "before"}), ORDER)  # type: ignore[attr-defined]
+        act(it, "restore", name="before")
 
     assert it.rows() == [("a", 1), ("b", 9), ("d", 1)]

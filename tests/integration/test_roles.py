@@ -6,7 +6,8 @@ import secrets
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -33,6 +34,11 @@ from tests.integration.logins import AsSuperuser, Login, execute, superuser, use
 
 REFUSED = (errors.InsufficientPrivilege, errors.WrongObjectType, errors.ObjectNotInPrerequisiteState)
 ROLES = ("epochline_owner", "epochline_writer", "epochline_reader")
+
+
+def at(dsn: str, database: str) -> str:
+    """The same login at another database."""
+    return make_url(dsn).set(database=database).render_as_string(hide_password=False)
 
 
 @pytest.fixture
@@ -69,7 +75,9 @@ def ticket(world: World) -> StagingTicket:
     return begun
 
 
-# What the roles can do
+@pytest.fixture
+def staging(ticket: StagingTicket) -> sql.Identifier:
+    return sql.Identifier("epochline_staging", ticket.table("orders").table)
 
 
 def test_an_epoch_is_planned_sealed_and_committed_by_an_owner_and_staged_by_a_writer(world: World) -> None:
@@ -94,21 +102,18 @@ def test_one_owner_drops_the_staging_that_another_one_made(
 
 
 def test_an_owner_ends_the_sessions_of_a_writer_that_it_fences(
-    world: World, ticket: StagingTicket, writer: str
+    world: World, ticket: StagingTicket, staging: sql.Identifier, writer: str
 ) -> None:
     """INV-4, SEC-6: a zombie that holds its transaction open loses it, and the refused write is recorded."""
-    zombie = psycopg2.connect(writer, application_name=ticket.application_name)
-    with zombie.cursor() as cursor:
-        table = sql.Identifier("epochline_staging", ticket.table("orders").table)
-        cursor.execute(sql.SQL("INSERT INTO {} (value) VALUES ('late')").format(table))
+    with closing(psycopg2.connect(writer, application_name=ticket.application_name)) as zombie:
+        cursor = zombie.cursor()
+        cursor.execute(sql.SQL("INSERT INTO {} (value) VALUES ('late')").format(staging))
 
         assert abort(world.ledger, "orders", 1, run(), reason="fenced") is AbortOutcome.ABORTED
 
         with pytest.raises(psycopg2.OperationalError):
             cursor.execute("SELECT 1")
-    zombie.close()
-    refused = execute(writer, "SELECT what FROM epochline.fenced_write")
-    assert refused == [("its session was ended",)]
+    assert execute(writer, "SELECT what FROM epochline.fenced_write") == [("its session was ended",)]
 
 
 def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: StagingTicket, writer: str) -> None:
@@ -121,57 +126,34 @@ def test_a_writer_keeps_its_error_and_its_refused_writes(world: World, ticket: S
     assert execute(writer, "SELECT count(*) FROM epochline.fenced_write") == [(1,)]
 
 
-# What they cannot
-
-
 @pytest.mark.parametrize(
     "statement",
     [
-        "SELECT * FROM public.orders",
-        "INSERT INTO public.orders (value) VALUES ('x')",
-        "DELETE FROM public.orders",
-        "SELECT * FROM epochline.committed_range",
+        "SELECT * FROM public.orders", "INSERT INTO public.orders (value) VALUES ('x')", "DELETE FROM public.orders",
+        "DROP TABLE public.orders", "CREATE TABLE public.mine (a int)", "SELECT * FROM epochline.committed_range",
         "INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, until_offset,"
         " chosen_by) VALUES ('orders', 1, 't', 'i', 9, 0, 'x')",
         "UPDATE epochline.pipeline SET generation = 2",
         "UPDATE epochline.epoch SET state = 'PRE_COMMITTED', pre_committed_at = now()",
-        "UPDATE epochline.attempt SET sealed_at = now()",
-        "UPDATE epochline.attempt SET fenced_at = NULL",
-        "UPDATE epochline.part SET rows = 0",
-        "UPDATE epochline.manifest SET rows = 0",
-        "DELETE FROM epochline.manifest",
-        "DELETE FROM epochline.fenced_write",
         "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
         " VALUES ('orders', 1, 2, 'd', 'r', 'h')",
+        "UPDATE epochline.attempt SET sealed_at = now()", "UPDATE epochline.attempt SET fenced_at = NULL",
+        "UPDATE epochline.part SET rows = 0", "COPY epochline.part TO PROGRAM 'true'",
+        "UPDATE epochline.manifest SET rows = 0", "DELETE FROM epochline.manifest", "DELETE FROM epochline.fenced_write",
         "INSERT INTO epochline.staging (attempt_id, sink, table_name) VALUES (1, 'x', 'y')",
-        "DELETE FROM epochline.quarantined_record",
-        "CREATE TABLE public.mine (a int)",
-        "CREATE TABLE epochline.mine (a int)",
-        "CREATE TABLE epochline_staging.mine (a int)",
-        "CREATE SCHEMA mine",
-        "DROP TABLE public.orders",
-        "SELECT epochline.arrange_roles()",
-        "COPY epochline.part TO PROGRAM 'true'",
-        "SET ROLE epochline_owner",
+        "DELETE FROM epochline.quarantined_record", "SELECT epochline.arrange_roles()", "SET ROLE epochline_owner",
+        "CREATE TABLE epochline.mine (a int)", "CREATE TABLE epochline_staging.mine (a int)", "CREATE SCHEMA mine",
+        "SELECT * FROM {staging}", "DELETE FROM {staging}", "TRUNCATE {staging}", "DROP TABLE {staging}",
     ],
-)
-def test_a_writer_can_touch_neither_target_nor_chain_nor_state(
-    ticket: StagingTicket, writer: str, statement: str
+)  # fmt: skip
+def test_a_writer_fills_staging_and_can_touch_nothing_else_of_it_nor_target_nor_chain_nor_state(
+    staging: sql.Identifier, writer: str, statement: str
 ) -> None:
     """SEC-6: a stolen job's password moves no offset and shows no row."""
-    with pytest.raises(errors.InsufficientPrivilege):
-        execute(writer, statement)
-
-
-@pytest.mark.parametrize("statement", ["SELECT * FROM {}", "DELETE FROM {}", "TRUNCATE {}", "DROP TABLE {}"])
-def test_a_writer_fills_staging_and_can_do_nothing_else_to_it(
-    ticket: StagingTicket, writer: str, statement: str
-) -> None:
-    table = sql.Identifier("epochline_staging", ticket.table("orders").table)
-    execute(writer, sql.SQL("INSERT INTO {} (value) VALUES ('x')").format(table))
+    execute(writer, sql.SQL("INSERT INTO {} (value) VALUES ('x')").format(staging))
 
     with pytest.raises(errors.InsufficientPrivilege):
-        execute(writer, sql.SQL(statement).format(table))
+        execute(writer, sql.SQL(statement).format(staging=staging))
 
 
 def test_an_owner_runs_the_ledger_and_cannot_change_what_it_is(world: World, owner: str) -> None:
@@ -224,22 +206,15 @@ def test_the_stacks_own_logins_of_few_rights_make_not_even_temporary_tables(stac
     with pytest.raises(errors.InsufficientPrivilege):
         execute(stack.postgres.dsn(login=name), "CREATE TEMPORARY TABLE mine (a int)")
     with pytest.raises(psycopg2.OperationalError, match="permission denied for database"):
-        execute(make_url(stack.postgres.dsn(login=name)).set(database="airflow").render_as_string(False), "SELECT 1")
+        execute(at(stack.postgres.dsn(login=name), "airflow"), "SELECT 1")
 
 
-# Who makes them
-
-
-def test_a_login_that_may_make_no_roles_migrates_and_is_told_what_a_dba_has_to_run(
+def test_a_login_that_may_make_no_roles_migrates_and_learns_what_a_dba_has_to_run(
     stack: Stack, login: Login, new_database: Callable[[], str]
 ) -> None:
-    """The roles of the server are hidden behind other names for this one test's function."""
     plain = login(attributes="NOCREATEROLE")
     database = f"bare_{secrets.token_hex(4)}"
-    execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(plain)}")
-    dsn = make_url(plain).set(database=database).render_as_string(False)
-    upgrade(sqlalchemy_url(dsn))
-    own_roles(stack, dsn, database)
+    dsn = migrated(stack, plain, database, database)
 
     left = arrange_roles(sqlalchemy_url(dsn))
 
@@ -265,26 +240,15 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     maker = login(attributes="CREATEROLE")
     prefix = f"two_{secrets.token_hex(4)}"
     databases = [f"{prefix}_{number}" for number in (1, 2)]
-    urls = []
-    for database in databases:
-        execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(maker)}")
-        dsn = make_url(maker).set(database=database).render_as_string(False)
-        upgrade(sqlalchemy_url(dsn))
-        own_roles(stack, dsn, prefix)
-        urls.append(sqlalchemy_url(dsn))
-    barrier, told = threading.Barrier(2), []
+    urls = [sqlalchemy_url(migrated(stack, maker, database, prefix)) for database in databases]
+    barrier = threading.Barrier(2)
 
-    def arrange(url: str) -> None:
+    def arrange(url: str) -> Sequence[str]:
         barrier.wait()
-        told.append(arrange_roles(url))
+        return arrange_roles(url)
 
-    threads = [threading.Thread(target=arrange, args=(url,)) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert told == [[], []]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(arrange, urls)) == [[], []]
     roles = f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{prefix}%' AND NOT rolcanlogin"
     assert execute(stack.postgres.superuser_dsn, roles) == [(3,)]
     for database in databases:
@@ -292,12 +256,16 @@ def test_a_login_that_may_make_roles_makes_them_and_a_second_database_finds_them
     drop_roles(stack, prefix)
 
 
-def own_roles(stack: Stack, dsn: str, prefix: str) -> None:
-    """Let a database's function speak of roles of this test's own: those of the server are in use by other tests."""
+def migrated(stack: Stack, login: str, database: str, prefix: str) -> str:
+    """A database of the login's, whose function names roles of this test's own: other tests use the server's roles."""
+    execute(stack.postgres.superuser_dsn, f"CREATE DATABASE {database} OWNER {user(login)}")
+    dsn = at(login, database)
+    upgrade(sqlalchemy_url(dsn))
     ((body,),) = execute(superuser(stack, dsn), "SELECT pg_get_functiondef('epochline.arrange_roles()'::regprocedure)")
     for role in ROLES:
         body = body.replace(role, role.replace("epochline", prefix))
     execute(superuser(stack, dsn), body)
+    return dsn
 
 
 def drop_roles(stack: Stack, prefix: str) -> None:
@@ -318,42 +286,23 @@ def test_a_repeat_grants_what_was_taken_and_what_is_new(
     assert execute(reader, "SELECT * FROM epochline.later") == [(1,)]
 
 
-# Clear words
-
-
-def test_a_writer_in_order_is_let_through(ticket: StagingTicket, owner: str, writer: str) -> None:
+def test_a_writer_that_lacks_something_is_refused_before_spark_starts_with_the_statement_that_helps(
+    ticket: StagingTicket, owner: str, writer: str, login: Login, new_database: Callable[[], str]
+) -> None:
+    """INV-4: if its sessions could not be ended, a zombie could not be fenced, and nobody would know before."""
     check_writer(owner, writer, ticket)
-
-
-def test_a_writer_without_the_role_is_named_before_spark_starts(
-    ticket: StagingTicket, owner: str, login: Login
-) -> None:
-    stranger = login()
-
-    with pytest.raises(ConfigurationError, match=f"GRANT epochline_writer TO {user(stranger)};"):
-        check_writer(owner, stranger, ticket)
-
-
-def test_a_writer_whose_sessions_could_not_be_ended_is_refused(ticket: StagingTicket, owner: str, login: Login) -> None:
-    """INV-4: without this a zombie could not be fenced, and nobody would know before there is one."""
-    apart = login("epochline_writer")
-
-    with pytest.raises(ConfigurationError, match=f"GRANT {user(apart)} TO epochline_owner;"):
-        check_writer(owner, apart, ticket)
-
-
-def test_a_writer_of_another_database_is_refused(
-    ticket: StagingTicket, owner: str, writer: str, new_database: Callable[[], str]
-) -> None:
-    elsewhere = make_url(writer).set(database=parse_dsn(new_database())["dbname"]).render_as_string(False)
-    no_ledger = make_url(writer).set(database="template1").render_as_string(False)
-
-    for other in (elsewhere, no_ledger):
-        with pytest.raises(ConfigurationError, match="leads to another database"):
+    stranger, apart = login(), login("epochline_writer")
+    for other, missing in (
+        (stranger, f"GRANT epochline_writer TO {user(stranger)};"), (apart, f"GRANT {user(apart)} TO epochline_owner;"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigurationError, match=missing):
             check_writer(owner, other, ticket)
+    for other in (parse_dsn(new_database())["dbname"], "template1"):
+        with pytest.raises(ConfigurationError, match="leads to another database"):
+            check_writer(owner, at(writer, other), ticket)
 
 
-def test_a_login_without_any_role_is_told_what_it_lacks(world: World, login: Login) -> None:
+def test_a_login_without_any_role_learns_which_it_lacks(world: World, login: Login) -> None:
     world.ledger = PostgresLedger(login())
 
     with pytest.raises(LedgerError, match="epochline_owner"):
@@ -373,9 +322,6 @@ def test_an_attempt_begins_where_no_role_was_ever_made(
     world.to_committed()
 
     assert len(world.visible()) == 15
-
-
-# The containers
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import logging
 from contextlib import closing
 
 import pytest
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 from epochline import KafkaSource
 from epochline.cli import connections
@@ -27,13 +28,14 @@ def topic(secure_kafka: SecureKafka, topic_name: str) -> str:
     return topic_name
 
 
-def settings(kafka: SecureKafka, password: str = PASSWORD, **changes: str) -> dict[str, str]:
-    return broker_settings("test", kafka.connection(**changes), login=USER, password=password)
+def settings(kafka: SecureKafka, **changes: str) -> dict[str, str]:
+    return broker_settings("test", kafka.connection(**changes), login=USER, password=PASSWORD)
 
 
 def test_planning_the_mirror_and_the_audit_go_through_one_connection(
-    secure_kafka: SecureKafka, topic: str, postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, caplog
-) -> None:
+    secure_kafka: SecureKafka, topic: str, postgres_dsn: str, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """SEC-2, SEC-4: read from AIRFLOW_CONN_… as tasks and the command line read it; the password is in no log."""
     caplog.set_level(logging.DEBUG)
     held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
@@ -54,12 +56,9 @@ def test_planning_the_mirror_and_the_audit_go_through_one_connection(
 
 
 def test_scram_is_spoken_too(secure_kafka: SecureKafka, topic: str) -> None:
-    from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
-
+    made = UserScramCredentialUpsertion("scrammer", ScramMechanism.SCRAM_SHA_512, PASSWORD.encode(), iterations=4096)
     with closing(secure_kafka.admin()) as admin:
-        admin.alter_user_scram_credentials(
-            [UserScramCredentialUpsertion("scrammer", ScramMechanism.SCRAM_SHA_512, PASSWORD.encode(), iterations=4096)]
-        )
+        admin.alter_user_scram_credentials([made])
     extra = secure_kafka.connection(**{"sasl.mechanism": "scram-sha-512", "sasl.username": "scrammer"})
 
     view = KafkaOffsets(broker_settings("test", extra, password=PASSWORD)).look(KafkaSource(topics=topic))

@@ -15,38 +15,25 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from epochline.testing import FakeKafka
 from tests.contract.worlds import LEASE, orders, run
+from tests.databases import query
 from tests.integration.bench import Bench
 from tests.integration.kafka_topics import Topic
 
 TEXT = """it's "quoted"; DROP TABLE epochline.epoch; -- %s %(x)s {{ conn.epochline_postgres.password }} ü🧾 \\ :x"""
 NAMES = {
-    "quotes": 'o\'r"d""er',
-    "statement": 'x"; DROP SCHEMA epochline CASCADE; --',
-    "comment": "a -- b /* c */",
-    "placeholders": "50%s %(x)s %% %",
-    "colon": ":name ::text",
-    "unicode": "заказы-注文-🧾",
-    "right to left": "\u202egpj.exe",
-    "63 bytes": "z" * 63,
-    "63 bytes of unicode": "ü" * 31 + "x",
-    "reserved": "select",
-    "like a system table": "pg_class",
-    "like a temporary schema": "pg_temp",
-    "like the ledger": "epochline",
-    "white space": " \t\n",
-    "upper case": "Table",
-    "template": "{{ var.value.x }}",
-}
+    "quotes": 'o\'r"d""er', "statement": 'x"; DROP SCHEMA epochline CASCADE; --', "comment": "a -- b /* c */",
+    "placeholders": "50%s %(x)s %% %", "colon": ":name ::text", "unicode": "заказы-注文-🧾",
+    "right to left": "\u202egpj.exe", "63 bytes": "z" * 63, "63 bytes of unicode": "ü" * 31 + "x", "reserved": "select",
+    "like a system table": "pg_class", "like a temporary schema": "pg_temp", "like the ledger": "epochline",
+    "white space": " \t\n", "upper case": "Table", "template": "{{ var.value.x }}",
+}  # fmt: skip
 
 
-def relations(bench: Bench) -> set[tuple[str, str]]:
-    """Every table and view of a user, by schema and name, exactly as the catalogue spells them."""
-    return set(
-        bench.sql(
-            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE c.relkind IN ('r', 'v', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
-        )
-    )
+RELATIONS = (
+    "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE c.relkind IN ('r', 'v', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+)
+"""Every table and view of a user, by schema and name, exactly as the catalogue spells them."""
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES.keys())
@@ -55,41 +42,27 @@ def test_the_table_that_is_made_has_exactly_the_declared_name(postgres_dsn: str,
     schema = "s " + name[:60] if len(name.encode()) > 61 or name.startswith(("pg_", "epochline")) else name
     schema = schema.encode()[:63].decode(errors="ignore").replace(".", "")
     columns = {name: "text", f"{name[:20]}2": "integer"}
-    one = Bench(postgres_dsn, PostgresTable(table="t", columns={"k": "text"}), {"k": "text"})
-    before = relations(one)
+    before = query(postgres_dsn, RELATIONS)
 
     hostile = Bench(postgres_dsn, PostgresTable(table=f"{schema}.{name}", columns=columns), columns)
     hostile.epoch({name: TEXT, f"{name[:20]}2": 7})
 
-    made = relations(one) - before
-    assert made == {(schema, name)}
-    found = hostile.sql(
-        sql.SQL("SELECT {} FROM {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, columns)), sql.Identifier(schema, name)
-        )
-    )
+    assert set(query(postgres_dsn, RELATIONS)) - set(before) == {(schema, name)}
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+    found = query(postgres_dsn, sql.SQL("SELECT {} FROM {}").format(listed, sql.Identifier(schema, name)))
     assert found == [(TEXT, 7)]
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("pg_temp.t", "is reserved"),
-        ("pg_temp_3.t", "is reserved"),
-        ("pg_toast.t", "is reserved"),
-        ("pg_catalog.pg_class", "is reserved"),
-        ("information_schema.tables", "is reserved"),
-        ("epochline.epoch", "is reserved"),
-        ("epochline_staging.t", "is reserved"),
-        ("x" * 64, "63 bytes"),
-        ("s." + "ü" * 32, "63 bytes"),
-        ("", "empty"),
-        ("s.", "empty"),
-        (".t", "empty"),
-        ("a\0b", "NUL"),
+        ("pg_temp.t", "is reserved"), ("pg_temp_3.t", "is reserved"), ("pg_toast.t", "is reserved"),
+        ("pg_catalog.pg_class", "is reserved"), ("information_schema.tables", "is reserved"),
+        ("epochline.epoch", "is reserved"), ("epochline_staging.t", "is reserved"), ("x" * 64, "63 bytes"),
+        ("s." + "ü" * 32, "63 bytes"), ("", "empty"), ("s.", "empty"), (".t", "empty"), ("a\0b", "NUL"),
         ("a\ud800b", "surrogates"),
     ],
-)
+)  # fmt: skip
 def test_a_table_that_postgresql_would_cut_hide_or_refuse_is_refused_when_declared(table: str, said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         PostgresTable(table=table, columns={"k": "text"})
@@ -110,8 +83,7 @@ def test_a_type_is_one_of_a_list_and_never_a_piece_of_sql(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a;b", 'a"b', "a b", "ü", "a/b", "../../etc", "{{ x }}", "a\n", "x" * 101, "", "-a", "_a", "%s"],
+    "name", ["a;b", 'a"b', "a b", "ü", "a/b", "../../etc", "{{ x }}", "a\n", "x" * 101, "", "-a", "_a", "%s"]
 )
 def test_a_pipeline_has_a_plain_name(name: str) -> None:
     """It is a DAG's id, part of a consumer group, of file names and of Spark's application name."""
@@ -129,7 +101,6 @@ def test_a_topic_of_dots_and_249_characters_is_planned_and_staged_by_its_own_nam
     postgres_dsn: str, kafka_bootstrap: str
 ) -> None:
     """SEC-1, on a real broker: the longest name that there is, and the ledger spells it out."""
-
     topic = ("Hostile.topic-_" * 17)[:249]
     Topic(kafka_bootstrap, topic).make().produce(0, 1)
     pipeline = Pipeline(
@@ -161,10 +132,8 @@ def test_what_a_trigger_says_is_kept_as_it_was_said(postgres_dsn: str) -> None:
     begin(ledger, "orders", planned.epoch.epoch_id, said, lease=LEASE)
     abort(ledger, "orders", planned.epoch.epoch_id, said, reason=TEXT)
 
-    bench = Bench(postgres_dsn, PostgresTable(table="t", columns={"k": "text"}), {"k": "text"}, create=False)
-    assert bench.sql("SELECT dag_id, run_id, host, note, error FROM epochline.epoch") == [
-        (said.dag_id, said.run_id, said.host, TEXT, TEXT)
-    ]
+    kept = query(postgres_dsn, "SELECT dag_id, run_id, host, note, error FROM epochline.epoch")
+    assert kept == [(said.dag_id, said.run_id, said.host, TEXT, TEXT)]
 
 
 @pytest.mark.parametrize("limit", ["1; DROP TABLE x", "{{ 1 }}", "1e3", "", "0x10", None, [], "-1"])

@@ -9,7 +9,6 @@ from psycopg2 import sql
 
 from epochline import Bytes, KafkaSource, KafkaTopic, Pipeline, Text
 from epochline.declare.names import split_table
-from epochline.declare.topic import Outbox
 from epochline.postgres.ledger.outbox import rows_of
 from epochline.postgres.ledger.transactions import PostgresLedger
 from tests.integration.sinks_world import new_world
@@ -20,11 +19,6 @@ NUMBERS = range(1, 2001)
 def value(number: int) -> bytes:
     """Every ninth one of 1,900 bytes, so that a page has no room for it where it has room for what comes after."""
     return str(number).zfill(1900 if number % 9 == 0 else 60).encode()
-
-
-def sent(dsn: str, outbox: Outbox, epoch_id: int) -> list[int]:
-    with PostgresLedger(dsn).connection() as connection:
-        return [int(row[1] or b"") for row in rows_of(connection, outbox, epoch_id)]
 
 
 def test_rows_without_a_record_are_sent_in_the_order_in_which_they_were_staged(postgres_dsn: str) -> None:
@@ -41,8 +35,7 @@ def test_rows_without_a_record_are_sent_in_the_order_in_which_they_were_staged(p
     with closing(psycopg2.connect(postgres_dsn)) as session, session.cursor() as cursor:
         session.autocommit = True
         for epoch_id in (1, 2):
-            rows = [(value(number), number // 1001, number, epoch_id) for number in NUMBERS]
-            cursor.executemany(insert, rows)
+            cursor.executemany(insert, [(value(number), number // 1001, number, epoch_id) for number in NUMBERS])
             if epoch_id == 1:
                 cursor.execute(sql.SQL("DELETE FROM {}").format(table))
                 cursor.execute(sql.SQL("VACUUM {}").format(table))
@@ -50,16 +43,15 @@ def test_rows_without_a_record_are_sent_in_the_order_in_which_they_were_staged(p
         as_they_lie = [int(bytes(row[0])) for row in cursor.fetchall()]
 
     assert as_they_lie != list(NUMBERS), "the table keeps them in their order; the test shows nothing"
-    assert sent(postgres_dsn, outbox, 2) == list(NUMBERS)
+    with ledger.connection() as connection:
+        assert [int(row[1] or b"") for row in rows_of(connection, outbox, 2)] == list(NUMBERS)
 
 
 def test_a_writer_notes_part_and_number_of_every_row_for_a_topic(postgres_dsn: str, kafka_bootstrap: str) -> None:
     """Across the batches of a part, here one of each partition."""
     world = new_world(postgres_dsn, kafka_bootstrap, KafkaTopic(topic="out", value=Text()))
-    values = [f"{number}" for number in range(20)]
-    world.produce(*values)
-    planned, run = world.it.planned()
-    world.it.stage(planned, world.it.begun(planned, run))
+    world.produce(*map(str, range(20)))
+    world.it.staged()
 
     [(table,)] = world.it.sql("SELECT table_name FROM epochline.staging WHERE sink LIKE 'epochline_outbox.%'")
     rows = world.it.sql(f'SELECT _part, _seq, _partition, _offset FROM epochline_staging."{table}" ORDER BY 1, 2')

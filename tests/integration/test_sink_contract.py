@@ -8,18 +8,20 @@ from __future__ import annotations
 import signal
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from epochline.coordinator import Plan, PlanOutcome, abort, commit
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import AbortOutcome, CommitOutcome, Run
+from epochline.protocol.sink import Sink
+from tests.integration.in_process import InProcess
 from tests.integration.sink_kinds import ALL, BRIEF, FOLLOWING, IN_PROCESSES, RUN, Kind, kind_of, write_sink_of_the_page
 from tests.integration.sinks_world import World, new_world
 from tests.processes.client import Forked
 
 every_kind = pytest.mark.parametrize("line", ALL, indirect=True)
-every_kind_that_follows = pytest.mark.parametrize("line", FOLLOWING, indirect=True)
 every_kind_in_processes = pytest.mark.parametrize(
     "line",
     # The processes of an upsert target are those of an append one, those of an own sink are those of files.
@@ -34,8 +36,11 @@ class Line:
 
     world: World
     kind: Kind
-    external: bool
     produced: list[str] = field(default_factory=list)
+
+    @property
+    def it(self) -> InProcess:
+        return self.world.it
 
     def produce(self) -> list[str]:
         """An epoch's worth of lines, in both partitions; what a reader saw before."""
@@ -48,42 +53,51 @@ class Line:
     def read(self) -> list[str | None]:
         return self.kind.read(self.world)
 
+    def sinks(self) -> list[Sink]:
+        """Its sinks that follow the commit."""
+        return [self.it.ledger.sink(self.it.pipeline, one.name) for one in self.it.pipeline.post_commit_sinks]
+
     def aborted(self, planned: Plan, run: Run) -> AbortOutcome:
-        it = self.world.it
         assert planned.epoch is not None
-        epoch_id = planned.epoch.epoch_id
-        return abort(it.ledger, it.pipeline.name, epoch_id, run, reason="the test says so", by_operator=True)
+        name, epoch_id = self.it.pipeline.name, planned.epoch.epoch_id
+        return abort(self.it.ledger, name, epoch_id, run, reason="the test says so", by_operator=True)
 
     def next_run(self) -> None:
         """Whatever the ones before left: recover, read what there is, publish."""
-        it = self.world.it
-        planned, run = it.asked_to_plan(lease=BRIEF)
+        planned, run = self.it.asked_to_plan(lease=BRIEF)
         if planned.outcome is PlanOutcome.PLANNED:
-            it.staged_and_sealed(planned, run)
-            it.commit(planned)
-        it.publish()
+            self.it.staged_and_sealed(planned, run)
+            self.it.commit(planned)
+        self.it.publish()
+
+    def assert_nothing_new(self, before: list[str], step: str = "") -> None:
+        """A reader sees what was shown before, and nothing else lies anywhere."""
+        assert self.read() == before, step
+        assert self.kind.left(self.world) == 0, step
 
     def assert_settled(self, step: str = "") -> None:
         """Each line is seen once, nothing else lies anywhere, and the ledger says so (P7)."""
-        it = self.world.it
-        assert self.read() == sorted(self.produced), step
-        assert self.kind.left(self.world) == 0, step
-        assert it.publish() == [], step
-        committed = it.sql("SELECT epoch_id FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY 1")
-        assert [(epoch, state) for epoch, _, state in self.world.receipts()] == [
-            (epoch, "SHOWN") for (epoch,) in committed
-        ], step
+        self.assert_nothing_new(sorted(self.produced), step)
+        assert self.it.publish() == [], step
+        committed = self.it.sql("SELECT epoch_id, 'SHOWN' FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY 1")
+        assert [(epoch, state) for epoch, _, state in self.world.receipts()] == committed, step
 
 
 @pytest.fixture
-def line(request, postgres_dsn, kafka_bootstrap, tmp_path, monkeypatch) -> Line:
+def line(
+    request: pytest.FixtureRequest,
+    postgres_dsn: str,
+    kafka_bootstrap: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Line:
     write_sink_of_the_page(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "sqlite_sink", raising=False)
     kind = kind_of(request.param, tmp_path)
     world = new_world(postgres_dsn, kafka_bootstrap, kind.declare(), table=False)
     world.task, world.path = RUN, (tmp_path,)
-    return Line(world=world, kind=kind, external=bool(world.it.pipeline.external))
+    return Line(world, kind)
 
 
 # Success and failure.
@@ -94,38 +108,21 @@ def test_an_epoch_is_seen_whole_once_it_is_shown_and_not_before(line: Line) -> N
     """P4, P9: begun, written and sealed it is seen by nobody."""
     for _ in range(2):
         before = line.produce()
-        it = line.world.it
-        planned, run = it.planned()
-        ticket = it.begun(planned, run)
+        planned, run = line.it.planned()
+        ticket = line.it.begun(planned, run)
         assert line.read() == before
-        it.stage(planned, ticket)
+        line.it.stage(planned, ticket)
         assert line.read() == before
-        it.seal(ticket, run)
+        line.it.seal(ticket, run)
         assert line.read() == before
 
-        it.commit(planned)
+        line.it.commit(planned)
 
         assert line.read() == (before if line.kind.follows else sorted(line.produced))
 
-        it.publish()
+        line.it.publish()
 
         line.assert_settled()
-
-
-@every_kind
-def test_what_fails_before_its_seal_is_seen_by_nobody_and_comes_with_the_next_epoch(line: Line) -> None:
-    """P8: an abort before the commit leaves the sink as it was."""
-    line.produce()
-    line.next_run()
-    before = line.produce()
-    planned, run, _ = line.world.it.staged()
-
-    assert line.aborted(planned, run) is AbortOutcome.ABORTED
-
-    assert line.read() == before
-    assert line.kind.left(line.world) == 0
-    line.next_run()
-    line.assert_settled()
 
 
 @every_kind
@@ -134,13 +131,13 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> N
     line.produce()
     line.next_run()
     before = line.produce()
-    planned, run, ticket = line.world.it.staged()
+    planned, run, ticket = line.it.staged()
     line.kind.spoil(line.world, ticket)
 
     with pytest.raises(SealRefusedError):
-        line.world.it.seal(ticket, run)
+        line.it.seal(ticket, run)
 
-    assert line.world.it.publish() == []
+    assert line.it.publish() == []
     assert line.read() == before
     line.aborted(planned, run)
     line.next_run()
@@ -148,14 +145,19 @@ def test_a_seal_that_misses_rows_is_refused_and_nothing_is_seen(line: Line) -> N
 
 
 @every_kind
-def test_what_is_sealed_is_shown_although_its_run_failed(line: Line) -> None:
-    """INV-6: the next run finishes it before it reads anything."""
+def test_what_is_sealed_is_shown_although_its_run_failed_and_a_late_abort_takes_nothing_back(line: Line) -> None:
+    """INV-6, INV-7, P15: the next run finishes it before it reads anything."""
     before = line.produce()
-    line.world.it.sealed()
+    planned, run, ticket = line.it.sealed()
     assert line.read() == before
 
     line.next_run()
 
+    line.assert_settled()
+    assert line.aborted(planned, run) is AbortOutcome.ALREADY_COMMITTED
+    for sink in line.sinks():
+        sink.abort(ticket.sink_attempt)
+        sink.recover_and_abort(ticket.sink_attempt)
     line.assert_settled()
 
 
@@ -165,7 +167,7 @@ def test_what_is_sealed_is_shown_although_its_run_failed(line: Line) -> None:
 @every_kind
 def test_shown_twice_is_shown_once(line: Line) -> None:
     """P5, INV-5: by the use case, and by each method of the sink; also when a later epoch is there."""
-    it, name = line.world.it, line.world.it.pipeline.name
+    it, name = line.it, line.it.pipeline.name
     line.produce()
     epoch_id = it.epoch().epoch.epoch_id
     with it.ledger.transaction() as tx:
@@ -189,44 +191,25 @@ def test_shown_twice_is_shown_once(line: Line) -> None:
 @every_kind
 @pytest.mark.parametrize("step", ["begun", "written", "sealed"])
 def test_aborted_twice_is_aborted_once(line: Line, step: str) -> None:
-    """P4, P15, INV-7: by the use case, and by each method of the sink."""
+    """P4, P8, P15, INV-7: by the use case, and by each method of the sink; its records come with the next epoch."""
     line.produce()
     line.next_run()
     before = line.produce()
-    it = line.world.it
     if step == "begun":
-        planned, run = it.planned()
-        ticket = it.begun(planned, run)
+        planned, run = line.it.planned()
+        ticket = line.it.begun(planned, run)
     else:
-        planned, run, ticket = line.world.it.staged() if step == "written" else line.world.it.sealed()
+        planned, run, ticket = line.it.staged() if step == "written" else line.it.sealed()
 
     assert line.aborted(planned, run) is AbortOutcome.ABORTED
+    line.assert_nothing_new(before)
     assert line.aborted(planned, run) is AbortOutcome.ALREADY_ABORTED
-    for declared_sink in it.pipeline.post_commit_sinks:
-        sink = it.ledger.sink(it.pipeline, declared_sink.name)
+    for sink in line.sinks():
         for discard in (sink.abort, sink.abort, sink.recover_and_abort, sink.recover_and_abort):
             discard(ticket.sink_attempt)
 
-    assert line.read() == before
-    assert line.kind.left(line.world) == 0
+    line.assert_nothing_new(before)
     line.next_run()
-    line.assert_settled()
-
-
-@every_kind
-def test_an_abort_that_comes_too_late_takes_nothing_back(line: Line) -> None:
-    """INV-7, P15."""
-    line.produce()
-    planned, run, ticket = line.world.it.sealed()
-    line.next_run()
-
-    assert line.aborted(planned, run) is AbortOutcome.ALREADY_COMMITTED
-    it = line.world.it
-    for declared_sink in it.pipeline.post_commit_sinks:
-        sink = it.ledger.sink(it.pipeline, declared_sink.name)
-        sink.abort(ticket.sink_attempt)
-        sink.recover_and_abort(ticket.sink_attempt)
-
     line.assert_settled()
 
 
@@ -234,9 +217,8 @@ def test_an_abort_that_comes_too_late_takes_nothing_back(line: Line) -> None:
 def test_an_attempt_that_took_anothers_place_is_seen_alone(line: Line) -> None:
     """INV-4: two attempts of one epoch were written whole, one was sealed."""
     line.produce()
-    it = line.world.it
-    planned, run, _ = line.world.it.staged()
-    it.staged_and_sealed(planned, run)
+    planned, run, _ = line.it.staged()
+    line.it.staged_and_sealed(planned, run)
 
     line.next_run()
 
@@ -291,7 +273,7 @@ def test_a_publisher_killed_again_while_it_recovers_is_made_good_by_the_next(lin
 def test_an_abort_killed_at_any_step_leaves_nothing_once_the_next_run_is_through(line: Line) -> None:
     """I6, INV-7: what was sealed and not yet aborted is committed; what was aborted is read again."""
     steps = ["abort.commit", "abort.committed", "discard.attempts.drop_staging", "discard.commit.2"]
-    for step in steps + (["discard.sink.recover_and_abort"] if line.external else []):
+    for step in steps + (["discard.sink.recover_and_abort"] if line.it.pipeline.external else []):
         before = line.produce()
 
         line.world.killed_at(step, "sealed_and_aborted")

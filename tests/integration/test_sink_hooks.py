@@ -19,11 +19,12 @@ from epochline import CustomSink, Files, KafkaTopic, Text
 from epochline.coordinator import abort, commit, seal
 from epochline.errors import EpochStateError, SealRefusedError, SinkError, SinkUnavailableError
 from epochline.protocol.epoch import AbortOutcome
-from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder
+from tests.integration.sink_kinds import BRIEF, COLUMNS, PAGE, RUN, Folder, Table
 from tests.integration.sinks_world import World, new_world, values
 from tests.waiting import wait_until
 
 RECORDING = "own:recording"
+TABLE = Table("append")
 
 
 @dataclass
@@ -42,20 +43,19 @@ class Four:
         log = self.recording / "log"
         return log.read_text().splitlines() if log.exists() else []
 
-    def switch(self, name: str, *, on: bool = True) -> None:
-        (self.recording / name).touch() if on else (self.recording / name).unlink()
-
-    def recorded(self) -> list[str]:
-        shown = sorted((self.recording / "shown").glob("*"))
-        return [value for epoch in shown for value in json.loads(epoch.read_text())]
+    def switch(self, *names: str, on: bool = True) -> None:
+        for name in names:
+            (self.recording / name).touch() if on else (self.recording / name).unlink()
 
     def seen(self) -> dict[str, list[str | None]]:
         """By sink, what a reader of it sees."""
         return {
-            "table": [value for (value,) in self.world.it.sql("SELECT value FROM lines ORDER BY value")],
+            "table": TABLE.read(self.world),
             "topic": values(self.world.seen()),
             "files": Folder(str(self.folder / "files")).read(self.world),
-            "recording": sorted(self.recorded()),
+            "recording": sorted(
+                v for epoch in (self.recording / "shown").glob("*") for v in json.loads(epoch.read_text())
+            ),
         }
 
     def epoch(self, *lines: str) -> None:
@@ -68,8 +68,7 @@ class Four:
 
 
 @pytest.fixture
-def four(postgres_dsn, kafka_bootstrap, tmp_path) -> Four:
-    (tmp_path / "recording").mkdir()
+def four(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> Four:
     files = Files(path=str(tmp_path / "files"), columns=COLUMNS)
     topic = KafkaTopic(topic="out", value=Text())
     world = new_world(postgres_dsn, kafka_bootstrap, topic, files, _recording(tmp_path / "recording"))
@@ -77,7 +76,18 @@ def four(postgres_dsn, kafka_bootstrap, tmp_path) -> Four:
     return Four(world=world, folder=tmp_path)
 
 
+@pytest.fixture
+def two(postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path) -> World:
+    """A pipeline with two sinks of the recording kind, and a committed epoch that is to be shown."""
+    sinks = (_recording(tmp_path / name) for name in ("first", "second"))
+    world = new_world(postgres_dsn, kafka_bootstrap, *sinks)
+    world.produce("a")
+    world.it.epoch()
+    return world
+
+
 def _recording(folder: Path) -> CustomSink:
+    folder.mkdir()
     options = {"folder": str(folder)}
     return CustomSink(sink="recording_sink:RecordingSink", options=options, label=folder.name, columns=COLUMNS)
 
@@ -105,12 +115,12 @@ def test_the_steps_of_an_epoch_come_in_their_order(four: Four) -> None:
 
 def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
     """C6, P4, C3: what was begun is discarded; neither commit nor complete is called, and no sink shows anything."""
+    it = four.world.it
     four.switch("broken.seal")
     four.world.produce("a", "b")
-    _, run, ticket = four.world.it.staged()
+    _, run, ticket = it.staged()
     with pytest.raises(SealRefusedError, match="refuses seal"):
-        four.world.it.seal(ticket, run)
-    it = four.world.it
+        it.seal(ticket, run)
     abort(it.ledger, it.pipeline.name, 1, run, reason="its seal failed")
 
     assert it.publish() == []
@@ -127,9 +137,7 @@ def test_nothing_is_complete_when_a_seal_fails(four: Four) -> None:
 CRASHES = {
     "write.part": ["begin 1 1", "write 1 1", "recover_and_abort 1 1"],
     "seal.committed": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "notify_complete 1 1"],
-    "publish.receipts.shown@3": [
-        "begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "recover_and_commit 1 1", "notify_complete 1 1",
-    ],
+    "publish.receipts.shown@3": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1", "recover_and_commit 1 1", "notify_complete 1 1"],
     "publish.sink.notify_complete": ["begin 1 1", "write 1 1", "seal 1 1", "commit 1 1"],
 }  # fmt: skip
 
@@ -225,8 +233,7 @@ def test_the_queries_of_the_page_say_what_is_to_be_shown_and_give_each_epoch_onc
 
 def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing(four: Four) -> None:
     """E6: the others show each epoch at once, a killed run is recovered all the same, and then all come in order."""
-    four.switch("down.commit")
-    four.switch("down.recover_and_commit")
+    four.switch("down.commit", "down.recover_and_commit")
     produced: list[str] = []
     for number in range(1, 5):
         produced += (lines := [f"{number}-{at}" for at in range(3)])
@@ -243,8 +250,7 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
     assert waiting == [1, 2, 3, 4]
     before = len(four.calls())
 
-    four.switch("down.commit", on=False)
-    four.switch("down.recover_and_commit", on=False)
+    four.switch("down.commit", "down.recover_and_commit", on=False)
     four.world.it.publish()
 
     shown = [call for call in four.calls()[before:] if "commit" in call]
@@ -252,68 +258,52 @@ def test_a_sink_that_is_down_for_many_runs_delays_itself_alone_and_loses_nothing
     assert four.seen() == everywhere(*produced)
 
 
-def test_a_sink_that_refuses_for_good_is_said_before_one_that_is_down(postgres_dsn, kafka_bootstrap, tmp_path) -> None:
+def test_a_sink_that_refuses_for_good_is_reported_before_one_that_is_down(two: World, tmp_path: Path) -> None:
     """What no repeat mends is what a person has to see; the table shows the epoch all the same."""
-    for name in ("down", "broken"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"{name}.commit").touch()
-    world = new_world(postgres_dsn, kafka_bootstrap, _recording(tmp_path / "down"), _recording(tmp_path / "broken"))
-    world.produce("a")
-    world.it.epoch()
+    (tmp_path / "first" / "down.commit").touch()
+    (tmp_path / "second" / "broken.commit").touch()
 
-    with pytest.raises(SinkError, match="refuses commit") as said:
-        world.it.publish()
+    with pytest.raises(SinkError, match="refuses commit") as raised:
+        two.it.publish()
 
-    assert not said.value.retryable
-    assert {(sink, state) for _, sink, state in world.receipts()} == {
-        ("lines", "SHOWN"), ("own:down", "OPEN"), ("own:broken", "OPEN"),
-    }  # fmt: skip
-    assert world.it.sql("SELECT value FROM lines") == [("a",)]
+    assert not raised.value.retryable
+    assert two.receipts() == [(1, "lines", "SHOWN"), (1, "own:first", "OPEN"), (1, "own:second", "OPEN")]
+    assert TABLE.read(two) == ["a"]
 
 
 @pytest.mark.parametrize("mistake", ["mistaken.commit", "mistaken"], ids=["in its commit", "where it is made"])
-def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(
-    mistake: str, postgres_dsn: str, kafka_bootstrap: str, tmp_path: Path
-) -> None:
-    """E6: whatever it raises; the sink behind it is served, and the error is said."""
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    first = tmp_path / "first"
-    world = new_world(postgres_dsn, kafka_bootstrap, _recording(first), _recording(tmp_path / "second"))
-    world.produce("a")
-    world.it.epoch()
-    (first / mistake).touch()
+def test_a_sink_with_a_mistake_holds_back_nobody_but_itself(two: World, mistake: str, tmp_path: Path) -> None:
+    """E6: whatever it raises; the sink behind it is served, and the error is reported."""
+    (tmp_path / "first" / mistake).touch()
 
     with pytest.raises((ZeroDivisionError, SinkError), match=r"is mistaken in commit|cannot be opened from here"):
-        world.it.publish()
+        two.it.publish()
 
-    assert {(sink, state) for _, sink, state in world.receipts()} == {
-        ("lines", "SHOWN"), ("own:first", "OPEN"), ("own:second", "SHOWN"),
-    }  # fmt: skip
-    (first / mistake).unlink()
-    world.it.publish()
-    assert {state for _, _, state in world.receipts()} == {"SHOWN"}
+    assert two.receipts() == [(1, "lines", "SHOWN"), (1, "own:first", "OPEN"), (1, "own:second", "SHOWN")]
+    (tmp_path / "first" / mistake).unlink()
+    two.it.publish()
+    assert {state for _, _, state in two.receipts()} == {"SHOWN"}
 
 
 def test_a_seal_whose_job_was_still_at_work_when_its_sinks_were_asked_is_refused(
     four: Four, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C3, INV-9: the end mark came between the two looks, so that no sink has said how its rows are committed."""
+    it = four.world.it
     four.world.produce("a")
-    _, run, ticket = four.world.it.staged()
+    _, run, ticket = it.staged()
     with monkeypatch.context() as then:
         module = sys.modules[seal.__module__]
         then.setattr(module, "_observe", lambda *_: module._SourceAnswer())
         with pytest.raises(SealRefusedError, match="own:recording was not sealed"):
-            four.world.it.seal(ticket, run)
+            it.seal(ticket, run)
 
-    assert four.world.it.seal(ticket, run).read == 1
+    assert it.seal(ticket, run).read == 1
 
 
 def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four) -> None:
     it = four.world.it
-    four.switch("down.begin")
-    four.switch("down.recover_and_abort")
+    four.switch("down.begin", "down.recover_and_abort")
     four.world.produce("a", "b")
     planned, run = it.planned()
     for _ in range(2):
@@ -321,8 +311,7 @@ def test_a_sink_that_is_down_at_the_begin_costs_an_attempt_and_no_row(four: Four
             it.begun(planned, run)
     assert four.seen() == everywhere()
 
-    four.switch("down.begin", on=False)
-    four.switch("down.recover_and_abort", on=False)
+    four.switch("down.begin", "down.recover_and_abort", on=False)
     ticket = it.staged_and_sealed(planned, run)
     commit(it.ledger, it.source, it.pipeline.name, 1)
     it.publish()
@@ -341,19 +330,15 @@ def test_what_a_sink_that_is_down_could_not_discard_is_discarded_by_a_later_run(
 
     assert abort(it.ledger, it.pipeline.name, 1, run, reason="the test says so") is AbortOutcome.ABORTED
 
-    assert _staging_tables(four) > 0
+    assert TABLE.left(four.world) > 0
     it.epoch()
     it.publish()
     assert four.seen() == everywhere("a", "b")
-    assert _staging_tables(four) > 0
+    assert TABLE.left(four.world) > 0
     four.switch("down.recover_and_abort", on=False)
 
     four.recover()
 
-    assert _staging_tables(four) == 0
+    assert TABLE.left(four.world) == 0
     assert four.calls()[-1] == "recover_and_abort 1 1"
     assert four.seen() == everywhere("a", "b")
-
-
-def _staging_tables(four: Four) -> int:
-    return int(four.world.it.sql("SELECT count(*) FROM pg_tables WHERE schemaname = 'epochline_staging'")[0][0])

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import psycopg2
 import pytest
 
 from epochline import PostgresTable
 from epochline.coordinator import CommitResult, Plan, PlanOutcome, PlanRequest, abort, plan
-from epochline.declare.names import QUARANTINE
-from epochline.errors import (
-    EpochlineError,
-    EpochStateError,
-    PlanChangedError,
-)
-from epochline.postgres.ledger.parts import Part, end_job, insert_manifest, insert_parts, message_of
+from epochline.coordinator.commit import commit_in
+from epochline.errors import EpochlineError, EpochStateError, PlanChangedError
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import AbortOutcome, EpochState
-from tests.contract.worlds import WRITE_ID, World, orders, postgres_world, rows_of, run, seen_in
+from epochline.protocol.staging import StagingTicket
+from tests.contract.worlds import World, orders, postgres_world, rows_of, run, seen_in
+from tests.databases import holding, query
 
 BOTH = """
 SELECT (SELECT count(*) FROM public.orders), (SELECT count(*) FROM public.copies),
@@ -33,78 +30,47 @@ SELECT (SELECT count(*) FROM public.orders), (SELECT count(*) FROM public.copies
 """
 
 
+@dataclass
 class TwoTables(World):
     """A world whose pipeline writes two tables; both get every row."""
 
-    def stage(self, planned: Plan, ticket: Any) -> None:
-        rows = [row for one in planned.ranges for row in rows_of(one)]
-        seen = {(one.tp.topic, one.tp.partition): seen_in(one) for one in planned.ranges}
-        connection = psycopg2.connect(self.dsn, application_name=ticket.application_name)
-        counts = {"orders": len(rows), "copies": len(rows), QUARANTINE: 0}
-        try:
-            with connection, connection.cursor() as cursor:
-                for sink in ("orders", "copies"):
-                    table = ticket.table(sink).table
-                    for row in rows:
-                        cursor.execute(
-                            f'INSERT INTO epochline_staging."{table}" ({", ".join(row)}) VALUES (%s, %s, %s, %s, %s)',
-                            list(row.values()),
-                        )
-                parts = [
-                    Part(sink=name, rows=count, message=message_of(seen) if name == QUARANTINE else {})
-                    for name, count in counts.items()
-                ]
-                assert insert_parts(cursor, ticket.attempt_id, WRITE_ID, 0, parts)
-                assert insert_manifest(cursor, ticket.attempt_id, WRITE_ID, 1, counts)
-                assert end_job(cursor, ticket.attempt_id)
-        finally:
-            connection.close()
+    dsn: str = ""
+
+    def stage(self, planned: Plan, ticket: StagingTicket) -> None:
+        for number, one in enumerate(planned.ranges):
+            rows = {"orders": rows_of(one), "copies": rows_of(one)}
+            assert self.writer.part(ticket, number, rows, {(one.tp.topic, one.tp.partition): seen_in(one)})
+        assert self.writer.end(ticket)
+
+    def answer(self, options: str = "") -> tuple[Any, ...]:
+        """What a new session sees."""
+        (row,) = query(self.dsn, BOTH, options=options)
+        return row
 
 
 @pytest.fixture
 def world(postgres_dsn: str) -> TwoTables:
     tables = [PostgresTable(table=name, columns={"value": "text"}) for name in ("orders", "copies")]
-    one = TwoTables(**vars(postgres_world(postgres_dsn)))
-    one.dsn = postgres_dsn
+    one = TwoTables(**vars(postgres_world(postgres_dsn)), dsn=postgres_dsn)
     one.pipeline = orders(sinks=tables, lock_timeout=timedelta(seconds=1))
     with one.ledger.transaction() as tx:
         tx.targets.create(one.pipeline)
     return one
 
 
-@contextmanager
-def session(dsn: str, isolation: str = "READ COMMITTED") -> Iterator[Any]:
-    connection = psycopg2.connect(dsn)
-    connection.set_session(isolation_level=isolation)
-    try:
-        with connection.cursor() as cursor:
-            yield cursor
-    finally:
-        connection.close()
-
-
-def answer(cursor: Any, statement: str = BOTH) -> tuple[Any, ...]:
-    cursor.execute(statement)
-    return tuple(cursor.fetchone())
-
-
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
     """Run calls in threads that start together; each result, or the error that it raised."""
-    barrier, results = threading.Barrier(len(calls)), [None] * len(calls)
+    barrier = threading.Barrier(len(calls))
 
-    def one(place: int, call: Callable[[], Any]) -> None:
+    def one(call: Callable[[], Any]) -> Any:
         barrier.wait()
         try:
-            results[place] = call()
+            return call()
         except EpochlineError as error:
-            results[place] = error
+            return error
 
-    threads = [threading.Thread(target=one, args=each) for each in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(one, calls, timeout=60))
 
 
 # INV-2
@@ -113,41 +79,37 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 def test_a_snapshot_from_before_a_commit_shows_nothing_of_it_and_one_from_after_shows_all(world: TwoTables) -> None:
     """INV-2, P2."""
     world.to_sealed()
-    with session(world.dsn, "REPEATABLE READ") as before:
-        assert answer(before) == (0, 0, 0, 0, 0, 0)
+    with holding(world.dsn, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") as before:
+        before.execute(BOTH)
+        assert before.fetchall() == [(0, 0, 0, 0, 0, 0)]
 
         world.commit(1)
 
-        assert answer(before) == (0, 0, 0, 0, 0, 0)
-        before.connection.rollback()
-        assert answer(before) == (15, 15, 1, 1, 15, 1)
+        before.execute(BOTH)
+        assert before.fetchall() == [(0, 0, 0, 0, 0, 0)]
+    assert world.answer() == (15, 15, 1, 1, 15, 1)
 
 
 def test_a_reader_of_the_target_is_never_kept_waiting_by_staging_or_commit(world: TwoTables) -> None:
-    """C7: answered with the old rows at every step, by a session that waits for no lock at all."""
+    """C7: answered with the old rows at every step, to sessions that wait for no lock at all."""
+    impatient = "-c lock_timeout=1ms -c statement_timeout=5s"
     world.to_committed("run-1")
     world.kafka.produce("orders", 0, 5)
-    with session(world.dsn) as reader:
-        reader.connection.autocommit = True
-        reader.execute("SET lock_timeout = '1ms'")
-        reader.execute("SET statement_timeout = '5s'")
-        planned = world.plan("run-2")
-        steps = [answer(reader)[:2]]
-        ticket = world.begin(2, "run-2")
-        assert ticket is not None
-        steps.append(answer(reader)[:2])
-        world.stage(planned, ticket)
-        steps.append(answer(reader)[:2])
-        world.seal(ticket, "run-2")
-        steps.append(answer(reader)[:2])
-        with world.ledger.transaction() as tx:  # held open between applying and COMMIT
-            from epochline.coordinator.commit import commit_in
+    planned = world.plan("run-2")
+    steps = [world.answer(impatient)[:2]]
+    ticket = world.begin(2, "run-2")
+    assert ticket is not None
+    steps.append(world.answer(impatient)[:2])
+    world.stage(planned, ticket)
+    steps.append(world.answer(impatient)[:2])
+    world.seal(ticket, "run-2")
+    steps.append(world.answer(impatient)[:2])
+    with world.ledger.transaction() as tx:  # held open between applying and COMMIT
+        commit_in(tx, tx.epochs.lock("orders", 2), ())
+        steps.append(world.answer(impatient)[:2])
 
-            commit_in(tx, tx.epochs.lock("orders", 2), ())
-            steps.append(answer(reader)[:2])
-
-        assert steps == [(15, 15)] * 5
-        assert answer(reader)[:2] == (20, 20)
+    assert steps == [(15, 15)] * 5
+    assert world.answer(impatient)[:2] == (20, 20)
 
 
 # Races
@@ -165,8 +127,7 @@ def test_two_plans_at_once_write_one_epoch_and_the_other_run_is_told_so(world: T
 
     planned = [one for one in results if isinstance(one, Plan)]
     refused = [one for one in results if isinstance(one, EpochlineError)]
-    with session(world.dsn) as cursor:
-        states = answer(cursor, "SELECT array_agg(state ORDER BY epoch_id) FROM epochline.epochs")[0]
+    states = [state for (state,) in query(world.dsn, "SELECT state FROM epochline.epochs ORDER BY epoch_id")]
     # The other one failed retryably, or waited until the first one's lease, which nobody renews here, was over.
     if refused:
         assert states == ["PLANNED"]
@@ -190,8 +151,7 @@ def test_of_a_commit_and_an_operators_abort_exactly_one_wins(world: TwoTables, r
 
     committed, aborted = at_once(lambda: world.commit(1), operator)
 
-    with session(world.dsn) as cursor:
-        rows = answer(cursor)[:2]
+    rows = world.answer()[:2]
     if isinstance(committed, CommitResult):
         assert (aborted, rows) == (AbortOutcome.ALREADY_COMMITTED, (15, 15))
         assert world.epoch(1).state is EpochState.COMMITTED

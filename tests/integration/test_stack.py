@@ -1,5 +1,7 @@
 """The embedded stack with real servers: durable, private, repaired by `up`, blind to what is not its own."""
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
@@ -12,7 +14,8 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -30,6 +33,20 @@ from tests.integration.kafka_topics import read_topic
 from tests.waiting import wait_until
 
 BOTH = ("postgres", "kafka")
+SETTINGS = {
+    "fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "data_checksums": "on",
+    "password_encryption": "scram-sha-256", "listen_addresses": "127.0.0.1", "client_connection_check_interval": "2s",
+    "TimeZone": "UTC", "max_connections": "200",
+}  # fmt: skip
+UP = """
+import sys; from pathlib import Path; from epochline.local.stack import Stack
+Stack(Path(sys.argv[1])).up(sys.argv[2:])
+"""
+"""Starts parts of the stack in a folder."""
+
+
+def _up(stack: Stack, parts: Sequence[str] = BOTH) -> None:
+    stack.up(parts, report=lambda _line: None)
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +59,17 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def running(folder) -> Iterator[Stack]:
+def running(folder: Path) -> Iterator[Stack]:
     stack = Stack(folder / "one")
-    stack.up(BOTH, report=lambda _line: None)
+    _up(stack)
     yield stack
     stack.down()
 
 
 @pytest.fixture
-def stack(running) -> Stack:
+def stack(running: Stack) -> Stack:
     """The module's stack, repaired if the test before broke it."""
-    running.up(BOTH, report=lambda _line: None)
+    _up(running)
     return running
 
 
@@ -64,19 +81,20 @@ def _family(pids: list[int | None]) -> list[psutil.Process]:
 def _listening(processes: list[psutil.Process]) -> set[str]:
     found = set()
     for process in processes:
-        try:
+        with suppress(psutil.NoSuchProcess):
             connections = process.net_connections(kind="inet")
-        except psutil.NoSuchProcess:
-            continue
-        found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+            found |= {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
     return found
 
 
-def _feed(stack: Stack, topic: str, lines: int) -> dict[int, int]:
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(b"".join(b"line %d\n" % number for number in range(lines)))
-        file.flush()
-        return dict(feed(stack.kafka.bootstrap_servers, Path(file.name), topic, partitions=2).records)
+def _secrets(stack: Stack) -> list[str]:
+    return [value for key, value in json.loads(stack.home.secrets.read_text()).items() if "cluster" not in key]
+
+
+def _feed(stack: Stack, topic: str, file: Path) -> dict[int, int]:
+    """Send a hundred lines; by partition, how many records they make."""
+    file.write_bytes(b"".join(b"line %d\n" % number for number in range(100)))
+    return dict(feed(stack.kafka.bootstrap_servers, file, topic, partitions=2).records)
 
 
 def _records(stack: Stack, topic: str) -> dict[int, int]:
@@ -84,68 +102,40 @@ def _records(stack: Stack, topic: str) -> dict[int, int]:
     return Counter(record.partition for record in read_topic(stack.kafka.bootstrap_servers, topic))
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("fsync", "on"),
-        ("full_page_writes", "on"),
-        ("synchronous_commit", "on"),
-        ("data_checksums", "on"),
-        ("password_encryption", "scram-sha-256"),
-        ("listen_addresses", "127.0.0.1"),
-        ("client_connection_check_interval", "2s"),
-        ("TimeZone", "UTC"),
-        ("max_connections", "200"),
-    ],
-)
-def test_postgresql_runs_with_durable_and_closed_settings(stack, setting, value):
-    assert query(stack.postgres.dsn(), f"SHOW {setting}") == [(value,)]
-
-
-def test_postgresql_has_no_socket_that_skips_the_loopback_rules(stack):
-    assert query(stack.postgres.superuser_dsn, "SHOW unix_socket_directories") == [("",)]
-
-
-def test_postgresql_is_version_18(stack):
+def test_postgresql_runs_as_version_18_with_durable_and_closed_settings_and_the_ledger(stack: Stack) -> None:
     assert query(stack.postgres.dsn(), "SHOW server_version")[0][0].startswith("18.")
+    assert {name: query(stack.postgres.dsn(), f"SHOW {name}")[0][0] for name in SETTINGS} == SETTINGS
+    # A socket would skip the rules of the loopback.
+    assert query(stack.postgres.superuser_dsn, "SHOW unix_socket_directories") == [("",)]
+    assert query(stack.postgres.dsn(), "SELECT count(*) > 0 FROM pg_tables WHERE schemaname = 'epochline'") == [(True,)]
 
 
 @pytest.mark.parametrize("database", ["epochline", "airflow", "postgres"])
-def test_postgresql_asks_for_a_password(stack, database):
-    empty = {"PGPASSFILE": "/dev/null"}
+def test_postgresql_asks_for_a_password(stack: Stack, database: str) -> None:
     with pytest.raises(psycopg2.OperationalError, match="no password supplied"):
-        psycopg2.connect(stack.postgres.dsn(database, with_password=False), passfile=empty["PGPASSFILE"])
+        psycopg2.connect(stack.postgres.dsn(database, with_password=False), passfile="/dev/null")
     with pytest.raises(psycopg2.OperationalError, match="authentication failed"):
         psycopg2.connect(stack.postgres.dsn(database, with_password=False), password="guess")
 
     assert query(stack.postgres.dsn(database), "SELECT current_user, current_database()") == [(database, database)]
 
 
-def test_one_role_cannot_enter_the_other_roles_database(stack):
+def test_one_role_cannot_enter_the_other_roles_database(stack: Stack) -> None:
     dsn = stack.postgres.dsn("epochline").removesuffix("/epochline") + "/airflow"
 
     with pytest.raises(psycopg2.OperationalError, match="permission denied"):
         psycopg2.connect(dsn)
 
 
-def test_up_brings_the_ledger(stack):
-    assert query(stack.postgres.dsn(), "SELECT count(*) > 0 FROM pg_tables WHERE schemaname = 'epochline'") == [(True,)]
-
-
-def test_psql_logs_in_by_service_name(stack):
+def test_psql_logs_in_by_service_name(stack: Stack) -> None:
+    command = [str(binaries() / "psql"), "service=epochline", "-Atc", "SELECT current_user"]
     environment = {"PATH": os.environ["PATH"], **client_environment(stack.postgres)}
-    answer = subprocess.run(
-        [binaries() / "psql", "service=epochline", "-Atc", "SELECT current_user"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
     assert (answer.stdout, answer.stderr) == ("epochline\n", "")
 
 
-def test_files_with_passwords_are_readable_by_their_owner_only(stack):
+def test_files_with_passwords_are_readable_by_their_owner_only(stack: Stack) -> None:
     password = json.loads(stack.home.secrets.read_text())["epochline"].encode()
     holding = [
         path
@@ -158,69 +148,60 @@ def test_files_with_passwords_are_readable_by_their_owner_only(stack):
     assert stat.S_IMODE(stack.postgres.data.stat().st_mode) == 0o700
 
 
-def test_no_password_is_on_a_command_line_or_in_the_status(stack):
-    secrets = [value for key, value in json.loads(stack.home.secrets.read_text()).items() if "cluster" not in key]
-    lines = [" ".join(p.cmdline()) for p in _family([stack.postgres.pid, stack.kafka.pid])]
-    shown = [*lines, stack.status().model_dump_json()]
+def test_no_password_is_on_a_command_line_or_in_the_status_and_nothing_listens_beyond_loopback(stack: Stack) -> None:
+    family = _family([stack.postgres.pid, stack.kafka.pid])
+    shown = [*(" ".join(process.cmdline()) for process in family), stack.status().model_dump_json()]
+    addresses = _listening(family)
 
-    assert not [secret for secret in secrets for text in shown if secret in text]
-
-
-def test_nothing_listens_beyond_loopback(stack):
-    addresses = _listening(_family([stack.postgres.pid, stack.kafka.pid]))
-
+    assert not [secret for secret in _secrets(stack) for text in shown if secret in text]
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
     assert addresses
 
 
-def test_status_names_addresses_versions_and_health(stack):
+def test_status_names_addresses_versions_and_health(stack: Stack) -> None:
     status = json.loads(stack.status().model_dump_json())
 
     assert status["kafka"]["bootstrap_servers"] == stack.kafka.bootstrap_servers
     assert status["postgres"]["dsn"] == stack.postgres.dsn(with_password=False)
-    assert {part: status[part]["state"] for part in ("postgres", "kafka", "airflow")} == {
-        "postgres": "running",
-        "kafka": "running",
-        "airflow": "stopped",
-    }
+    states = {part: status[part]["state"] for part in ("postgres", "kafka", "airflow")}
+    assert states == {"postgres": "running", "kafka": "running", "airflow": "stopped"}
     assert (status["kafka"]["version"], status["airflow"]["version"]) == ("4.2.0", "3.3.2")
     assert status["healthy"] is False
 
 
-def test_up_again_at_once_changes_nothing(stack):
-    before = (stack.postgres.pid, stack.kafka.pid, stack.home.ports.read_text(), stack.home.secrets.read_text())
+def test_up_again_at_once_changes_nothing(stack: Stack) -> None:
+    def state() -> list[object]:
+        return [stack.postgres.pid, stack.kafka.pid, stack.home.ports.read_text(), stack.home.secrets.read_text()]
 
-    stack.up(BOTH, report=lambda _line: None)
+    before = state()
 
-    assert (
-        stack.postgres.pid,
-        stack.kafka.pid,
-        stack.home.ports.read_text(),
-        stack.home.secrets.read_text(),
-    ) == before
+    _up(stack)
+
+    assert state() == before
 
 
 @pytest.mark.parametrize("part", BOTH)
-def test_a_killed_part_is_shown_and_repaired_with_its_data(stack, part):
+def test_a_killed_part_is_shown_and_repaired_with_its_data(stack: Stack, part: str, tmp_path: Path) -> None:
     query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 7 AS n")
     topic = f"kept-{part}"
-    fed = _feed(stack, topic, 100)
-    victim = getattr(stack, part)
-    other = stack.kafka.pid if part == "postgres" else stack.postgres.pid
+    fed = _feed(stack, topic, tmp_path / "lines")
+    others = {"postgres": stack.postgres.pid, "kafka": stack.kafka.pid}
+    victim = others.pop(part)
+    assert victim is not None
 
-    os.kill(victim.pid, signal.SIGKILL)
+    os.kill(victim, signal.SIGKILL)
 
     wait_until(lambda: stack.status().parts[part].state is State.CRASHED)
-    stack.up(BOTH, report=lambda _line: None)
+    _up(stack)
     assert stack.status().parts[part].state is State.RUNNING
-    assert other == (stack.kafka.pid if part == "postgres" else stack.postgres.pid)
+    assert others.items() <= {"postgres": stack.postgres.pid, "kafka": stack.kafka.pid}.items()
     assert query(stack.postgres.dsn(), "SELECT n FROM kept") == [(7,)]
     assert _records(stack, topic) == fed == {0: 50, 1: 50}
 
 
-def test_data_ports_and_passwords_survive_down_and_up(stack):
+def test_data_ports_and_passwords_survive_down_and_up(stack: Stack, tmp_path: Path) -> None:
     query(stack.postgres.dsn(), "DROP TABLE IF EXISTS kept; CREATE TABLE kept AS SELECT 8 AS n")
-    fed = _feed(stack, "survives", 100)
+    fed = _feed(stack, "survives", tmp_path / "lines")
     dsn, servers = stack.postgres.dsn(), stack.kafka.bootstrap_servers
     family = _family([stack.postgres.pid, stack.kafka.pid])
 
@@ -228,13 +209,13 @@ def test_data_ports_and_passwords_survive_down_and_up(stack):
 
     assert not [process for process in family if process.is_running()]
     assert stack.status().postgres.state is stack.status().kafka.state is State.STOPPED
-    stack.up(BOTH, report=lambda _line: None)
+    _up(stack)
     assert (stack.postgres.dsn(), stack.kafka.bootstrap_servers) == (dsn, servers)
     assert query(dsn, "SELECT n FROM kept") == [(8,)]
     assert _records(stack, "survives") == fed
 
 
-def test_a_second_stack_lives_beside_the_first_and_its_wipe_touches_only_itself(stack, folder):
+def test_a_second_stack_runs_next_to_the_first_and_its_wipe_touches_only_itself(stack: Stack, folder: Path) -> None:
     foreign = [
         subprocess.Popen(["sleep", "600"]),
         # By command line it looks like a broker of this stack.
@@ -242,7 +223,7 @@ def test_a_second_stack_lives_beside_the_first_and_its_wipe_touches_only_itself(
     ]
     second = Stack(folder / "two")
     try:
-        second.up(BOTH, report=lambda _line: None)
+        _up(second)
         assert second.kafka.bootstrap_servers != stack.kafka.bootstrap_servers
         assert second.postgres.port != stack.postgres.port
         assert second.kafka.health() is None
@@ -260,13 +241,9 @@ def test_a_second_stack_lives_beside_the_first_and_its_wipe_touches_only_itself(
     assert stack.status().postgres.state is stack.status().kafka.state is State.RUNNING
 
 
-def test_two_ups_at_once_start_one_server(folder):
-    script = (
-        "import sys; from pathlib import Path; from epochline.local.stack import Stack\n"
-        "Stack(Path(sys.argv[1])).up(('postgres',))"
-    )
+def test_two_ups_at_once_start_one_server(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(project_root() / "include")}
-    command = [sys.executable, "-c", script, str(folder / "race")]
+    command = [sys.executable, "-c", UP, str(folder / "race"), "postgres"]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = [process.communicate(timeout=120)[0] for process in both]
     stack = Stack(folder / "race")
@@ -278,7 +255,7 @@ def test_two_ups_at_once_start_one_server(folder):
         stack.down(wipe=True)
 
 
-def test_up_after_an_interrupted_first_start_works(folder):
+def test_up_after_an_interrupted_first_start_works(folder: Path) -> None:
     stack = Stack(folder / "half")
     # What a power cut in the middle of initdb leaves behind.
     draft = stack.postgres.folder / "data.new"
@@ -286,33 +263,26 @@ def test_up_after_an_interrupted_first_start_works(folder):
     draft.mkdir(parents=True)
     (draft / "PG_VERSION").write_text("18\n")
     try:
-        stack.up(("postgres",), report=lambda _line: None)
+        _up(stack, ("postgres",))
         assert stack.postgres.health() is None
     finally:
         stack.down(wipe=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="as an ordinary user, all other tests show it")
-def test_the_stack_works_for_an_ordinary_user(folder):
+def test_the_stack_works_for_an_ordinary_user(folder: Path) -> None:
     home = folder / "nobody"
     home.mkdir()
     shutil.chown(home, "nobody")
-    script = (
-        "import sys; from pathlib import Path; from epochline.local.stack import Stack\n"
-        "stack = Stack(Path(sys.argv[1])); stack.up(('postgres', 'kafka'))"
-    )
     # The one capability only lets it read a Python below a closed folder such as /root.
     command = [
         "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=+dac_read_search",
-        "--ambient-caps=+dac_read_search", sys.executable, "-c", script, str(home / "stack"),
+        "--ambient-caps=+dac_read_search", sys.executable, "-c", UP, str(home / "stack"), *BOTH,
     ]  # fmt: skip
     environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "PYTHONPATH": str(project_root() / "include"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "EPOCHLINE_CACHE": str(cache_folder()),
-    }
+        "PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(project_root() / "include"),
+        "PYTHONDONTWRITEBYTECODE": "1", "EPOCHLINE_CACHE": str(cache_folder()),
+    }  # fmt: skip
     done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
     stack = Stack(home / "stack")
     try:
@@ -326,35 +296,33 @@ def test_the_stack_works_for_an_ordinary_user(folder):
 
 
 @pytest.mark.slow  # another Airflow; that of tests/airflow is looked at and killed, too
-def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder):
+def test_airflow_is_healthy_private_and_repaired_after_a_kill(folder: Path) -> None:
     stack = Stack(folder / "airflow", dags_folder=folder / "dags")
     (folder / "dags").mkdir()
     try:
-        stack.up(("airflow",), report=lambda _line: None)
+        _up(stack, ("airflow",))
         processes = _family(list(stack.airflow.pids.values()))
-        secrets = [value for key, value in json.loads(stack.home.secrets.read_text()).items() if "cluster" not in key]
 
         assert stack.status().airflow.state is State.RUNNING
         assert stat.S_IMODE(stack.airflow.password_file.stat().st_mode) == 0o600
         assert _listening(processes) == {"127.0.0.1"}
-        assert not [s for s in secrets for p in processes for word in p.cmdline() if s in word]
-        request = urllib.request.Request(
-            f"{stack.airflow.url}/api/v2/dags", headers={"Authorization": f"Bearer {stack.airflow.token()}"}
-        )
+        assert not [s for s in _secrets(stack) for p in processes for word in p.cmdline() if s in word]
+        dags = f"{stack.airflow.url}/api/v2/dags"
+        request = urllib.request.Request(dags, headers={"Authorization": f"Bearer {stack.airflow.token()}"})
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert answer.status == 200
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-            urllib.request.urlopen(f"{stack.airflow.url}/api/v2/dags", timeout=30)
+            urllib.request.urlopen(dags, timeout=30)
         refused.value.close()
 
-        scheduler = stack.airflow.pids["scheduler"]
-        server = stack.airflow.pids["api-server"]
+        scheduler, server = stack.airflow.pids["scheduler"], stack.airflow.pids["api-server"]
+        assert scheduler is not None
         workers = psutil.Process(scheduler).children(recursive=True)
         os.kill(scheduler, signal.SIGKILL)
 
         wait_until(lambda: stack.status().airflow.state is State.CRASHED)
         assert "scheduler" in stack.status().airflow.detail
-        stack.up(("airflow",), report=lambda _line: None)
+        _up(stack, ("airflow",))
         assert stack.status().airflow.state is State.RUNNING
         assert stack.airflow.pids["api-server"] == server
         assert stack.airflow.pids["scheduler"] != scheduler

@@ -22,6 +22,8 @@ from epochline.protocol.epoch import Run
 from tests.databases import query
 from tests.integration.kafka_topics import Topic, delete_records
 
+Planning = Callable[[Startup], Plan]
+
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 _runs = itertools.count(1)
 
@@ -47,17 +49,14 @@ def group(kafka_bootstrap: str, topic: str) -> str:
 
 
 @pytest.fixture
-def planned(kafka_bootstrap: str, postgres_dsn: str, topic: str) -> Callable[[Startup], Plan]:
+def planned(kafka_bootstrap: str, postgres_dsn: str, topic: str) -> Planning:
     """Plans an epoch of the one pipeline under a startup mode, and ends it again."""
     ledger, source = PostgresLedger(postgres_dsn), KafkaOffsets({"bootstrap.servers": kafka_bootstrap})
+    sinks = [PostgresTable(table="started", columns={"value": "text"})]
 
     def run_plan(startup: Startup) -> Plan:
-        pipeline = Pipeline(
-            name="started",
-            source=KafkaSource(topics=topic, startup=startup),
-            parse=Text(),
-            sinks=[PostgresTable(table="started", columns={"value": "text"})],
-        )
+        read = KafkaSource(topics=topic, startup=startup)
+        pipeline = Pipeline(name="started", source=read, parse=Text(), sinks=sinks)
         with ledger.transaction() as tx:
             tx.targets.create(pipeline)
         run = Run(dag_id="started", run_id=str(next(_runs)), host="here")
@@ -78,18 +77,14 @@ def shown(one: Plan) -> list[str]:
 
 
 def test_each_mode_gives_its_origin_on_a_fresh_start_and_the_ledger_keeps_how(
-    planned: Callable[[Startup], Plan], topic: str, group: str, postgres_dsn: str
+    planned: Planning, topic: str, group: str, postgres_dsn: str
 ) -> None:
     """S9: 10 old rows, the group at 6, the timestamp of row 8, offset 3; a fresh ledger each time."""
     modes: list[tuple[Startup, int, str]] = [
         ("earliest", 0, "startup earliest"),
         ("latest", 10, "startup latest"),
         (FromGroup(group=group), 6, f"startup group {group} offset 6"),
-        (
-            FromTimestamp(timestamp=FIRST + timedelta(minutes=8)),
-            8,
-            "startup timestamp 2026-03-01T00:08:00+00:00",
-        ),
+        (FromTimestamp(timestamp=FIRST + timedelta(minutes=8)), 8, "startup timestamp 2026-03-01T00:08:00+00:00"),
         (FromOffsets(offsets={topic: {0: 3}}), 3, "startup offset"),
     ]
     for mode, start, chosen_by in modes:
@@ -102,7 +97,7 @@ def test_each_mode_gives_its_origin_on_a_fresh_start_and_the_ledger_keeps_how(
 
 
 def test_a_group_that_kafka_does_not_know_falls_back_to_its_reset_or_stops(
-    planned: Callable[[Startup], Plan], postgres_dsn: str
+    planned: Planning, postgres_dsn: str
 ) -> None:
     """S10: latest gives no row; without a reset nothing is written."""
     with pytest.raises(SourceError, match="group nobody holds no offset"):
@@ -114,7 +109,7 @@ def test_a_group_that_kafka_does_not_know_falls_back_to_its_reset_or_stops(
 
 
 def test_a_group_whose_offset_retention_passed_is_reset_or_stops(
-    planned: Callable[[Startup], Plan], kafka_bootstrap: str, topic: str, group: str, postgres_dsn: str
+    planned: Planning, kafka_bootstrap: str, topic: str, group: str, postgres_dsn: str
 ) -> None:
     """S10: as auto.offset.reset does, but never silently."""
     delete_records(kafka_bootstrap, topic, {0: 8})
@@ -127,7 +122,7 @@ def test_a_group_whose_offset_retention_passed_is_reset_or_stops(
 
 
 def test_what_is_produced_while_a_pipeline_is_stopped_is_read_when_it_starts_again_from_latest(
-    planned: Callable[[Startup], Plan], kafka_bootstrap: str, topic: str
+    planned: Planning, kafka_bootstrap: str, topic: str
 ) -> None:
     """X32: stop, produce 5, start: 5 rows. The group plays no part either."""
     assert planned("latest").outcome is PlanOutcome.NOTHING_TO_READ

@@ -8,22 +8,22 @@ import pytest
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import TargetError
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import Request, Subject
+from epochline.operations.drop import Drop
 from epochline.testing import FakeKafka
-from tests.integration.in_process import InProcess, Read
+from tests.integration.in_process import InProcess
 from tests.reading import range_batch
 
 COLUMNS = {"k": "text", "v": "integer"}
 
 
-def reading(rows: list[dict[str, Any]]) -> Read:
-    """Records of one partition by their offsets."""
-    return lambda one: [range_batch(one, rows)]
-
-
-def pipeline(name: str) -> Pipeline:
+def writing(dsn: str, name: str, kafka: FakeKafka, rows: list[dict[str, Any]]) -> InProcess:
+    """A pipeline into the table, and the records of its one partition by their offsets."""
     table = PostgresTable(table="t", mode="upsert", key="k", columns=COLUMNS)
-    return Pipeline(name=name, source=KafkaSource(topics="orders"), parse=Json(columns=COLUMNS), sinks=[table])
+    declared = Pipeline(name=name, source=KafkaSource(topics="orders"), parse=Json(columns=COLUMNS), sinks=[table])
+    made = InProcess(dsn, declared, kafka, lambda one: [range_batch(one, rows)])
+    made.create()
+    return made
 
 
 def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_they_are_older(
@@ -32,16 +32,13 @@ def test_rows_of_a_dropped_pipeline_stop_the_next_one_until_somebody_says_that_t
     """INV-9: its records' positions are of another topic; the statement that the refusal names resets the order."""
     kafka = FakeKafka()
     kafka.produce("orders", 0, 3)
-    old = InProcess(postgres_dsn, pipeline("one"), kafka, reading([{"k": k, "v": 1} for k in "abc"]))
-    old.create()
+    old = writing(postgres_dsn, "one", kafka, [{"k": k, "v": 1} for k in "abc"])
     old.epoch()
     subject = Subject(name="one", ledger=old.ledger, declared=old.pipeline, source=kafka)
-    drop = ACTIONS["drop"]
-    drop.act(subject, drop.parse({}), Request(actor="ada", reason="version 2"))  # type: ignore[attr-defined]
+    Drop().act(subject, Drop().parse({}), Request(actor="ada", reason="version 2"))
     del kafka.views["orders", 0]
     kafka.produce("orders", 0, 2, topic_id="another")
-    new = InProcess(postgres_dsn, pipeline("two"), kafka, reading([{"k": k, "v": 100} for k in "ab"]))
-    new.create()
+    new = writing(postgres_dsn, "two", kafka, [{"k": k, "v": 100} for k in "ab"])
 
     with pytest.raises(TargetError, match="t holds rows that another pipeline wrote") as refused:
         new.epoch()

@@ -5,7 +5,6 @@ Nothing was released before revision 0001, so there is no older revision to upgr
 
 from __future__ import annotations
 
-import psycopg2
 import pytest
 
 from epochline.coordinator import PlanOutcome, abort
@@ -14,7 +13,7 @@ from epochline.protocol.epoch import CommitOutcome, EpochState
 from epochline.protocol.offsets import chain_breaks
 from tests.contract.worlds import World, postgres_world, run
 from tests.crash.reliability import Recovery
-from tests.databases import sqlalchemy_url
+from tests.databases import query, sqlalchemy_url
 
 OLDER = """
 DROP VIEW epochline.event_times, epochline.receipts, epochline.savepoints;
@@ -23,6 +22,8 @@ CREATE OR REPLACE FUNCTION epochline.take_epoch(consumer text, pipeline text, si
 UPDATE epochline.definition SET sha256 = 'of an older version';
 """
 """Makes the views and functions of a database those of an older version."""
+ROWS = "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3"
+EPOCHS = "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def old(postgres_dsn: str) -> str:
     abort(world.ledger, "orders", 1, run("run-0"), reason="somebody stopped it")
     world.to_committed("run-1", record_limit=6)
     world.to_sealed("run-2", record_limit=6)
-    change(postgres_dsn, OLDER)
+    query(postgres_dsn, OLDER)
     return postgres_dsn
 
 
@@ -45,36 +46,14 @@ def upgraded(old: str) -> World:
     return postgres_world(old)
 
 
-def change(dsn: str, statements: str) -> None:
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(statements)
-    finally:
-        connection.close()
-
-
-def question(dsn: str, statement: str) -> list[tuple[object, ...]]:
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(statement)
-            return cursor.fetchall()
-    finally:
-        connection.close()
-
-
 @pytest.mark.fault("F35")
 def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> None:
-    rows = question(old, "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3")
-    epochs = question(old, "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1")
+    rows, epochs = query(old, ROWS), query(old, EPOCHS)
 
     upgrade(sqlalchemy_url(old))
 
-    assert question(old, "SELECT version_num FROM epochline.alembic_version") == [(head_revision(),)]
-    assert question(old, "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3") == rows
-    after = question(old, "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1")
-    assert after == epochs
+    assert query(old, "SELECT version_num FROM epochline.alembic_version") == [(head_revision(),)]
+    assert (query(old, ROWS), query(old, EPOCHS)) == (rows, epochs)
     assert [state for _id, state, *_ in epochs] == ["ABORTED", "COMMITTED", "PRE_COMMITTED"]
 
 
@@ -82,20 +61,16 @@ def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> N
 def test_an_upgrade_brings_back_every_view_and_function_and_a_repeat_changes_nothing(old: str) -> None:
     applied = "SELECT name, sha256, applied_at FROM epochline.definition ORDER BY name"
     views = "SELECT count(*) FROM pg_views WHERE schemaname = 'epochline'"
-    [(before,)] = question(old, views)
+    [(before,)] = query(old, views)
 
     upgrade(sqlalchemy_url(old))
 
-    assert question(old, views) == [(before + 3,)]  # type: ignore[operator]
-    assert question(old, "SELECT epochline.take_epoch('reports', 'orders', 'orders')") == [(2,)]
-    first = question(old, applied)
-    assert [(name, len(str(sha256))) for name, sha256, _at in first] == [
-        ("functions", 64),
-        ("roles", 64),
-        ("views", 64),
-    ]
+    assert query(old, views) == [(before + 3,)]
+    assert query(old, "SELECT epochline.take_epoch('reports', 'orders', 'orders')") == [(2,)]
+    first = query(old, applied)
+    assert [(name, len(sha256)) for name, sha256, _at in first] == [("functions", 64), ("roles", 64), ("views", 64)]
     upgrade(sqlalchemy_url(old))
-    assert question(old, applied) == first
+    assert query(old, applied) == first
 
 
 @pytest.mark.fault("F35")
@@ -127,10 +102,8 @@ def test_another_run_recovers_it_and_goes_on_where_the_old_code_stopped(
         ("orders", partition, offset) for partition, records in ((0, 10), (1, 5)) for offset in range(records)
     ]
     for partition in (0, 1):
-        ranges = question(
-            old, f"SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = {partition}"
-        )
-        assert chain_breaks(ranges) == []  # type: ignore[arg-type]
+        ranges = "SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = %s"
+        assert chain_breaks(query(old, ranges, partition)) == []
     recovery.took()
 
 

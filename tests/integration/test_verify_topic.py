@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
 
+from epochline.config.kafka import broker_settings
 from epochline.kafka.sending import Outgoing, send_plainly
 from epochline.kafka.topic_comparison import Isolation, TopicReader
 from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided
 from tests.integration.kafka_topics import make_topic, transactional_producer
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+
+KEYLESS = Outgoing(None, b"v", (), 0)
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def topic(settings: dict[str, str], topic_name: str) -> str:
 
 
 @pytest.fixture
-def call(kafka_bootstrap: str, capsys, monkeypatch) -> Call:
+def call(kafka_bootstrap: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
     connect_to(monkeypatch, kafka=kafka_bootstrap)
     return caller(monkeypatch, capsys, "verify-topic")
 
@@ -38,33 +42,38 @@ def transaction(kafka_bootstrap: str, topic: str) -> Iterator[KafkaProducer]:
         yield producer
 
 
-def put(producer: KafkaProducer, topic: str, partition: int, *keys: str) -> None:
-    for key in keys:
-        producer.send(topic, key=key.encode(), value=b"v", partition=partition).get(30)
+def begin(producer: KafkaProducer, topic: str, records: dict[int, str]) -> None:
+    """Begin a transaction and send, by partition, records with these keys of one letter."""
+    producer.begin_transaction()
+    for partition, keys in records.items():
+        for key in keys:
+            producer.send(topic, key=key.encode(), value=b"v", partition=partition).get(30)
+
+
+def counted(call: Call, *arguments: object) -> dict[str, Any]:
+    """What the command shows as JSON."""
+    code, out, err = call(*arguments, "--json")
+    assert code == 0, err
+    shown: dict[str, Any] = json.loads(out)
+    return shown
 
 
 def test_committed_aborted_and_open_records_are_told_apart_per_partition(
     call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """E4b, X4, X24: a reader of uncommitted records sees what no reader of committed ones does."""
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b")
-    put(transaction, topic, 1, "c")
+    begin(transaction, topic, {0: "ab", 1: "c"})
     transaction.commit_transaction()
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "d", "e", "f")
+    begin(transaction, topic, {0: "def"})
     transaction.abort_transaction()
-    transaction.begin_transaction()
-    put(transaction, topic, 1, "g")
+    begin(transaction, topic, {1: "g"})
     send_plainly(settings, topic, [Outgoing(key=b"h", value=b"v", partition=1)])
     try:
-        code, out, _ = call(topic, "--json")
-        shown = json.loads(out)
+        shown = counted(call, topic)
         table = call(topic)[1]
     finally:
         transaction.abort_transaction()
 
-    assert code == 0
     counts = ("start", "read_committed", "read_uncommitted", "aborted", "undecided")
     assert [tuple(row[name] for name in counts) for row in shown["partitions"]] == [(0, 2, 5, 3, 0), (0, 1, 3, 0, 2)]
     assert (shown["read_committed"]["records"], shown["read_uncommitted"]["records"]) == (3, 8)
@@ -73,7 +82,7 @@ def test_committed_aborted_and_open_records_are_told_apart_per_partition(
     ]
     assert "read_committed: 1 distinct values, 3 distinct keys" in table
     all_decided(kafka_bootstrap, topic)
-    ended = json.loads(call(topic, "--json")[1])["partitions"][1]
+    ended = counted(call, topic)["partitions"][1]
     assert (ended["read_committed"], ended["aborted"], ended["undecided"]) == (2, 1, 0)
 
 
@@ -81,12 +90,11 @@ def test_a_killed_transaction_is_seen_by_the_uncommitted_reader_alone(
     call: Call, topic: str, transaction: KafkaProducer
 ) -> None:
     """E4b: of three records of a transaction that never commits, RC 0 and RU 3."""
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b", "c")
+    begin(transaction, topic, {0: "abc"})
     try:
-        shown = json.loads(call(topic, "--json")[1])
+        shown = counted(call, topic)
         assert (shown["read_committed"]["records"], shown["read_uncommitted"]["records"]) == (0, 3)
-        assert "aborted" not in json.loads(call(topic, "--json", "--isolation", "read_committed")[1])["partitions"][0]
+        assert "aborted" not in counted(call, topic, "--isolation", "read_committed")["partitions"][0]
     finally:
         transaction.abort_transaction()
 
@@ -96,20 +104,13 @@ def test_repeats_distinct_values_and_keyless_records_are_counted(
 ) -> None:
     """X24, K16: equal is what equals in key, value and headers; null is not empty."""
     given = [
-        Outgoing(b"k", b"v", (), 0),
-        Outgoing(b"k", b"v", (), 1),
-        Outgoing(b"k", b"w", (), 0),
-        Outgoing(b"k", b"v", (("h", None),), 0),
-        Outgoing(b"k", b"v", (("h", b""),), 0),
-        Outgoing(None, None, (), 0),
-        Outgoing(b"", None, (), 0),
-        Outgoing(b"k", b"v", (), 0),
-    ]
+        Outgoing(b"k", b"v", (), 0), Outgoing(b"k", b"v", (), 1), Outgoing(b"k", b"w", (), 0),
+        Outgoing(b"k", b"v", (("h", None),), 0), Outgoing(b"k", b"v", (("h", b""),), 0), Outgoing(None, None, (), 0),
+        Outgoing(b"", None, (), 0), Outgoing(b"k", b"v", (), 0),
+    ]  # fmt: skip
     send_plainly(settings, topic, given)
 
-    seen = json.loads(call(topic, "--json")[1])["read_committed"]
-
-    assert seen == {
+    assert counted(call, topic)["read_committed"] == {
         "records": 8, "keyless": 1, "distinct_keys": 2, "distinct_values": 3, "repeats": 2, "repeated_keys": 5,
     }  # fmt: skip
 
@@ -118,11 +119,9 @@ def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
     call: Call, topic: str, settings: dict[str, str], transaction: KafkaProducer, kafka_bootstrap: str
 ) -> None:
     """X4: what was aborted and sent again is no repeat."""
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b")
+    begin(transaction, topic, {0: "ab"})
     transaction.abort_transaction()
-    transaction.begin_transaction()
-    put(transaction, topic, 0, "a", "b")
+    begin(transaction, topic, {0: "ab"})
     transaction.commit_transaction()
     all_decided(kafka_bootstrap, topic)
     assert call(topic, "--key-unique")[0] == 0
@@ -134,18 +133,10 @@ def test_a_key_that_occurs_twice_fails_the_check_only_once_it_is_committed(
     assert f"1 committed records repeat a key, such as {topic}-0@4 and {topic}-1@0" in err
 
 
-def test_unique_keys_are_not_claimed_of_records_without_keys(call: Call, topic: str, settings: dict[str, str]) -> None:
-    send_plainly(settings, topic, [Outgoing(None, b"v", (), 0)])
-
-    code, _, err = call(topic, "--key-unique")
-
-    assert (code, "no committed record" in err) == (1, True)
-
-
 def test_counting_begins_at_the_given_offset(call: Call, topic: str, settings: dict[str, str]) -> None:
-    send_plainly(settings, topic, [Outgoing(None, b"%d" % number, (), 0) for number in range(10)])
+    send_plainly(settings, topic, [KEYLESS] * 10)
 
-    [first, other] = json.loads(call(topic, "--json", "--since-offset", 7)[1])["partitions"]
+    [first, other] = counted(call, topic, "--since-offset", 7)["partitions"]
 
     assert (first["start"], first["read_committed"], first["read_uncommitted"]) == (7, 3, 3)
     assert (other["read_committed"], other["read_uncommitted"]) == (0, 0)
@@ -156,19 +147,19 @@ def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
 ) -> None:
     """--follow: a second look goes on where the first one ended."""
     with TopicReader(settings, topic, list(Isolation)) as reader:
-        transaction.begin_transaction()
-        put(transaction, topic, 0, "a", "b")
+        begin(transaction, topic, {0: "ab"})
         assert reader.read() == 2
         first = reader.result()
         transaction.commit_transaction()
-        transaction.begin_transaction()
-        put(transaction, topic, 0, "c")
+        begin(transaction, topic, {0: "c"})
         transaction.abort_transaction()
         all_decided(kafka_bootstrap, topic)
         assert reader.read() == 3
         second = reader.result()
         assert reader.read() == 0
 
+    assert first.hidden is not None
+    assert second.hidden is not None
     assert (first.seen[Isolation.READ_COMMITTED].total, first.hidden[0].undecided) == (0, 2)
     assert second.seen[Isolation.READ_COMMITTED].total == 2
     assert second.seen[Isolation.READ_UNCOMMITTED].total == 3
@@ -176,11 +167,17 @@ def test_reading_on_decides_what_was_undecided_and_counts_nothing_twice(
 
 
 def test_following_for_some_seconds_ends_by_itself(call: Call, topic: str, settings: dict[str, str]) -> None:
-    send_plainly(settings, topic, [Outgoing(None, b"v", (), 0)])
+    send_plainly(settings, topic, [KEYLESS])
 
-    code, out, _ = call(topic, "--seconds", "0.5", "--json")
+    assert counted(call, topic, "--seconds", "0.5")["read_committed"]["records"] == 1
 
-    assert (code, json.loads(out)["read_committed"]["records"]) == (0, 1)
+
+def test_unique_keys_are_not_claimed_of_records_without_keys(call: Call, topic: str, settings: dict[str, str]) -> None:
+    send_plainly(settings, topic, [KEYLESS])
+
+    code, _, err = call(topic, "--key-unique")
+
+    assert (code, "no committed record" in err) == (1, True)
 
 
 def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:
@@ -191,16 +188,12 @@ def test_a_topic_that_is_not_there_is_one_line_and_exit_1(call: Call) -> None:
 
 
 def test_a_secured_topic_is_read_by_its_connection(
-    secure_kafka: SecureKafka, call: Call, topic_name: str, monkeypatch
+    secure_kafka: SecureKafka, call: Call, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from epochline.config.kafka import broker_settings
-
     held = {"conn_type": "kafka", "login": USER, "password": PASSWORD, "extra": secure_kafka.connection()}
     monkeypatch.setenv("AIRFLOW_CONN_SECURED", json.dumps(held))
     settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
     make_topic(settings, topic_name)
     send_plainly(settings, topic_name, [Outgoing(b"k", b"v", (), 0)])
 
-    code, out, _ = call(topic_name, "--connection", "secured", "--json", "--key-unique")
-
-    assert (code, json.loads(out)["read_committed"]["records"]) == (0, 1)
+    assert counted(call, topic_name, "--connection", "secured", "--key-unique")["read_committed"]["records"] == 1

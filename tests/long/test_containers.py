@@ -19,7 +19,8 @@ COUNTED = (
     "SELECT count(*) AS rows, count(DISTINCT (_partition, _offset)) AS different,"
     " (SELECT count(*) FROM epochline.quarantine WHERE pipeline = 'access_log') AS quarantined FROM access_log"
 )
-PARTS = ("dags", "include", "plugins", "spark_jobs", "Dockerfile", "docker-compose.yaml", "pyproject.toml")
+FOLDERS = ("dags", "include", "plugins", "spark_jobs")
+FILES = ("Dockerfile", "docker-compose.yaml", "pyproject.toml", "README.md", "requirements.txt", ".dockerignore")
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +32,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert engine.returncode == 0, f"the Docker engine does not answer: {engine.stderr.strip()}"
     folder = tmp_path_factory.mktemp("compose") / "epochline-test"
     folder.mkdir()
-    for part in (*PARTS, "README.md", "requirements.txt", ".dockerignore"):
-        source = ROOT / part
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / part)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder / name)
     subprocess.run(["sh", "include/docker/make-env.sh"], cwd=folder, check=True)
     try:
         compose(folder, "up", "--build", "--detach", "--wait", "--wait-timeout", "900")
@@ -42,26 +44,25 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         compose(folder, "down", "--volumes", "--timeout", "10")
 
 
-def compose(folder: Path, *arguments: str, text: str | None = None) -> str:
+def compose(folder: Path, *arguments: str) -> str:
     """What a command of Compose printed, in a project of this test's own."""
     done = subprocess.run(
         ["docker", "compose", "--project-name", "epochline-test", *arguments],
-        cwd=folder, input=text, capture_output=True, text=True, check=False, timeout=3600,
+        cwd=folder, capture_output=True, text=True, check=False, timeout=3600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def in_airflow(folder: Path, *command: str, text: str | None = None) -> str:
-    return compose(folder, "exec", "-T", "airflow-scheduler", *command, text=text)
+def in_airflow(folder: Path, *command: str) -> str:
+    return compose(folder, "exec", "-T", "airflow-scheduler", *command)
 
 
 @pytest.mark.long
 def test_an_epoch_in_containers_is_exact(checkout: Path) -> None:
     """G3: each line of the log is a row or in quarantine, once."""
-    in_airflow(
-        checkout, "python", "-m", "epochline_examples.access_log.maker", "--lines", "1000", "--out", "/tmp/access.log"
-    )
+    make = ("python", "-m", "epochline_examples.access_log.maker", "--lines", "1000", "--out", "/tmp/access.log")
+    in_airflow(checkout, *make)
     in_airflow(checkout, "epochline", "feed", "/tmp/access.log", "--topic", "access_log")
 
     in_airflow(checkout, "epochline", "run", "access_log", "--until-caught-up")

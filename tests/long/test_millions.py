@@ -17,14 +17,10 @@ DECLARED = """
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
 
 COLUMNS = {{"id": "bigint", "customer": "text", "amount": "numeric(12,2)"}}
-dag = epoch_dag(
-    Pipeline(
-        name="millions",
-        source=KafkaSource(topics="{topic}", records_per_epoch=1_000_000),
-        parse=Json(columns=COLUMNS),
-        sinks=[PostgresTable(table="millions", columns=COLUMNS)],
-    )
-)
+dag = epoch_dag(Pipeline(
+    name="millions", source=KafkaSource(topics="{topic}", records_per_epoch=1_000_000), parse=Json(columns=COLUMNS),
+    sinks=[PostgresTable(table="millions", columns=COLUMNS)],
+))
 """
 
 

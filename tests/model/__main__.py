@@ -26,13 +26,14 @@ def main() -> int:
         worlds.append(search(world))
         print(worlds[-1], flush=True)
     for mutant in (*MUTANTS, *TOPIC_MUTANTS):
-        mutants.append((mutant, search_without(mutant, unconstrained=mutant.unconstrained)))
-        found = mutants[-1][1].counterexample
-        print(f"without {mutant}: {'nobody noticed' if found is None else found[-1]}", flush=True)
-    wrong = [one for one in worlds if one.counterexample is not None]
+        found = search_without(mutant, unconstrained=mutant.unconstrained)
+        mutants.append((mutant, found))
+        way = found.counterexample
+        print(f"without {mutant}: {'nobody noticed' if way is None else way[-1]}", flush=True)
+    wrong = [one.counterexample for one in worlds if one.counterexample is not None]
     unnoticed = [mutant for mutant, found in mutants if found.counterexample is None]
-    for found in wrong:
-        print("\n".join(found.counterexample or ()))
+    for way in wrong:
+        print("\n".join(way))
     if options.report and not wrong and not unnoticed:
         options.report.write_text(page(worlds, mutants))
     return 1 if wrong or unnoticed else 0

@@ -7,17 +7,15 @@ no change of a test, as soon as a guard is deleted from ``queries/*.sql`` or fro
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.resources import files
 from operator import attrgetter
+from pathlib import Path
 from types import CodeType, FunctionType
 
-from epochline.postgres.queries import named
-
-_MIGRATIONS = "epochline.postgres.ledger.migrations"
+from epochline.postgres.queries.named import statement, statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,32 +41,19 @@ class Guards:
 def guards() -> Guards:
     """The guards in force now."""
     live = statement("insert_part")
-    schema = "\n".join(
-        path.read_text()
-        for path in sorted(files(_MIGRATIONS).joinpath("versions").iterdir(), key=lambda one: one.name)
-        if path.name.endswith(".sql")
-    )
+    versions = files("epochline.postgres.ledger.migrations").joinpath("versions").iterdir()
+    schema = "\n".join(path.read_text() for path in versions if path.name.endswith(".sql"))
     constraints = ("nothing_starts_twice UNIQUE", "nothing_ends_twice UNIQUE", "starts_where_one_ended\n")
+    head, intent = statement("advance_head"), statement("planned_ranges")
     return Guards(
-        swap_compares=bool(
-            re.search(r"WHERE %\(start_offset\)s = \(SELECT max\(until_offset\)", statement("advance_head"))
-        ),
+        swap_compares="WHERE %(start_offset)s = (SELECT max(until_offset)" in head,
         part_asks_fence="fenced_at IS NULL" in live and "FOR KEY SHARE" in live,
         part_asks_seal="sealed_at IS NULL" in live and "FOR KEY SHARE" in live,
-        intent_is_read=bool(
-            re.search(
-                r"start_offset, until_offset, leader_epoch FROM epochline.planned_range\b", statement("planned_ranges")
-            )
-        ),
+        intent_is_read="start_offset, until_offset, leader_epoch FROM epochline.planned_range\n" in intent,
         origin_is_written="VALUES" in statement("write_origin"),
         due_in_order="ORDER BY r.epoch_id, r.sink" in statement("due_receipts"),
         chain_constrained=all(f"CONSTRAINT {one}" in schema for one in constraints),
     )
-
-
-def statement(name: str) -> str:
-    """The text of a named statement as the ledger would run it now."""
-    return named.statement(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,22 +84,19 @@ class Mutant:
         Raises:
             LookupError: the product no longer says what the mutant takes away.
         """
-        with nullcontext() if self.second is None else self.second.in_force(), self._alone():
+        alone = _other_code(self.where, self._mutated) if ":" in self.where else self._other_statements()
+        with nullcontext() if self.second is None else self.second.in_force(), alone:
             yield
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if ":" in self.where:
-            with _other_code(self.where, self._mutated):
-                yield
-        else:
-            known = named.statements()
-            kept = {name: known[name] for name in self.where.split()}
-            known.update({name: self._mutated(source) for name, source in kept.items()})
-            try:
-                yield
-            finally:
-                known.update(kept)
+    def _other_statements(self) -> Iterator[None]:
+        known = statements()
+        kept = {name: known[name] for name in self.where.split()}
+        known.update({name: self._mutated(source) for name, source in kept.items()})
+        try:
+            yield
+        finally:
+            known.update(kept)
 
     def _mutated(self, source: str) -> str:
         if source.count(self.old) != 1:
@@ -126,14 +108,13 @@ class Mutant:
 
 
 @contextmanager
-def _other_code(where: str, mutated: object) -> Iterator[None]:
+def _other_code(where: str, mutated: Callable[[str], str]) -> Iterator[None]:
     """Give a function of the product the code of its mutated source, wherever it was imported to."""
     module_name, function_name = where.split(":")
     module = importlib.import_module(module_name)
-    source = files(module_name.rpartition(".")[0]).joinpath(module_name.rpartition(".")[2] + ".py").read_text()
     function = attrgetter(function_name)(module)
     assert isinstance(function, FunctionType)
-    assert callable(mutated)
+    source = Path(str(module.__file__)).read_text()
     compiled = compile(mutated(source), str(module.__file__), "exec", dont_inherit=True)
     code = next(one for one in _codes_in(compiled) if one.co_qualname == function_name)
     kept = function.__code__
@@ -157,51 +138,39 @@ LIVE = "insert_part insert_parse_part insert_manifest end_job record_error"
 MUTANTS = (
     Mutant(
         name="the commit does not compare and swap",
-        where="advance_head",
+        where="advance_head", world="a head moved by somebody else", breaks="INV-1", unconstrained=True,
         old="WHERE %(start_offset)s = (SELECT max(until_offset)",
         new="WHERE %(start_offset)s IS DISTINCT FROM (SELECT -1 - max(until_offset)",
-        world="a head moved by somebody else",
-        breaks="INV-1",
-        unconstrained=True,
     ),
     Mutant(
         name="a part is accepted after the fence",
-        where=LIVE,
-        old=" AND fenced_at IS NULL",
-        new="",
-        world="one run, two faults",
+        where=LIVE, world="one run, two faults",
         breaks="INV-4: a part of attempt 1 of epoch 1 of p was accepted after it was fenced",
+        old=" AND fenced_at IS NULL", new="",
     ),
     Mutant(
         name="a part is accepted after the seal",
-        where=LIVE,
-        old=" AND sealed_at IS NULL",
-        new="",
-        world="one run, two faults",
+        where=LIVE, world="one run, two faults",
         breaks="INV-6: a part of attempt 1 of epoch 1 of p was accepted after it was sealed",
+        old=" AND sealed_at IS NULL", new="",
     ),
     Mutant(
         name="the seal does not hold parts and rows against the manifest",
-        where="epochline.coordinator.seal:seal",
-        old="        if problems:\n",
-        new="        if problems and not problems:\n",
-        world="one run, two faults",
-        breaks="INV-6",
+        where="epochline.coordinator.seal:seal", world="one run, two faults", breaks="INV-6",
+        old="        if problems:\n", new="        if problems and not problems:\n",
     ),
     Mutant(
         name="an attempt reads what the log holds now",
-        where="planned_ranges",
+        where="planned_ranges", world="two runs and a record that comes late", breaks="INV-3",
         old="start_offset, until_offset, leader_epoch FROM epochline.planned_range\n",
         new=(
             "start_offset, (SELECT max(l.until_offset) FROM log_end l WHERE l.partition = r.partition) AS until_offset,"
             " leader_epoch FROM epochline.planned_range r\n"
         ),
-        world="two runs and a record that comes late",
-        breaks="INV-3",
     ),
     Mutant(
         name="the first plan leaves no origin",
-        where="write_origin",
+        where="write_origin", world="startup mode latest", breaks="origin",
         old=(
             "VALUES (%(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s,"
             " %(chosen_by)s,\n        %(leader_epoch)s)"
@@ -210,12 +179,10 @@ MUTANTS = (
             "SELECT %(pipeline)s, %(generation)s, %(topic)s, %(topic_id)s, %(partition)s, NULL, %(offset)s,"
             " %(chosen_by)s, %(leader_epoch)s WHERE false"
         ),
-        world="startup mode latest",
-        breaks="origin",
     ),
     Mutant(
         name="the plan reads the heads before it looks for an unfinished epoch",
-        where="epochline.coordinator.plan:_still_as_seen",
+        where="epochline.coordinator.plan:_still_as_seen", world="two runs and a record that comes late", breaks="I7",
         old=(
             "    unfinished = tx.epochs.unfinished(pipeline.name)\n"
             "    heads = tuple(tx.chain.heads(pipeline.name, row.generation))\n    if heads"
@@ -224,82 +191,63 @@ MUTANTS = (
             "    heads = tuple(tx.chain.heads(pipeline.name, row.generation))\n"
             "    unfinished = tx.epochs.unfinished(pipeline.name)\n    if heads"
         ),
-        world="two runs and a record that comes late",
-        breaks="I7",
     ),
-)
+)  # fmt: skip
 """What the model and PostgreSQL must both find out. The last one was a defect that the model found."""
 
 TOPIC_MUTANTS = (
     Mutant(
         name="nobody is fenced",
-        where="epochline.sinks.topic:TopicSink._publish",
-        old="            sender.fence()\n",
-        new="",
-        world="one run that publishes, and a retry",
-        breaks="INV-5",
+        where="epochline.sinks.topic:TopicSink._publish", world="one run that publishes, and a retry", breaks="INV-5",
+        old="            sender.fence()\n", new="",
     ),
     Mutant(
         name="the marker is asked before the fence",
-        where="epochline.sinks.topic:TopicSink._publish",
+        where="epochline.sinks.topic:TopicSink._publish", world="one run that publishes, and a retry", breaks="INV-5",
         old="            sender.fence()\n            if self._is_there(committable):\n",
         new="            there = self._is_there(committable)\n            sender.fence()\n            if there:\n",
-        world="one run that publishes, and a retry",
-        breaks="INV-5",
     ),
     Mutant(
         name="the marker is not asked",
-        where="epochline.sinks.topic:TopicSink._publish",
-        old="if self._is_there(committable):",
-        new="if False:",
-        world="one run that publishes, and a retry",
-        breaks="INV-5",
+        where="epochline.sinks.topic:TopicSink._publish", world="one run that publishes, and a retry", breaks="INV-5",
+        old="if self._is_there(committable):", new="if False:",
     ),
     Mutant(
         name="the marker is committed in a transaction of its own",
-        where="epochline.kafka.sending:TransactionalSender.send",
+        where="epochline.kafka.sending:TransactionalSender.send", world="one run that publishes, and a retry",
+        breaks="INV-5",
         old='            failpoint("topic.marker")\n',
         new=(
             "            queue.settle()\n            self._producer.commit_transaction(1.0)\n"
             "            self._producer.begin_transaction()\n"
         ),
-        world="one run that publishes, and a retry",
-        breaks="INV-5",
     ),
     Mutant(
         name="the receipt is written before the commit",
-        where="epochline.coordinator.publish:_show",
+        where="epochline.coordinator.publish:_show", world="one run that publishes, and a retry", breaks="I7",
         old="    begun = time.monotonic()\n",
         new=(
             "    with ledger.transaction() as tx:\n        tx.receipts.shown(receipt, 0.0, None)\n"
             "    begun = time.monotonic()\n"
         ),
-        world="one run that publishes, and a retry",
-        breaks="I7",
     ),
     Mutant(
         name="a newer epoch is published before an older one",
-        where="due_receipts",
-        old="ORDER BY r.epoch_id, r.sink",
-        new="ORDER BY r.epoch_id DESC, r.sink",
-        world="two runs that publish an epoch each",
+        where="due_receipts", world="two runs that publish an epoch each",
         breaks="has a receipt that it is shown, and is not in the topic",
+        old="ORDER BY r.epoch_id, r.sink", new="ORDER BY r.epoch_id DESC, r.sink",
     ),
     Mutant(
         name="a marker that the ledger does not know is accepted",
-        where="epochline.coordinator.evidence:unknown_to",
-        old="        if not known:\n",
-        new="        if False:\n",
-        world="one run that publishes, and a ledger set back",
+        where="epochline.coordinator.evidence:unknown_to", world="one run that publishes, and a ledger set back",
         breaks="INV-5",
+        old="        if not known:\n", new="        if False:\n",
         second=Mutant(
             name="also by its publisher",
             where="epochline.sinks.topic:TopicSink._known_marker",
-            old="            if not known:\n",
-            new="            if False:\n",
-            world="one run that publishes, and a ledger set back",
-            breaks="INV-5",
+            world="one run that publishes, and a ledger set back", breaks="INV-5",
+            old="            if not known:\n", new="            if False:\n",
         ),
     ),
-)
+)  # fmt: skip
 """What the model must find out about publishing."""

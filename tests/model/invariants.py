@@ -9,23 +9,21 @@ from typing import Any
 
 from epochline.protocol.epoch import NEXT, UNFINISHED, EpochState
 from epochline.protocol.offsets import chain_breaks
-from tests.model.tables import STATE, Violation
+from epochline.testing.rows import Rows
+from tests.model.tables import NAME, STATE, Reads, Violation
 
 
-def check_rows(rows: Any) -> None:
-    """Hold the tables of one state against the invariants.
-
-    Raises:
-        Violation: one does not hold.
-    """
+def check_rows(rows: Rows) -> None:
+    """Hold the tables of one state against the invariants."""
     for problem in _problems(rows):
         raise Violation(problem)
 
 
-def _problems(rows: Any) -> Iterator[str]:
-    visible = Counter((partition, offset) for partition, offset, _ in rows.targets["target"])
+def _problems(rows: Rows) -> Iterator[str]:
+    target: Any = rows.targets["target"]
+    visible = Counter((partition, offset) for partition, offset, _ in target)
     yield from _problems_of_state(rows)
-    committed = Counter()
+    committed: Counter[tuple[int, int]] = Counter()
     for (_, _, tp), links in rows.chains.items():
         for broken in chain_breaks([(start, until) for start, until, _ in links]):
             yield f"INV-1: {tp}: {broken}"
@@ -33,7 +31,7 @@ def _problems(rows: Any) -> Iterator[str]:
             if start is None or epoch_id is None:
                 continue
             committed.update((tp.partition, offset) for offset in range(start, until))
-            if rows.epochs[tp_pipeline(rows), epoch_id].state is not EpochState.COMMITTED:
+            if rows.epochs[NAME, epoch_id].state is not EpochState.COMMITTED:
                 yield f"INV-7: {tp}: epoch {epoch_id} moved the head and is not committed"
     for record, times in (visible | committed).items():
         if visible[record] != committed[record]:
@@ -59,11 +57,12 @@ def _problems(rows: Any) -> Iterator[str]:
             yield f"{epoch} is {epoch.state} and has a sealed attempt"
 
 
-def _problems_of_state(rows: Any) -> Iterator[str]:
+def _problems_of_state(rows: Rows) -> Iterator[str]:
     """INV-2, S14: every committed epoch went on from the state that the one before it left, and left its own."""
     if STATE not in rows.targets:
         return
-    written = sorted((epoch_id, held) for held, epoch_id in rows.targets[STATE])
+    states: Any = rows.targets[STATE]
+    written = sorted((epoch_id, held) for held, epoch_id in states)
     committed = sorted(key[1] for key, epoch in rows.epochs.items() if epoch.state is EpochState.COMMITTED)
     if [epoch_id for epoch_id, _ in written] != committed:
         yield f"INV-2: epochs {committed} are committed, and state was written by {[one for one, _ in written]}"
@@ -72,17 +71,8 @@ def _problems_of_state(rows: Any) -> Iterator[str]:
             yield f"S14: epoch {epoch_id} went on from the state of epoch {held}, not of {before}"
 
 
-def tp_pipeline(rows: Any) -> str:
-    """The one pipeline of the model."""
-    return next(iter(rows.pipelines))
-
-
-def check_change(before: Any, after: Any, *, by_operator: bool, moved_by_hand: bool = False) -> None:
-    """Hold one transaction against the table of transitions and the promises about what stays.
-
-    Raises:
-        Violation: one does not hold.
-    """
+def check_change(before: Rows, after: Rows, *, by_operator: bool) -> None:
+    """Hold one transaction against the table of transitions and the promises about what stays."""
     for key, old in before.epochs.items():
         new = after.epochs[key]
         if old.state is not new.state and new.state not in NEXT[old.state]:
@@ -96,32 +86,29 @@ def check_change(before: Any, after: Any, *, by_operator: bool, moved_by_hand: b
             live = next(row for row in sealed if not row.attempt.fenced)
             if all(staged.table in before.staging for staged in live.tables):
                 raise Violation(f"INV-6: {old} was sealed, its staging is there, and nobody decided to abort it")
-    committed_now = {
-        key[1]
-        for key, epoch in after.epochs.items()
-        if epoch.state is EpochState.COMMITTED and before.epochs[key].state is not EpochState.COMMITTED
-    } if len(after.epochs) == len(before.epochs) else set()  # fmt: skip
+    committed_now = set()
+    if len(after.epochs) == len(before.epochs):
+        committed_now = {
+            epoch.epoch_id
+            for key, epoch in after.epochs.items()
+            if epoch.state is EpochState.COMMITTED and before.epochs[key].state is not EpochState.COMMITTED
+        }
     for chain, links in after.chains.items():
         old_links = before.chains.get(chain)
         if old_links is None:
             continue
         if links[: len(old_links)] != old_links:
             raise Violation(f"INV-1: what was committed of {chain[2]} changed")
-        if not moved_by_hand and any(link[2] not in committed_now for link in links[len(old_links) :]):
+        if any(link[2] not in committed_now for link in links[len(old_links) :]):
             raise Violation(f"INV-2: the head of {chain[2]} moved without its epoch's commit")
     for attempt_id, old_row in before.attempts.items():
         if old_row.attempt.fenced and not after.attempts[attempt_id].attempt.fenced:
             raise Violation(f"INV-4: {old_row.attempt} was fenced and lives again")
 
 
-def check_reads(rows: Any, reads: dict[int, tuple[tuple[int, int, int], ...]]) -> None:
-    """Every attempt of an epoch reads the range that the ledger holds (INV-3).
-
-    Raises:
-        Violation: one read another range.
-    """
-    for attempt_id, read in reads.items():
-        attempt = rows.attempts[attempt_id].attempt
-        planned = rows.ranges[attempt.pipeline, attempt.epoch_id]
-        if read != tuple((one.tp.partition, one.range.start, one.range.until) for one in planned):
-            raise Violation(f"INV-3: {attempt} reads {read}, planned was {', '.join(map(str, planned))}")
+def check_reads(rows: Rows, attempt_id: int, reads: Reads) -> None:
+    """An attempt reads the range that the ledger holds (INV-3)."""
+    attempt = rows.attempts[attempt_id].attempt
+    planned = rows.ranges[attempt.pipeline, attempt.epoch_id]
+    if reads != tuple((one.tp.partition, one.range.start, one.range.until) for one in planned):
+        raise Violation(f"INV-3: {attempt} reads {reads}, planned was {', '.join(map(str, planned))}")

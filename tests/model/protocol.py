@@ -14,8 +14,7 @@ lease expires
 operator aborts, janitor comes
     processes of their own. The janitor does not wait: an ended lease is stale at once.
 answer lost
-    a transaction, of the ledger or of Kafka, was committed and its process was told otherwise; or it was not, and
-    cannot know.
+    of a transaction of the ledger or of Kafka: it was committed or not, and its process cannot know.
 straggler
     an executor that was given up writes a part again, under another number.
 staging lost
@@ -30,40 +29,26 @@ is one that was killed, so that crashes need no fault.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
+from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text, errors
 from epochline.coordinator import abort, begin, commit, plan, publish, seal
 from epochline.coordinator.intent import Plan, PlanOutcome, PlanRequest
-from epochline.errors import (
-    EpochBusyError,
-    EpochFencedError,
-    EpochlineError,
-    EpochStateError,
-    HeadMovedError,
-    LedgerBehindError,
-    LedgerUnavailableError,
-    LockTimeoutError,
-    PlanChangedError,
-    SealRefusedError,
-    SinkAheadError,
-    SinkUnavailableError,
-    StagingLostError,
-)
 from epochline.operations.janitor import Tidied, tidy
 from epochline.protocol.epoch import UNFINISHED, AbortOutcome, CommitOutcome, EpochState, Run
-from epochline.testing import FakeKafka, FakeLedger
+from epochline.testing import FakeLedger
+from epochline.testing.rows import Rows
 from tests.model.guards import Guards
 from tests.model.invariants import check_change, check_reads, check_rows
-from tests.model.replay import Session, Stand, Step, take_step
-from tests.model.tables import LONG_AGO, STATE, GuardedTransaction, Surroundings, Violation, clone, freeze, heads_of
-from tests.model.topic import OUT, Broker, KafkaWithTopic, check_published, check_topic
+from tests.model.replay import Lock, Session, Stand, Step, take_step
+from tests.model.tables import LONG_AGO, NAME, STATE, Reads, Violation, clone, freeze, heads_of, transaction_of_job
+from tests.model.topic import OUT, KafkaWithTopic, check_published, check_topic
 
-NAME = "p"
+V = TypeVar("V")
 TOPIC = "t"
 LEASE = timedelta(0)
 """No process waits for a live lease in the model: it fails retryably at once."""
@@ -73,17 +58,19 @@ FAULTS = (
     "staging lost", "head moved",
 )  # fmt: skip
 
-TOLERATED: dict[type[EpochlineError], tuple[str, ...]] = {
-    EpochBusyError: (),
-    PlanChangedError: (),
-    EpochFencedError: (),
-    EpochStateError: (),
-    LedgerUnavailableError: ("answer lost",),
-    LockTimeoutError: (),
-    SealRefusedError: ("straggler",),
-    StagingLostError: ("staging lost",),
-    HeadMovedError: ("head moved",),
-    SinkUnavailableError: (),
+ANY = frozenset(FAULTS) - {"head moved"}
+
+TOLERATED: dict[type[errors.EpochlineError], tuple[str, ...]] = {
+    errors.EpochBusyError: (),
+    errors.PlanChangedError: (),
+    errors.EpochFencedError: (),
+    errors.EpochStateError: (),
+    errors.LedgerUnavailableError: ("answer lost",),
+    errors.LockTimeoutError: (),
+    errors.SealRefusedError: ("straggler",),
+    errors.StagingLostError: ("staging lost",),
+    errors.HeadMovedError: ("head moved",),
+    errors.SinkUnavailableError: (),
 }
 """How a task may fail, and which faults must be possible for it. Any other error stops a pipeline without a reason."""
 
@@ -93,7 +80,7 @@ class World:
     """Bounds of one search."""
 
     name: str
-    faults: frozenset[str] = frozenset(FAULTS) - {"head moved"}
+    faults: Set[str] = ANY
     most_faults: int = 1
     startup: str = "earliest"
     records: tuple[int, int] = (1, 1)
@@ -117,7 +104,7 @@ class World:
     """Whether everything is committed from every state on without a human; a head moved by hand needs one."""
     takes_long: bool = False
     """Whether it is searched by `make model` and `make test-all` only."""
-    sometimes: frozenset[str] = frozenset()
+    sometimes: Set[str] = frozenset()
     """What must be met on the way, or the search proves nothing about it."""
 
 
@@ -135,7 +122,7 @@ class Job(NamedTuple):
     """One Spark job, or an executor of one that was given up (``straggler``)."""
 
     attempt: int
-    reads: tuple[tuple[int, int, int], ...] | None = None
+    reads: Reads | None = None
     held: int = 0
     """Which epoch's state it found."""
     part: int = 0
@@ -158,9 +145,18 @@ class State(NamedTuple):
     """The tables as they were when a backup was taken."""
 
 
-_JANITOR = Run(dag_id="janitor", run_id="janitor", host="h")
+Kind = tuple[Any, ...]
+"""What a process does: the name of its use case, and what it is called with."""
 
-_NOTHING: frozenset[Any] = frozenset()
+Label = str | tuple[str, str, int, str, Step]
+"""What a step is called; a step of a run is described only when it is shown (`Protocol.describe`)."""
+
+Held = frozenset[tuple[Lock, int | None]]
+"""Which process holds which lock."""
+
+
+_JANITOR = Run(dag_id="janitor", run_id="janitor", host="h")
+_OPERATOR = Run(dag_id="cli", run_id="operator", host="h")
 
 
 @cache
@@ -168,14 +164,14 @@ def _run(number: int) -> Run:
     return Run(dag_id="d", run_id=f"run {number}", host="h")
 
 
-class _Table:
+class _Table(Generic[V]):
     """Values under numbers, the same number for equal values."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
-        self.values: list[Any] = []
+        self.values: list[V] = []
 
-    def number(self, key: Any, value: Any) -> tuple[int, bool]:
+    def number(self, key: Any, value: V) -> tuple[int, bool]:
         number = self._numbers.setdefault(key, len(self.values))
         new = number == len(self.values)
         if new:
@@ -183,10 +179,18 @@ class _Table:
         return number, new
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    kind: tuple[Any, ...]
+class _Process(NamedTuple):
+    kind: Kind
     stand: Stand
+
+
+class _Taken(NamedTuple):
+    """What a step led to."""
+
+    process: int | None
+    rows: int
+    kafka: int
+    step: Step
 
 
 @dataclass
@@ -198,54 +202,43 @@ class Protocol:
     met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        source = KafkaSource(topics=TOPIC, startup=self.world.startup)
         sink = PostgresTable(table="target", columns={"value": "text"})
-        sinks = [sink, OUT] if self.world.topic else [sink]
-        self.pipeline = Pipeline(name=NAME, source=source, parse=Text(), sinks=sinks)
+        self.pipeline = Pipeline(
+            name=NAME, source=KafkaSource(topics=TOPIC, startup=self.world.startup), parse=Text(),
+            sinks=[sink, OUT] if self.world.topic else [sink],
+        )  # fmt: skip
         if self.world.state:
             state = StateTable(table=STATE, key="value", columns={"value": "text"})
             self.pipeline = self.pipeline.model_copy(update={"state": (state,)})
-        self._rows, self._kafkas, self._processes = _Table(), _Table(), _Table()
-        self._steps: dict[Any, Any] = {}
-        self._job_steps: dict[Any, Any] = {}
-        self._starts: dict[Any, int] = {}
-        self._locks: list[frozenset[Any]] = []
+        self._rows, self._kafkas, self._processes = _Table[Rows](), _Table[KafkaWithTopic](), _Table[_Process]()
+        self._steps: dict[tuple[Any, ...], _Taken | None] = {}
+        self._job_steps: dict[tuple[Any, ...], tuple[str, Job, int]] = {}
+        self._starts: dict[Kind, int] = {}
+        self._locks: list[Held] = []
         self._not_moved = RunOf(process=self.start("plan", 0))
 
     # Numbers for values.
 
-    def rows(self, number: int) -> Any:
-        """The tables under a number."""
-        return self._rows.values[number]
-
-    def _number_rows(self, rows: Any) -> int:
+    def _number_rows(self, rows: Rows) -> int:
         number, new = self._rows.number(freeze(rows), rows)
         if new:
             check_rows(rows)
         return number
 
-    def kafka(self, number: int) -> FakeKafka:
-        """The Kafka under a number."""
-        return self._kafkas.values[number]
-
-    def _number_kafka(self, kafka: FakeKafka) -> int:
+    def _number_kafka(self, kafka: KafkaWithTopic) -> int:
         return self._kafkas.number(freeze(kafka), kafka)[0]
 
-    def _number_process(self, kind: tuple[Any, ...], stand: Stand) -> int:
+    def _number_process(self, kind: Kind, stand: Stand) -> int:
         number, new = self._processes.number((kind, stand.key()), _Process(kind, stand))
         if new:
             self._locks.append(frozenset((lock, number) for lock in stand.locks))
         return number
 
-    def _process(self, number: int | None) -> _Process:
-        return self._processes.values[number]
-
     def start(self, *kind: Any) -> int:
         """A process that has not moved yet."""
-        number = self._starts.get(kind)
-        if number is None:
-            number = self._starts[kind] = self._number_process(kind, Stand())
-        return number
+        if kind not in self._starts:
+            self._starts[kind] = self._number_process(kind, Stand())
+        return self._starts[kind]
 
     # The first state.
 
@@ -265,24 +258,21 @@ class Protocol:
 
     # The use cases.
 
-    def _use_case(self, kind: tuple[Any, ...]) -> Callable[[Session], Any]:
-        what, *facts = kind
-        if what == "plan":
-            return lambda s: plan(
-                s, s, self.pipeline, _run(facts[0]), PlanRequest(lease=LEASE, record_limit=self.world.limit)
-            )
-        if what == "pre_commit":
-            return lambda s: self._pre_commit(s, _run(facts[0]), facts[1])
-        if what == "commit":
-            return lambda s: commit(s, s, NAME, facts[1])
-        if what == "publish":
-            return lambda s: publish(s, self.pipeline)
-        if what == "abort":
-            return lambda s: abort(s, NAME, facts[1], _run(facts[0]), reason="teardown")
-        if what == "operator":
-            return lambda s: abort(
-                s, NAME, facts[0], Run(dag_id="cli", run_id="operator", host="h"), reason="decided", by_operator=True
-            )
+    def use_case(self, kind: Kind) -> Callable[[Session], Any]:
+        match kind:
+            case "plan", run:
+                request = PlanRequest(lease=LEASE, record_limit=self.world.limit)
+                return lambda s: plan(s, s, self.pipeline, _run(run), request)
+            case "pre_commit", run, epoch_id:
+                return lambda s: self._pre_commit(s, _run(run), epoch_id)
+            case "commit", _, epoch_id:
+                return lambda s: commit(s, s, NAME, epoch_id)
+            case "publish", *_:
+                return lambda s: publish(s, self.pipeline)
+            case "abort", run, epoch_id:
+                return lambda s: abort(s, NAME, epoch_id, _run(run), reason="teardown")
+            case "operator", epoch_id:
+                return lambda s: abort(s, NAME, epoch_id, _OPERATOR, reason="decided", by_operator=True)
         return lambda s: tidy(s, _JANITOR, stale_after=timedelta(0))
 
     @staticmethod
@@ -292,13 +282,13 @@ class Protocol:
         if ticket is None:
             return "not needed"
         if not session.job(ticket):
-            raise EpochFencedError("the job was refused")
+            raise errors.EpochFencedError("the job was refused")
         seal(session, session, ticket, run)
         return "sealed"
 
     # Steps.
 
-    def next(self, state: State) -> Iterator[tuple[Any, State]]:
+    def next(self, state: State) -> Iterator[tuple[Label, State]]:
         """Every state that one step leads to, and what the step is called."""
         held = self._held(state)
         for at, run in enumerate(state.runs):
@@ -306,54 +296,48 @@ class Protocol:
                 break  # The runs are alike until one has moved.
             yield from self._of_run(state, at, run, held)
         if state.operator is not None:
-            yield from self._of_operator(state, held)
+            yield from self._of_operator(state, state.operator, held)
         for at, job in enumerate(state.jobs):
             if job.ended is None:
                 yield self._of_job(state, at, job)
         if state.faults:
             yield from self._faults(state)
         if state.produced:
-            kafka = clone(self.kafka(state.kafka))
+            kafka: KafkaWithTopic = clone(self._kafkas.values[state.kafka])
             kafka.produce(TOPIC, 0, 1)
             yield "a record is produced", state._replace(kafka=self._number_kafka(kafka), produced=state.produced - 1)
         if self.world.backup and state.backup is None:
             yield "a backup is taken", state._replace(backup=state.rows)
 
-    def _held(self, state: State) -> frozenset[tuple[Any, Any]]:
-        """Which process holds which lock, and which job a staging table, as (lock, holder)."""
-        held: frozenset[Any] = _NOTHING
-        for job in state.jobs:
-            if job.copied and job.ended is None:
-                held |= {(("staging", job.attempt), None)}
-        for run in state.runs:
-            for number in (run.process, run.zombie):
-                if number is not None and self._locks[number]:
-                    held |= self._locks[number]
-        if state.operator is not None:
-            held |= self._locks[state.operator]
-        return held
+    def _held(self, state: State) -> Held:
+        """Which process holds which lock, and which job a staging table."""
+        tables = [(("staging", job.attempt), None) for job in state.jobs if job.copied and job.ended is None]
+        processes = [state.operator, *(number for run in state.runs for number in (run.process, run.zombie))]
+        return frozenset(tables).union(*(self._locks[number] for number in processes if number is not None))
 
-    def _take(self, state: State, number: int, held: frozenset[Any], answer: str) -> Any:
-        process = self._process(number)
-        others = frozenset(lock for lock, holder in held if holder != number) if held else held
+    def _take(self, state: State, number: int, held: Held, answer: str) -> _Taken | None:
+        process = self._processes.values[number]
+        others = frozenset(lock for lock, holder in held if holder != number)
         job_ended = None
         if process.stand.waits_for is not None:
             jobs = [one for one in state.jobs if one.attempt == process.stand.waits_for and not one.straggler]
             job_ended = jobs[0].ended
             if job_ended is None:
                 return None
-        key = (number, state.rows, state.kafka, others, answer, job_ended)
+        key = (number, state.rows, state.kafka, others, answer, job_ended, state.produced > 0)
         if key not in self._steps:
             self._steps[key] = self._taken(process, state, others, answer, bool(job_ended))
         return self._steps[key]
 
-    def _taken(self, process: _Process, state: State, others: Any, answer: str, job_ended: bool) -> Any:
-        before = self.rows(state.rows)
+    def _taken(
+        self, process: _Process, state: State, others: frozenset[Lock], answer: str, job_ended: bool
+    ) -> _Taken | None:
+        before, kafka = self._rows.values[state.rows], self._kafkas.values[state.kafka]
         session = Session(
-            process.stand, before, self.kafka(state.kafka), self.guards, held=others, answer=answer,
-            job_ended=job_ended,
+            process.stand, before, kafka, self.guards, held=others, answer=answer, job_ended=job_ended,
+            logs_change=state.produced > 0,
         )  # fmt: skip
-        step = take_step(self._use_case(process.kind), session)
+        step = take_step(self.use_case(process.kind), session)
         self.met |= session.met
         if step is None or (answer != "ok" and not step.committed):
             return None
@@ -361,17 +345,16 @@ class Protocol:
             check_change(before, step.rows, by_operator=process.kind[0] == "operator")
         if step.stand is None:
             self._meet(process.kind, step)
-        rows = self._number_rows(step.rows) if step.wrote else state.rows
-        kafka = state.kafka if step.kafka is self.kafka(state.kafka) else self._number_kafka(step.kafka)
-        number = None if step.stand is None else self._number_process(process.kind, step.stand)
-        return number, rows, kafka, step
+        return _Taken(
+            process=None if step.stand is None else self._number_process(process.kind, step.stand),
+            rows=self._number_rows(step.rows) if step.wrote else state.rows,
+            kafka=state.kafka if step.kafka is kafka else self._number_kafka(step.kafka),
+            step=step,
+        )
 
-    def _after(self, state: State, taken: Any) -> State:
+    def _after(self, state: State, taken: _Taken) -> State:
         """The state with what a step did to tables, Kafka and jobs."""
-        _, rows, kafka, step = taken
-        if rows == state.rows and kafka == state.kafka and step.spawned is None and not step.ended_sessions:
-            return state
-        jobs = state.jobs
+        step, jobs = taken.step, state.jobs
         if step.ended_sessions:
             jobs = tuple(
                 job._replace(ended=False, copied=False)
@@ -380,16 +363,14 @@ class Protocol:
                 for job in jobs
             )
         if step.spawned is not None:
-            jobs = tuple(sorted((*jobs, Job(step.spawned.attempt_id)), key=lambda job: (job.attempt, job.straggler)))
-        return state._replace(rows=rows, kafka=kafka, jobs=jobs)
+            jobs = _added(jobs, Job(step.spawned.attempt_id))
+        return state._replace(rows=taken.rows, kafka=taken.kafka, jobs=jobs)
 
     def _answers(self, state: State) -> tuple[str, ...]:
         return ("ok", "lost", "never") if state.faults and "answer lost" in self.world.faults else ("ok",)
 
-    def _of_run(self, state: State, at: int, run: RunOf, held: Any) -> Iterator[tuple[Any, State]]:
-        who = "AB"[at]
-        for slot in ("process", "zombie"):
-            number = getattr(run, slot)
+    def _of_run(self, state: State, at: int, run: RunOf, held: Held) -> Iterator[tuple[Label, State]]:
+        for slot, number in (("process", run.process), ("zombie", run.zombie)):
             if number is None:
                 continue
             for answer in self._answers(state):
@@ -399,24 +380,20 @@ class Protocol:
                 after = self._after(state, taken)
                 if answer != "ok":
                     after = after._replace(faults=state.faults - 1)
-                step: Step = taken[3]
                 if slot == "zombie":
-                    new = run._replace(zombie=taken[0])
-                elif step.stand is not None:
-                    new = run._replace(process=taken[0])
+                    new = run._replace(zombie=taken.process)
+                elif taken.process is not None:
+                    new = run._replace(process=taken.process)
                 else:
-                    new = self._task_ended(at, run, step)
-                yield (
-                    (who, slot, number, answer, step),
-                    after._replace(runs=(*state.runs[:at], new, *state.runs[at + 1 :])),
-                )
+                    new = self._task_ended(at, run, taken.step)
+                yield ("AB"[at], slot, number, answer, taken.step), after._replace(runs=_swapped(state.runs, at, new))
 
-    def describe(self, label: Any) -> str:
+    def describe(self, label: Label) -> str:
         """A step in words."""
         if isinstance(label, str):
             return label
         who, slot, number, answer, step = label
-        said = f"{who}'s {'zombie ' if slot == 'zombie' else ''}{self._process(number).kind[0]} goes on"
+        said = f"{who}'s {'zombie ' if slot == 'zombie' else ''}{self._processes.values[number].kind[0]} goes on"
         if answer != "ok":
             said += f", the answer of its transaction is lost ({answer})"
         return said if step.stand is not None else f"{said} and ends: {_outcome(step)}"
@@ -441,12 +418,11 @@ class Protocol:
     def _published(self, at: int, run: RunOf) -> RunOf:
         return run._replace(task="publish", process=self.start("publish", at, run.epoch))
 
-    def _of_operator(self, state: State, held: Any) -> Iterator[tuple[Any, State]]:
-        assert state.operator is not None
-        taken = self._take(state, state.operator, held, "ok")
+    def _of_operator(self, state: State, number: int, held: Held) -> Iterator[tuple[Label, State]]:
+        taken = self._take(state, number, held, "ok")
         if taken is not None:
-            label = f"the {self._process(state.operator).kind[0]} goes on"
-            yield label, self._after(state, taken)._replace(operator=taken[0])
+            label = f"the {self._processes.values[number].kind[0]} goes on"
+            yield label, self._after(state, taken)._replace(operator=taken.process)
 
     # A Spark job: copy and insert the part, partition by partition; then manifests and end mark.
 
@@ -455,80 +431,73 @@ class Protocol:
         if key not in self._job_steps:
             self._job_steps[key] = self._job_step(job, state)
         label, new, rows = self._job_steps[key]
-        jobs = (*state.jobs[:at], new, *state.jobs[at + 1 :])
-        if new.straggler and new.ended is not None:
-            jobs = (*state.jobs[:at], *state.jobs[at + 1 :])
+        over = new.straggler and new.ended is not None
+        jobs = (*state.jobs[:at], *state.jobs[at + 1 :]) if over else _swapped(state.jobs, at, new)
         return label, state._replace(rows=rows, jobs=jobs)
 
     def _job_step(self, job: Job, state: State) -> tuple[str, Job, int]:
-        before = self.rows(state.rows)
-        tx = GuardedTransaction(clone(before), Surroundings(self.kafka(state.kafka), frozenset(), self.guards))
+        before = self._rows.values[state.rows]
+        tx = transaction_of_job(before, self._kafkas.values[state.kafka], self.guards)
         who = f"{'a straggler' if job.straggler else 'the job'} of attempt {job.attempt}"
+        reads, held = (job.reads, job.held) if job.reads is not None else tx.reads_of(job.attempt)
         if job.reads is None:
-            attempt = before.attempts[job.attempt].attempt
-            ranges = tx.epochs.ranges(before.epochs[NAME, attempt.epoch_id])
-            held = max((epoch_id for _, epoch_id in before.targets.get(STATE, ())), default=0)
-            reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
+            check_reads(before, job.attempt, reads)
             job = job._replace(reads=reads, held=held)
-            check_reads(before, {job.attempt: job.reads})
-        assert job.reads is not None
-        if not job.copied and job.part < len(job.reads):
+        if not job.copied and job.part < len(reads):
             if not tx.has_staging(job.attempt):
                 self.met.add("a writer finds its staging gone")
                 return f"{who} finds no staging", job._replace(ended=False), state.rows
             return f"{who} copies part {job.part}", job._replace(copied=True), state.rows
         if job.copied:
-            tps = {tp.partition: tp for _, _, tp in before.chains}
-            accepted = tx.insert_part(job.attempt, job.reads[job.part], tps, None if job.part else job.held)
+            accepted = tx.insert_part(job.attempt, reads[job.part], None if job.part else held)
             self.met.add(f"part of {who.rpartition(' of ')[0]} {'accepted' if accepted else 'refused'}")
-            done = {"ended": True} if job.straggler else {}
-            new = job._replace(part=job.part + 1, copied=False, **(done if accepted else {"ended": False}))
+            ended = job.ended if accepted and not job.straggler else accepted
+            new = job._replace(part=job.part + 1, copied=False, ended=ended)
             label = f"{who} inserts part {job.part}{'' if accepted else ': refused'}"
         else:
-            accepted = tx.end_of(job.attempt, job.reads)
+            accepted = tx.end_of(job.attempt, reads)
             new = job._replace(ended=accepted)
             label = f"{who} writes its end mark{'' if accepted else ': refused'}"
         return label, new, self._number_rows(tx.rows)
 
     # Faults.
 
-    def _faults(self, state: State) -> Iterator[tuple[Any, State]]:
-        less = state._replace(faults=state.faults - 1)
+    def _faults(self, state: State) -> Iterator[tuple[str, State]]:
+        less, faults = state._replace(faults=state.faults - 1), self.world.faults
         for at, run in enumerate(state.runs):
             for label, new in self._restarts(at, run):
-                runs = (*state.runs[:at], new, *state.runs[at + 1 :])
-                yield label, less._replace(runs=runs)
-        rows = self.rows(state.rows)
+                yield label, less._replace(runs=_swapped(state.runs, at, new))
+        rows = self._rows.values[state.rows]
         unfinished = next((epoch for epoch in rows.epochs.values() if epoch.state in UNFINISHED), None)
-        if "lease expires" in self.world.faults and unfinished and unfinished.state is EpochState.PLANNED:
+        if "lease expires" in faults and unfinished and unfinished.state is EpochState.PLANNED:
             key = (NAME, unfinished.epoch_id)
             if rows.leases[key] != LONG_AGO:
-                changed = clone(rows)
+                changed: Rows = clone(rows)
                 changed.leases[key] = LONG_AGO
                 yield "the lease expires", less._replace(rows=self._number_rows(changed))
         if state.operator is None and rows.epochs:
-            if "operator aborts" in self.world.faults:
+            if "operator aborts" in faults:
                 newest = max(epoch_id for _, epoch_id in rows.epochs)
                 yield "an operator aborts", less._replace(operator=self.start("operator", newest))
-            if "janitor comes" in self.world.faults:
+            if "janitor comes" in faults:
                 yield "the janitor starts", less._replace(operator=self.start("janitor"))
-        if "straggler" in self.world.faults:
+        if "straggler" in faults:
             for job in state.jobs:
                 if job.reads and not job.straggler:
                     again = Job(job.attempt, reads=job.reads, held=job.held, straggler=True)
-                    jobs = tuple(sorted((*state.jobs, again), key=lambda one: (one.attempt, one.straggler)))
-                    yield f"an executor of attempt {job.attempt} is given up", less._replace(jobs=jobs)
-        if "staging lost" in self.world.faults and unfinished and unfinished.state is EpochState.PRE_COMMITTED:
-            changed = clone(rows)
-            live = next(row for row in changed.attempts.values() if row.attempt.sealed and not row.attempt.fenced)
-            if live.tables[0].table in changed.staging:
+                    label = f"an executor of attempt {job.attempt} is given up"
+                    yield label, less._replace(jobs=_added(state.jobs, again))
+        if "staging lost" in faults and unfinished and unfinished.state is EpochState.PRE_COMMITTED:
+            live = next(row for row in rows.attempts.values() if row.attempt.sealed and not row.attempt.fenced)
+            if live.tables[0].table in rows.staging:
+                changed = clone(rows)
                 del changed.staging[live.tables[0].table]
                 yield "the sealed staging is lost", less._replace(rows=self._number_rows(changed))
-        if "head moved" in self.world.faults and rows.chains:
-            changed = clone(rows)
-            chain = next(iter(changed.chains))
-            until = max(link[1] for link in changed.chains[chain])
-            if until < self.kafka(state.kafka).views[TOPIC, chain[2].partition].last_stable:
+        if "head moved" in faults and rows.chains:
+            chain, links = next(iter(rows.chains.items()))
+            until = max(link[1] for link in links)
+            if until < self._kafkas.values[state.kafka].views[TOPIC, chain[2].partition].last_stable:
+                changed = clone(rows)
                 changed.chains[chain].append((until, until + 1, None))
                 yield "the head is moved", less._replace(rows=self._number_rows(changed))
 
@@ -549,16 +518,12 @@ class Protocol:
 
     # What was met, and what must not be.
 
-    def _meet(self, kind: tuple[Any, ...], step: Step) -> None:
-        """Note how a process ended.
-
-        Raises:
-            Violation: it stopped the pipeline without a reason, or planned without an origin.
-        """
+    def _meet(self, kind: Kind, step: Step) -> None:
+        """Note how a process ended, which must not stop the pipeline without a reason nor plan without an origin."""
         self.met.add(f"{kind[0]}: {_outcome(step)}")
         if step.error is not None:
             needed = TOLERATED.get(type(step.error))
-            if needed is None or not self.world.faults.issuperset(needed):
+            if needed is None or not self.world.faults >= {*needed}:
                 raise Violation(f"{kind[0]} stops without a reason: {type(step.error).__name__}: {step.error}")
             return
         if isinstance(step.value, Tidied) and step.value.ended:
@@ -568,115 +533,109 @@ class Protocol:
                 for said in ("committed epoch", "aborted epoch", "is not tried again", "rows were sealed for"):
                     if said in note:
                         self.met.add(f"plan notes: {said}")
-            if len(heads_of(step.rows, NAME)) < len(self.world.records):
+            if len(heads_of(step.rows)) < len(self.world.records):
                 raise Violation("S9: a plan ended and the origin of a partition is not on record")
 
     # What is checked in every state.
 
     def check(self, state: State) -> None:
-        """Hold a state against what must be true of ledger and topic together, and of what comes after it.
-
-        Raises:
-            Violation: something does not hold.
-        """
+        """Hold a state against what must be true of ledger and topic together, and of what comes after it."""
         if self.world.topic:
-            check_topic(self.rows(state.rows), self._broker(state.kafka))
+            check_topic(self._rows.values[state.rows], self._kafkas.values[state.kafka].broker)
         if self.world.recovers:
-            self.check_recovery(state)
+            self._check_recovery(state)
         if state.backup is not None:
-            self.check_set_back(state)
+            self._check_set_back(state, state.backup)
 
-    def _broker(self, kafka: int) -> Broker:
-        known = self.kafka(kafka)
-        assert isinstance(known, KafkaWithTopic)
-        return known.broker
-
-    def check_set_back(self, state: State) -> None:
+    def _check_set_back(self, state: State, backup: int) -> None:
         """When the ledger is the backup and the topic is today's, later runs stop, or the topic is still exact (P11).
 
-        The consumer group, which would tell, is gone: it is for monitors.
-
-        Raises:
-            Violation: they go on, and the topic is not exact.
+        The consumer group, which would show it, is gone: it is for monitors.
         """
-        rows, kafka = clone(self.rows(state.backup or 0)), clone(self.kafka(state.kafka))
-        kafka.groups.clear()
+        later = _LaterRuns(self, clone(self._rows.values[backup]), clone(self._kafkas.values[state.kafka]), "restored-")
+        later.kafka.groups.clear()
         try:
-            rows, kafka = self._later_runs(rows, kafka, itertools.count(), era="restored-")
-        except (LedgerBehindError, SinkAheadError):
+            later.run(itertools.count())
+        except (errors.LedgerBehindError, errors.SinkAheadError):
             self.met.add("a ledger set back is refused")
             return
-        check_published(rows, kafka.broker)
+        check_published(later.rows, later.kafka.broker)
 
     # From every state on, one more run commits everything that is there (I7).
 
-    def check_recovery(self, state: State) -> None:
-        """When everybody is dead, one further run commits all records, without a human.
-
-        Raises:
-            Violation: it does not.
-        """
-        rows, kafka = clone(self.rows(state.rows)), self.kafka(state.kafka)
-        for key in rows.leases:
-            rows.leases[key] = LONG_AGO
+    def _check_recovery(self, state: State) -> None:
+        """When all processes are dead, one further run commits all records, without a human."""
+        later = _LaterRuns(self, clone(self._rows.values[state.rows]), self._kafkas.values[state.kafka])
+        for key in later.rows.leases:
+            later.rows.leases[key] = LONG_AGO
         try:
-            rows, kafka = self._later_runs(rows, kafka, itertools.count(len(state.runs)))
-        except (LedgerBehindError, SinkAheadError) as error:
+            later.run(itertools.count(len(state.runs)))
+        except (errors.LedgerBehindError, errors.SinkAheadError) as error:
             raise Violation(f"I7: all are dead, and a later run stops: {error}") from None
-        check_rows(rows)
-        if isinstance(kafka, KafkaWithTopic) and self.world.topic:
-            check_published(rows, kafka.broker)
-        heads = heads_of(rows, NAME)
+        check_rows(later.rows)
+        if self.world.topic:
+            check_published(later.rows, later.kafka.broker)
+        heads = heads_of(later.rows)
         for head in heads:
-            end = kafka.views[TOPIC, head.tp.partition].last_stable
+            end = later.kafka.views[TOPIC, head.tp.partition].last_stable
             if head.next_offset != end:
                 raise Violation(f"I7: all are dead, and later runs commit {head.tp} up to {head.next_offset} of {end}")
         if len(heads) != len(self.world.records):
             raise Violation("I7: all are dead, and a later run leaves a partition without its origin")
 
-    def _later_runs(self, rows: Any, kafka: Any, numbers: Iterable[int], era: str = "") -> tuple[Any, Any]:
-        """Runs one after the other until there is nothing to read; each publishes what is due, as the last does."""
-        for number in numbers:
-            planned, rows, kafka = self._to_the_end(rows, kafka, era, "plan", number)
-            if planned.epoch is not None:
-                epoch_id = planned.epoch.epoch_id
-                _, rows, kafka = self._to_the_end(rows, kafka, era, "pre_commit", number, epoch_id)
-                _, rows, kafka = self._to_the_end(rows, kafka, era, "commit", number, epoch_id)
-            if self.world.topic:
-                _, rows, kafka = self._to_the_end(rows, kafka, era, "publish", number)
-            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
-                break
-        return rows, kafka
 
-    def _to_the_end(self, rows: Any, kafka: FakeKafka, era: str, *kind: Any) -> tuple[Any, Any, FakeKafka]:
-        """A use case at once and undisturbed: what it gave, the tables, Kafka.
+@dataclass
+class _LaterRuns:
+    """Runs one after the other, at once and undisturbed."""
+
+    protocol: Protocol
+    rows: Rows
+    kafka: KafkaWithTopic
+    era: str = ""
+
+    def run(self, numbers: Iterable[int]) -> None:
+        """Run until there is nothing to read; each run publishes what is due, as the last does.
 
         Raises:
             LedgerBehindError, SinkAheadError: the topic holds what the ledger does not know.
-            Violation: it fails otherwise.
+            Violation: a run fails otherwise.
         """
-        session = Session(
-            Stand(), rows, kafka, self.guards, whole_job=lambda now, at: self._whole_job(now, kafka, at), era=era
-        )
-        step = take_step(self._use_case(kind), session)
+        for number in numbers:
+            planned: Plan = self._do("plan", number)
+            if planned.epoch is not None:
+                self._do("pre_commit", number, planned.epoch.epoch_id)
+                self._do("commit", number, planned.epoch.epoch_id)
+            if self.protocol.world.topic:
+                self._do("publish", number)
+            if planned.outcome is PlanOutcome.NOTHING_TO_READ:
+                break
+
+    def _do(self, *kind: Any) -> Any:
+        session = Session(Stand(), self.rows, self.kafka, self.protocol.guards, whole_job=self._whole_job, era=self.era)
+        step = take_step(self.protocol.use_case(kind), session)
         assert step is not None
-        if isinstance(step.error, LedgerBehindError | SinkAheadError):
+        if isinstance(step.error, errors.LedgerBehindError | errors.SinkAheadError):
             raise step.error
         if step.error is not None:
             raise Violation(f"I7: all are dead, and a later run's {kind[0]} fails: {step.error}")
-        return step.value, step.rows, step.kafka
+        self.rows, self.kafka = step.rows, step.kafka
+        return step.value
 
-    def _whole_job(self, rows: Any, kafka: FakeKafka, attempt_id: int) -> Any:
-        tx = GuardedTransaction(clone(rows), Surroundings(kafka, frozenset(), self.guards))
-        attempt = rows.attempts[attempt_id].attempt
-        ranges = tx.epochs.ranges(rows.epochs[NAME, attempt.epoch_id])
-        reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
-        tps = {tp.partition: tp for _, _, tp in rows.chains}
-        held = max((epoch_id for _, epoch_id in rows.targets.get(STATE, ())), default=0)
+    def _whole_job(self, rows: Rows, attempt_id: int) -> Rows:
+        tx = transaction_of_job(rows, self.kafka, self.protocol.guards)
+        reads, held = tx.reads_of(attempt_id)
         for part, read in enumerate(reads):
-            tx.insert_part(attempt_id, read, tps, None if part else held)
+            tx.insert_part(attempt_id, read, None if part else held)
         tx.end_of(attempt_id, reads)
         return tx.rows
+
+
+def _swapped(items: tuple[V, ...], at: int, new: V) -> tuple[V, ...]:
+    return (*items[:at], new, *items[at + 1 :])
+
+
+def _added(jobs: tuple[Job, ...], new: Job) -> tuple[Job, ...]:
+    return tuple(sorted((*jobs, new), key=lambda job: (job.attempt, job.straggler)))
 
 
 def _outcome(step: Step) -> str:
@@ -687,6 +646,3 @@ def _outcome(step: Step) -> str:
         return str(value.outcome)
     outcome = getattr(value, "outcome", value)
     return str(outcome) if isinstance(outcome, (CommitOutcome, AbortOutcome, str)) else "done"
-
-
-__all__ = ["FAULTS", "Protocol", "State", "World", "replace"]

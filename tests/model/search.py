@@ -7,13 +7,16 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Any
+from unittest.mock import patch
 
 from tests.model.guards import Guards, Mutant, guards
-from tests.model.protocol import Protocol, State, World
+from tests.model.protocol import Label, Protocol, State, World
+from tests.model.replay import parts_in_one
 from tests.model.tables import Violation
 from tests.model.topic import in_the_model
 from tests.model.worlds import WORLDS
+
+_PLANNING = sys.modules["epochline.coordinator.plan"]  # the package has a function of the same name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +42,16 @@ class Found:
 
 def search(world: World, in_force: Guards | None = None) -> Found:
     """Reach every state of the world, or the first that breaks an invariant."""
-    planning = sys.modules["epochline.coordinator.plan"]
-    kept, planning._TRIES = planning._TRIES, world.tries
     logging.disable(logging.CRITICAL)
     try:
-        with in_the_model():
+        with in_the_model(), parts_in_one(), patch.object(_PLANNING, "_TRIES", world.tries):
             return _search(world, in_force or guards())
     finally:
-        planning._TRIES = kept
         logging.disable(logging.NOTSET)
 
 
 def search_without(mutant: Mutant, *, unconstrained: bool) -> Found:
-    """What the world of a mutant shows while its guard is missing.
-
-    Args:
-        mutant: whose guard.
-        unconstrained: whether the database's constraints on the chain are taken away as well.
-    """
+    """What the mutant's world shows without its guard, and without the chain's constraints if ``unconstrained``."""
     with mutant.in_force():
         in_force = guards()
         if unconstrained:
@@ -68,7 +63,7 @@ def _search(world: World, in_force: Guards) -> Found:
     began = time.monotonic()
     protocol = Protocol(world, in_force)
     first = protocol.first()
-    came_from: dict[State, tuple[State, Any] | None] = {first: None}
+    came_from: dict[State, tuple[State, Label] | None] = {first: None}
     checked: set[tuple[int, int, int | None]] = set()
     queue, transitions, broken, at = deque([first]), 0, None, first
     try:
@@ -95,7 +90,7 @@ def _search(world: World, in_force: Guards) -> Found:
     )
 
 
-def _way(came_from: dict[State, tuple[State, Any] | None], at: State) -> list[Any]:
+def _way(came_from: dict[State, tuple[State, Label] | None], at: State) -> list[Label]:
     steps = []
     while (came := came_from[at]) is not None:
         at, label = came

@@ -28,15 +28,21 @@ from epochline.testing.attempts import FakeAttempts
 from epochline.testing.chain import FakeChain
 from epochline.testing.epochs import FakeEpochs
 from epochline.testing.receipts import FakeReceipts
+from epochline.testing.rows import Rows
 from epochline.testing.side import Side
 from epochline.testing.targets import FakeTargets
 from tests.model.guards import Guards
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)
-WRITE_ID = "w"
+NAME = "p"
+"""The one pipeline of the model."""
 STATE = "state"
 """The state table: each row says which epoch's state an epoch went on from, and which epoch that was."""
+
+Read = tuple[int, int, int]
+"""Partition, start, until."""
+Reads = tuple[Read, ...]
 
 _HOLDS_MORE = (SourceView, Manifest, Committable, WrittenPart, DueReceipt)
 _PLAIN = (str, int, bool, type(None), PipelineRow, Epoch, Attempt, PlannedRange, PartSum)
@@ -89,10 +95,18 @@ def freeze(value: Any) -> Any:
             return value.table
         if kind is StagingTicket:
             return value.attempt_id
-        if _frozen(kind):
+        if _frozen(kind) and _hashable(value):
             return value
         return tuple(freeze(getattr(value, name)) for name in _names(kind))
     return value
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 class Violation(Exception):  # noqa: N818 - not an error of the model: what it looks for
@@ -114,7 +128,7 @@ class Surroundings:
 class GuardedTransaction(FakeTransaction):
     """The fake's transaction; what a statement guards is as the statement's text says."""
 
-    def __init__(self, rows: Any, around: Surroundings) -> None:
+    def __init__(self, rows: Rows, around: Surroundings) -> None:
         super().__init__(rows, lambda: NOW)
         self.around = around
         self.ended_sessions: list[int] = []
@@ -133,13 +147,18 @@ class GuardedTransaction(FakeTransaction):
 
     def has_staging(self, attempt_id: int) -> bool:
         """Whether a writer can still copy."""
-        row = self.rows.attempts[attempt_id]
-        return all(staged.table in self.rows.staging for staged in row.tables)
+        return all(staged.table in self.rows.staging for staged in self.rows.attempts[attempt_id].tables)
 
-    def insert_part(
-        self, attempt_id: int, read: tuple[int, int, int], heads: Mapping[int, Any], held: int | None
-    ) -> bool:
-        """Commit one part: the records of (partition, start, until); False where the statement finds no live row.
+    def reads_of(self, attempt_id: int) -> tuple[Reads, int]:
+        """What a job that starts now reads, and which epoch's state it finds."""
+        attempt = self.rows.attempts[attempt_id].attempt
+        ranges = self.epochs.ranges(self.rows.epochs[NAME, attempt.epoch_id])
+        states: Any = self.rows.targets.get(STATE, ())
+        reads = tuple((one.tp.partition, one.range.start, one.range.until) for one in ranges)
+        return reads, max((epoch_id for _, epoch_id in states), default=0)
+
+    def insert_part(self, attempt_id: int, read: Read, held: int | None) -> bool:
+        """Commit one part: the records of a range; False where the statement finds no live row.
 
         The first one brings the state with it: which epoch's it was made from.
         """
@@ -152,34 +171,29 @@ class GuardedTransaction(FakeTransaction):
         if row.attempt.sealed:
             raise Violation(f"INV-6: a part of {row.attempt} was accepted after it was sealed")
         partition, start, until = read
+        count = until - start
+        topic = next(tp.topic for _, _, tp in self.rows.chains if tp.partition == partition)
+        seen = PartitionCounts(
+            received=count, passed=count, skipped=0, quarantined=0, first_offset=start, last_offset=until - 1, digest=1
+        )
         new = [(partition, offset) for offset in range(start, until)]
-        count = len(new)
         for staged in row.tables:
-            mine = {QUARANTINE: [], STATE: [] if held is None else [(held,)]}.get(staged.sink, new)
-            self.rows.staging[staged.table] = sorted([*self.rows.staging[staged.table], *mine])
-            seen = PartitionCounts(
-                received=count, passed=count, skipped=0, quarantined=0, first_offset=start, last_offset=until - 1,
-                digest=1,
-            )  # fmt: skip
-            tp = heads[partition]
-            message = {(tp.topic, partition): seen} if staged.sink == QUARANTINE else {}
-            row.parts.append((PartSum(sink=staged.sink, write_id=WRITE_ID, parts=1, rows=len(mine)), message))
+            mine: Any = {QUARANTINE: [], STATE: [] if held is None else [(held,)]}.get(staged.sink, new)
+            self.rows.staging[staged.table] = sorted(self.rows.staging[staged.table] + mine)
+            message = {(topic, partition): seen} if staged.sink == QUARANTINE else {}
+            row.parts.append((PartSum(sink=staged.sink, write_id="w", parts=1, rows=len(mine)), message))
         row.parts.sort(key=str)
         return True
 
-    def end_of(self, attempt_id: int, reads: Sequence[tuple[int, int, int]]) -> bool:
+    def end_of(self, attempt_id: int, reads: Reads) -> bool:
         """Write manifests and end mark, as the driver counted; False where the attempt is not live."""
         row = self.rows.attempts[attempt_id]
         if not self.accepts(attempt_id):
             return False
-        rows = sum(until - start for _, start, until in reads)
-        of_sink = {QUARANTINE: 0, STATE: 1}
-        row.manifests = {
-            staged.sink: Manifest(
-                sink=staged.sink, write_id=WRITE_ID, parts=len(reads), rows=of_sink.get(staged.sink, rows)
-            )
-            for staged in row.tables
-        }
+        every = sum(until - start for _, start, until in reads)
+        for staged in row.tables:
+            rows = {QUARANTINE: 0, STATE: 1}.get(staged.sink, every)
+            row.manifests[staged.sink] = Manifest(sink=staged.sink, write_id="w", parts=len(reads), rows=rows)
         row.attempt = replace(row.attempt, ended=True)
         return True
 
@@ -189,30 +203,24 @@ class Guarded(Side):
 
     _tx: GuardedTransaction
 
-    @property
-    def _around(self) -> Surroundings:
-        return self._tx.around
-
 
 class GuardedChain(Guarded, FakeChain):
     """The chain (INV-1, S9)."""
 
     def write_origin(self, pipeline: str, generation: int, origin: Origin) -> None:
-        if self._around.guards.origin_is_written:
+        if self._tx.around.guards.origin_is_written:
             super().write_origin(pipeline, generation, origin)
 
     def advance(self, epoch: Epoch, planned: PlannedRange) -> bool:
-        links = self.rows.chains.get((epoch.pipeline, epoch.generation, planned.tp), [])
+        links = self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), [])
         start, until = planned.range.start, planned.range.until
-        if self._around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
+        if self._tx.around.guards.swap_compares and max((end for _, end, _ in links), default=None) != start:
             return False
-        if self._around.guards.chain_constrained:
+        if self._tx.around.guards.chain_constrained:
             starts, ends = {link[0] for link in links}, {link[1] for link in links}
             if start in starts or until in ends or start not in ends:
                 raise LedgerError("PostgreSQL refused (23505): the chain's constraints")
-        self.rows.chains.setdefault((epoch.pipeline, epoch.generation, planned.tp), []).append(
-            (start, until, epoch.epoch_id)
-        )
+        links.append((start, until, epoch.epoch_id))
         return True
 
 
@@ -221,9 +229,9 @@ class GuardedEpochs(Guarded, FakeEpochs):
 
     def ranges(self, epoch: Epoch) -> Sequence[PlannedRange]:
         planned = super().ranges(epoch)
-        if self._around.guards.intent_is_read:
+        if self._tx.around.guards.intent_is_read:
             return planned
-        ends = {view.tp: view.last_stable for view in self._around.kafka.views.values()}
+        ends = {view.tp: view.last_stable for view in self._tx.around.kafka.views.values()}
         return tuple(replace(one, range=OffsetRange(start=one.range.start, until=ends[one.tp])) for one in planned)
 
 
@@ -235,7 +243,7 @@ class GuardedAttempts(Guarded, FakeAttempts):
     ) -> StagingTicket:
         ticket = super().begin(epoch, run, pipeline, targets)
         row = self.rows.attempts[ticket.attempt_id]
-        row.attempt = replace(row.attempt, token=f"token-{self._around.era}{ticket.attempt_id}")
+        row.attempt = replace(row.attempt, token=f"token-{self._tx.around.era}{ticket.attempt_id}")
         return self.ticket(row.attempt, pipeline, targets)
 
     def end_sessions(self, attempt: Attempt) -> int:
@@ -243,7 +251,7 @@ class GuardedAttempts(Guarded, FakeAttempts):
         return 0
 
     def drop_staging(self, attempt: Attempt) -> None:
-        if attempt.attempt_id in self._around.open_tables:
+        if attempt.attempt_id in self._tx.around.open_tables:
             raise LockTimeoutError(f"{attempt}: a writer holds its staging")
         super().drop_staging(attempt)
 
@@ -252,14 +260,13 @@ class GuardedTargets(Guarded, FakeTargets):
     """Targets: a row is (partition, offset), and (partition, offset, epoch) once it is visible."""
 
     def apply(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Applied:
-        rows = self.rows.staging[staged.table]
-        self.rows.targets[sink.table] = sorted(
-            [*self.rows.targets[sink.table], *((*row, epoch.epoch_id) for row in rows)]
-        )
+        rows: Any = self.rows.staging[staged.table]
+        shown: Any = [(*row, epoch.epoch_id) for row in rows]
+        self.rows.targets[sink.table] = sorted(self.rows.targets[sink.table] + shown)
         return Applied(rows=len(rows))
 
     def undo_rows(self, table: str, epochs: Sequence[int]) -> int:
-        rows = self.rows.targets[table]
+        rows: Any = self.rows.targets[table]
         self.rows.targets[table] = [row for row in rows if row[2] not in epochs]
         return len(rows) - len(self.rows.targets[table])
 
@@ -269,9 +276,14 @@ class GuardedReceipts(Guarded, FakeReceipts):
 
     def due(self, pipeline: str) -> Sequence[DueReceipt]:
         due = super().due(pipeline)
-        return due if self._around.guards.due_in_order else due[::-1]
+        return due if self._tx.around.guards.due_in_order else due[::-1]
 
 
-def heads_of(rows: Any, pipeline: str) -> list[Head]:
+def heads_of(rows: Rows) -> Sequence[Head]:
     """Every head of the pipeline."""
-    return list(FakeTransaction(rows, lambda: NOW).chain.heads(pipeline, 1))
+    return FakeTransaction(rows, lambda: NOW).chain.heads(NAME, 1)
+
+
+def transaction_of_job(rows: Rows, kafka: FakeKafka, guards: Guards) -> GuardedTransaction:
+    """A transaction of a Spark job, over tables of its own."""
+    return GuardedTransaction(clone(rows), Surroundings(kafka, frozenset(), guards))

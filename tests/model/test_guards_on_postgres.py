@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg2
 import pytest
 
 from epochline import KafkaSource
@@ -16,56 +15,51 @@ from epochline.errors import HeadMovedError, LedgerError, SealRefusedError
 from epochline.postgres.ledger.chain import PostgresChain
 from epochline.postgres.ledger.epochs import PostgresEpochs
 from epochline.protocol.offsets import chain_breaks
-from tests.contract.worlds import World, orders, postgres_world, rows_of, seen_in
+from tests.contract.worlds import World, orders, postgres_world, ranges, rows_of
+from tests.databases import query
 from tests.model.guards import MUTANTS, Mutant
 
 Promise = Callable[[str], None]
+Act = Callable[[], object]
 
 
-def _sql(dsn: str, statement: str, *values: Any) -> list[Any]:
-    connection = psycopg2.connect(dsn)
-    try:
-        with connection, connection.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
-    finally:
-        connection.close()
+def _chain(dsn: str, partition: int) -> list[Any]:
+    ranges_of = "SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = %s"
+    return query(dsn, ranges_of, partition)
 
 
 def _assert_exact(world: World, dsn: str) -> None:
     """The chain is whole, and the target holds each record below a head once."""
     below = []
     for partition in (0, 1):
-        chain = _sql(
-            dsn,
-            "SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = %s",
-            partition,
-        )
+        chain = _chain(dsn, partition)
         assert chain_breaks(chain) == []
         below += [(partition, offset) for start, until in chain if start is not None for offset in range(start, until)]
     assert sorted(row[1:3] for row in world.visible()) == sorted(below)
+
+
+def _refuses(error: type[Exception], act: Act) -> bool:
+    """Whether the guard refuses; a mutant's promise must fail with an `AssertionError`, as `pytest.raises` does not."""
+    try:
+        act()
+    except error:
+        return True
+    return False
 
 
 def a_commit_starts_at_the_head(dsn: str) -> None:
     """INV-1."""
     world = postgres_world(dsn)
     world.to_sealed()
-    _sql(
+    query(
         dsn,
         "INSERT INTO epochline.committed_range (pipeline, generation, topic, topic_id, partition, start_offset,"
         " until_offset, epoch_id, chosen_by) VALUES ('orders', 1, 'orders', 'id-of-orders', 0, 0, 4, 1, 'by hand')",
     )
 
-    try:
-        world.commit(1)
-        refused = False
-    except HeadMovedError:
-        refused = True
+    refused = _refuses(HeadMovedError, lambda: world.commit(1))
 
-    breaks = chain_breaks(
-        _sql(dsn, "SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = 0")
-    )
-    assert breaks == []
+    assert chain_breaks(_chain(dsn, 0)) == []
     assert refused
     assert world.visible() == []
 
@@ -73,28 +67,23 @@ def a_commit_starts_at_the_head(dsn: str) -> None:
 def a_fenced_attempt_s_part_is_refused(dsn: str) -> None:
     """INV-4: the attempt is fenced, its sessions and tables are not gone yet."""
     world = postgres_world(dsn)
-    one = world.plan().ranges[0]
-    ticket = world.begin(1)
-    assert ticket is not None
+    planned, ticket = world.to_begun()
     with world.ledger.transaction() as tx:
         attempt = tx.attempts.live(tx.epochs.lock("orders", 1))
         assert attempt is not None
         tx.attempts.fence(attempt, "a test says so")
 
-    assert not world.writer.part(ticket, 0, {"orders": rows_of(one)}, {("orders", 0): seen_in(one)})
+    assert not world.write(ticket, planned.ranges[0])
 
 
 def a_part_after_the_seal_is_refused_and_the_epoch_commits(dsn: str) -> None:
     """INV-6: what is sealed can commit."""
     world = postgres_world(dsn)
-    planned = world.plan()
-    ticket = world.begin(1)
-    assert ticket is not None
+    planned, ticket = world.to_begun()
     world.stage(planned, ticket)
     world.seal(ticket)
 
-    one = planned.ranges[0]
-    assert not world.writer.part(ticket, 9, {"orders": rows_of(one)}, {("orders", 0): seen_in(one)})
+    assert not world.write(ticket, planned.ranges[0], 9)
     world.commit(1)
     _assert_exact(world, dsn)
 
@@ -102,29 +91,20 @@ def a_part_after_the_seal_is_refused_and_the_epoch_commits(dsn: str) -> None:
 def parts_that_the_manifest_does_not_know_are_not_sealed(dsn: str) -> None:
     """INV-9: an executor that was given up wrote its part again, under another number."""
     world = postgres_world(dsn)
-    planned = world.plan()
-    ticket = world.begin(1)
-    assert ticket is not None
+    planned, ticket = world.to_begun()
     world.stage(planned, ticket)
-    one = planned.ranges[0]
-    assert world.writer.part(ticket, 9, {"orders": rows_of(one)}, {})
+    assert world.writer.part(ticket, 9, {"orders": rows_of(planned.ranges[0])}, {})
 
-    try:
-        world.seal(ticket)
-        refused = False
-    except SealRefusedError:
-        refused = True
-
-    assert refused
+    assert _refuses(SealRefusedError, lambda: world.seal(ticket))
 
 
 def what_is_produced_after_the_seal_is_not_skipped(dsn: str) -> None:
     """INV-3: the range is what the ledger wrote first. ``log_end`` is what the log holds now."""
     world = postgres_world(dsn)
-    _sql(dsn, "CREATE TABLE log_end (partition integer, until_offset bigint)")
-    _sql(dsn, "INSERT INTO log_end VALUES (0, 10), (1, 5)")
+    query(dsn, "CREATE TABLE log_end (partition integer, until_offset bigint)")
+    query(dsn, "INSERT INTO log_end VALUES (0, 10), (1, 5)")
     world.to_sealed()
-    _sql(dsn, "INSERT INTO log_end VALUES (0, 13)")
+    query(dsn, "INSERT INTO log_end VALUES (0, 13)")
     world.kafka.produce("orders", 0, 3)
 
     world.commit(1)
@@ -139,9 +119,7 @@ def what_comes_after_a_first_plan_by_latest_is_read(dsn: str) -> None:
     world.plan("run-1")
     world.kafka.produce("orders", 0, 3)
 
-    planned = world.plan("run-2")
-
-    assert [str(one) for one in planned.ranges] == ["orders-0[10, 13)"]
+    assert ranges(world.plan("run-2")) == ["orders-0[10, 13)"]
 
 
 def a_commit_between_two_reads_of_a_plan_leaves_no_stale_range(dsn: str) -> None:
@@ -153,25 +131,17 @@ def a_commit_between_two_reads_of_a_plan_leaves_no_stale_range(dsn: str) -> None
         with other.ledger.transaction() as tx:
             commit_in(tx, tx.epochs.lock("orders", 1), ())
 
-    with _between_the_reads_of_the_last_step(
-        before=lambda: other.to_sealed("run-1", record_limit=5), between=commit
-    ) as happened:
+    with _between_the_reads_of_the_last_step(lambda: other.to_sealed("run-1", record_limit=5), commit) as happened:
         planned = world.plan("run-2")
 
     assert happened == ["before", "between"]
     assert all(one.range.start == world.heads()[one.tp.partition] for one in planned.ranges), planned.ranges
-    ticket = world.begin(2, "run-2")
-    assert ticket is not None
-    world.stage(planned, ticket)
-    world.seal(ticket, "run-2")
-    world.commit(2)
+    world.finish(planned, "run-2")
     _assert_exact(world, dsn)
 
 
 @contextmanager
-def _between_the_reads_of_the_last_step(
-    *, before: Callable[[], Any], between: Callable[[], Any]
-) -> Iterator[list[str]]:
+def _between_the_reads_of_the_last_step(before: Act, between: Act) -> Iterator[list[str]]:
     """Let another run act before a plan's last transaction takes its lock, and after its first read in it.
 
     Which of the two reads comes first is the product's choice.
@@ -180,7 +150,7 @@ def _between_the_reads_of_the_last_step(
     locks, busy = 0, False
     lock, heads, unfinished = PostgresEpochs.lock_pipeline, PostgresChain.heads, PostgresEpochs.unfinished
 
-    def acts(what: str, action: Callable[[], Any]) -> None:
+    def acts(what: str, action: Act) -> None:
         nonlocal busy
         busy = True
         happened.append(what)
@@ -233,7 +203,7 @@ def test_the_promise_fails_without_the_guard(mutant: Mutant, postgres_dsn: str) 
     """What would be let in is let in: the test above can fail."""
     if mutant.unconstrained:
         for name in ("starts_where_one_ended", "nothing_ends_twice", "nothing_starts_twice"):
-            _sql(postgres_dsn, f"ALTER TABLE epochline.committed_range DROP CONSTRAINT {name}")
+            query(postgres_dsn, f"ALTER TABLE epochline.committed_range DROP CONSTRAINT {name}")
 
     with mutant.in_force(), pytest.raises(AssertionError):
         PROMISES[mutant.name](postgres_dsn)

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.model.guards import MUTANTS, TOPIC_MUTANTS, Mutant
+from tests.model.protocol import World
 from tests.model.search import search, search_without
-from tests.model.worlds import WORLDS, World
+from tests.model.worlds import WORLDS
+
+Record = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize(
     "world",
     [pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.takes_long else []) for one in WORLDS],
 )
-def test_no_state_within_the_bounds_breaks_an_invariant(world: World, record_property, capsys) -> None:
+def test_no_state_within_the_bounds_breaks_an_invariant(
+    world: World, record_property: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
     """INV-1 to INV-8, S9, I7, P11 to P13: over every interleaving of the product's own use cases, and every fault of the world."""
     found = search(world)
 
     with capsys.disabled():
         print(f"\n{found}")
     record_property("model", str(found))
-    assert found.counterexample is None, "\n".join(found.counterexample or ())
+    assert found.counterexample is None, "\n".join(found.counterexample)
     assert found.met >= world.sometimes, f"never met: {sorted(world.sometimes - found.met)}"
 
 
 @pytest.mark.parametrize("mutant", [*MUTANTS, *TOPIC_MUTANTS], ids=str)
-def test_the_model_finds_out_when_a_guard_is_missing(mutant: Mutant, record_property) -> None:
+def test_the_model_finds_out_when_a_guard_is_missing(mutant: Mutant, record_property: Record) -> None:
     """The shortest way from the first state to the broken invariant, over the product's text without the guard."""
     found = search_without(mutant, unconstrained=mutant.unconstrained)
 

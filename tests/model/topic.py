@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
 from confluent_kafka import KafkaError, KafkaException
 
 from epochline import KafkaTopic, Pipeline, Text
-from epochline.declare.topic import CONTROL_TOPIC
+from epochline.declare.topic import CONTROL_TOPIC, Outbox
 from epochline.kafka import sending
 from epochline.kafka.markers import Marker
 from epochline.postgres.ledger.outbox import Shown
@@ -27,7 +27,13 @@ from epochline.protocol.sink import Sink
 from epochline.sinks import topic as outlet
 from epochline.sinks.topic import TopicSink
 from epochline.testing import FakeKafka
+from epochline.testing.rows import Rows
 from tests.model.tables import Violation
+
+if TYPE_CHECKING:
+    from tests.model.replay import Session
+
+A = TypeVar("A")
 
 OUT = KafkaTopic(topic="out", value=Text())
 
@@ -101,23 +107,23 @@ class KafkaWithTopic(FakeKafka):
 class _Settings(dict[str, str]):
     """Stands for the settings of a connection, and leads to the session of the process that uses it."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__({"bootstrap.servers": "the model"})
         self.session = session
 
 
+@dataclass
 class _Reads:
     """The ledger's side of a publisher: each read sees what is committed by then."""
 
-    def __init__(self, session: Any) -> None:
-        self.session = session
+    session: Session
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
         yield self.session
 
 
-def topic_sink(session: Any, pipeline: Pipeline, name: str) -> Sink:
+def topic_sink(session: Session, pipeline: Pipeline, name: str) -> Sink:
     """The product's sink of a declaration, on the model's servers."""
     (box,) = (one for one in pipeline.outboxes if one.topic.name == name)
     return TopicSink(pipeline.name, box, lambda: _Settings(session), _Reads(session))
@@ -126,13 +132,13 @@ def topic_sink(session: Any, pipeline: Pipeline, name: str) -> Sink:
 class _Producer:
     """What `TransactionalSender` needs of librdkafka's producer."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
         self._number = 0
         self._queue: list[tuple[Sent, Callable[[Any, Any], None]]] = []
 
-    def _ask(self, request: Callable[[Broker], Any], *, can_be_lost: bool = False) -> Any:
-        answer, end = self._session.request(lambda kafka: request(kafka.broker), can_be_lost=can_be_lost)
+    def _ask(self, request: Callable[[Broker], A], *, can_be_lost: bool = False) -> A:
+        answer, end = self._session.request(request, can_be_lost=can_be_lost)
         if end != "ok":
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
         return answer
@@ -183,8 +189,8 @@ def _last_marker(settings: _Settings, pipeline: str, sink: str) -> Marker | None
     return marker
 
 
-def _last_shown(session: Any, _pipeline: str, sink: str) -> Shown | None:
-    def read(rows: Any, _: Any) -> Shown | None:
+def _last_shown(session: Session, _pipeline: str, sink: str) -> Shown | None:
+    def read(rows: Rows, _: FakeKafka) -> Shown | None:
         shown = [
             Shown(epoch_id=epoch_id, token=row.committable.attempt.token)
             for (_, epoch_id, of), row in sorted(rows.receipts.items())
@@ -195,21 +201,18 @@ def _last_shown(session: Any, _pipeline: str, sink: str) -> Shown | None:
     return session.read(read)
 
 
-def _committed_as(session: Any, pipeline: str, sink: str, epoch_id: int, token: str) -> bool:
-    def read(rows: Any, _: Any) -> bool:
+def _committed_as(session: Session, pipeline: str, sink: str, epoch_id: int, token: str) -> bool:
+    def read(rows: Rows, _: FakeKafka) -> bool:
         row = rows.receipts.get((pipeline, epoch_id, sink))
         return row is not None and row.committable.attempt.token == token
 
     return session.read(read)
 
 
-def _rows_of(session: Any, outbox: Any, epoch_id: int) -> Sequence[Any]:
-    def read(rows: Any, _: Any) -> tuple[Any, ...]:
-        return tuple(
-            (None, f"{partition}@{offset}".encode(), (), None)
-            for partition, offset, of in rows.targets[outbox.table]
-            if of == epoch_id
-        )
+def _rows_of(session: Session, outbox: Outbox, epoch_id: int) -> Sequence[Any]:
+    def read(rows: Rows, _: FakeKafka) -> tuple[Any, ...]:
+        held: Any = rows.targets[outbox.table]
+        return tuple((None, f"{partition}@{at}".encode(), (), None) for partition, at, of in held if of == epoch_id)
 
     return session.read(read)
 
@@ -217,28 +220,22 @@ def _rows_of(session: Any, outbox: Any, epoch_id: int) -> Sequence[Any]:
 @contextmanager
 def in_the_model() -> Iterator[None]:
     """Let the product's sink and sender talk to the model."""
-    with ExitStack() as stack:
-        stack.enter_context(
-            patch.multiple(
-                outlet, check_topic=lambda *_: None, shown_rate=lambda *_: None, last_marker=_last_marker,
-                last_shown=_last_shown, committed_as=_committed_as, rows_of=_rows_of,
-            )
-        )  # fmt: skip
-        stack.enter_context(
-            patch.multiple(
-                sending,
-                new_producer=lambda settings, *_: _Producer(settings.session),
-                partitions_of=lambda *_: 1,
-                time=SimpleNamespace(monotonic=lambda: 0.0),
-            )
-        )
+    reads = patch.multiple(
+        outlet, check_topic=lambda *_: None, shown_rate=lambda *_: None, last_marker=_last_marker,
+        last_shown=_last_shown, committed_as=_committed_as, rows_of=_rows_of,
+    )  # fmt: skip
+    sends = patch.multiple(
+        sending, new_producer=lambda settings, *_: _Producer(settings.session), partitions_of=lambda *_: 1,
+        time=SimpleNamespace(monotonic=lambda: 0.0),
+    )  # fmt: skip
+    with reads, sends:
         yield
 
 
 # What must hold.
 
 
-def check_topic(rows: Any, broker: Broker) -> None:
+def check_topic(rows: Rows, broker: Broker) -> None:
     """Hold what read_committed sees against the ledger.
 
     Raises:
@@ -248,7 +245,7 @@ def check_topic(rows: Any, broker: Broker) -> None:
         raise Violation(problem)
 
 
-def _problems(rows: Any, broker: Broker) -> Iterator[str]:
+def _problems(rows: Rows, broker: Broker) -> Iterator[str]:
     of_epochs = _committed_records(rows)
     epoch_of = {record: epoch_id for epoch_id, records in of_epochs.items() for record in records}
     order: list[int] = []
@@ -273,7 +270,7 @@ def _problems(rows: Any, broker: Broker) -> Iterator[str]:
             yield f"epoch {epoch_id} has a receipt that it is shown, and is not in the topic"
 
 
-def _committed_records(rows: Any) -> dict[int, set[str]]:
+def _committed_records(rows: Rows) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for (_, _, tp), links in rows.chains.items():
         for start, until, epoch_id in links:
@@ -282,12 +279,8 @@ def _committed_records(rows: Any) -> dict[int, set[str]]:
     return found
 
 
-def check_published(rows: Any, broker: Broker) -> None:
-    """Hold the end against what was committed: each epoch once, nothing due, no outbox row left.
-
-    Raises:
-        Violation: something is missing or left over.
-    """
+def check_published(rows: Rows, broker: Broker) -> None:
+    """Hold the end against what was committed: each epoch once, nothing due, no outbox row left."""
     check_topic(rows, broker)
     there = {
         str(value, "ascii") for sent in broker.committed for topic, _, value in sent if topic == OUT.topic and value

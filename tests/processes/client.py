@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from tests.processes.server import Event, Request
@@ -47,9 +46,7 @@ class Forked:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.kill()
         self.wait()
@@ -130,7 +127,7 @@ class ForkServer:
             task: ``MODULE:FUNCTION``.
             args: positional arguments of the function.
             kind: the class of what is given.
-            environment: variables beside those of this process.
+            environment: variables, added to those of this process.
             path: folders that come first in `sys.path`.
             options: keyword arguments of the function.
         """
@@ -175,13 +172,13 @@ class ForkServer:
         folder = self._folder = Path(tempfile.mkdtemp(prefix="epochline-forked-"))
         self._running.callback(shutil.rmtree, folder)
         given, self._requests = Pipe(duplex=False)
-        self._events, told = Pipe(duplex=False)
+        self._events, news = Pipe(duplex=False)
         paths = [str(ROOT / name) for name in ("include", "spark_jobs", "tests/functions", ".")]
-        with given, told, (folder / "server.err").open("wb") as log:
+        with given, news, (folder / "server.err").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.server", str(given.fileno()), str(told.fileno())],
+                [sys.executable, "-m", "tests.processes.server", str(given.fileno()), str(news.fileno())],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT,
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}, pass_fds=(given.fileno(), told.fileno()),
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}, pass_fds=(given.fileno(), news.fileno()),
             )  # fmt: skip
         # From the last to the first: the server ends when it can be asked no more.
         for last in (self._events.close, lambda: self._process.wait(30), self._requests.close):

@@ -155,5 +155,5 @@ if __name__ == "__main__":
     # Under the name that the requests are pickled with.
     from tests.processes import server
 
-    given, told = map(int, sys.argv[1:])
-    server.serve(Connection(given, writable=False), Connection(told, readable=False))
+    given, news = map(int, sys.argv[1:])
+    server.serve(Connection(given, writable=False), Connection(news, readable=False))

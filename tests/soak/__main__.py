@@ -35,14 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         soak.down()
     print(table(result), flush=True)
-    missed = enough(result)
-    if options.report and not missed:
-        options.report.write_text(page(result, commit_of_tree()))
-    for one in missed:
-        print(f"NOT PROVEN: {one}", flush=True)
-    if missed:
-        print(f"logs are kept in {home}", flush=True)
+    if missed := enough(result):
+        print(*(f"NOT PROVEN: {one}" for one in missed), f"logs are kept in {home}", sep="\n", flush=True)
         return 1
+    if options.report:
+        options.report.write_text(page(result, commit_of_tree()))
     shutil.rmtree(home, ignore_errors=True)
     print("EXACT", flush=True)
     return 0

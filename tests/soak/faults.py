@@ -9,7 +9,7 @@ PHASES = ("plan", "begin", "stage", "seal", "commit", "publish")
 """Phases of an epoch in which a plain task can be caught."""
 
 SERVERS = ("postgres restarted", "broker killed", "broker stopped")
-"""Faults that hit whoever is at work."""
+"""Faults that hit every task at work."""
 
 ON_TASKS = ("task killed", "task stopped", "connections cut")
 """Faults that wait for a task in the phase that the schedule names."""
@@ -24,6 +24,9 @@ _WEIGHTS = {
     **dict.fromkeys(UNDER_AIRFLOW, 1),
 }  # fmt: skip
 
+_PAUSE = (2.0, 6.0)
+"""Shortest and longest time between two faults, in seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -36,30 +39,19 @@ class Fault:
     seconds: float
 
 
-def schedule(seed: int, seconds: float, *, airflow: bool, pause: tuple[float, float] = (2.0, 6.0)) -> list[Fault]:
-    """The faults of a soak: each kind once in a random order, then by weight. Same arguments, same schedule.
+def schedule(seed: int, seconds: float, *, airflow: bool) -> list[Fault]:
+    """The faults of a soak: each kind once in a random order, then by weight; none in the soak's last tenth.
 
-    Args:
-        seed: of the random numbers.
-        seconds: how long the soak lasts; no fault comes in its last tenth.
-        airflow: whether an Airflow is there to be hurt.
-        pause: shortest and longest time between two faults.
+    Same arguments, same schedule.
     """
     chance = random.Random(seed)
     kinds = [kind for kind in _WEIGHTS if airflow or kind not in UNDER_AIRFLOW]
     first = chance.sample(kinds, len(kinds))
     faults: list[Fault] = []
-    at = chance.uniform(*pause)
+    at = chance.uniform(*_PAUSE)
     while at < seconds * 0.9:
         kind = first.pop() if first else chance.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]
-        faults.append(
-            Fault(
-                at=at,
-                kind=kind,
-                phase=chance.choice(PHASES),
-                victim=chance.randrange(1000),
-                seconds=chance.uniform(1.0, 4.0),
-            )
-        )
-        at += chance.uniform(*pause)
+        phase, victim = chance.choice(PHASES), chance.randrange(1000)
+        faults.append(Fault(at=at, kind=kind, phase=phase, victim=victim, seconds=chance.uniform(1.0, 4.0)))
+        at += chance.uniform(*_PAUSE)
     return faults

@@ -10,23 +10,30 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import psutil
 import psycopg2
 
 from epochline.coordinator import abort
 from epochline.errors import EpochlineError
+from epochline.local.kafka import Kafka
+from epochline.local.postgres import Postgres
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Interval, Run
 from tests.databases import query
 from tests.soak.faults import ON_TASKS, SERVERS, UNDER_AIRFLOW, Fault
 from tests.soak.pipelines import SCHEDULED
-from tests.soak.worker import IDLE, Seat
+from tests.soak.worker import IDLE, Order, Seat
 from tests.waiting import wait_for
 
 _PATIENCE_SECONDS = 8.0
+
+T = TypeVar("T")
+Met = tuple[str, str]
+"""The pipeline and the phase that a fault hit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +65,22 @@ class Nemesis:
         self._dsn = stack.postgres.dsn()
 
     def strike(self, fault: Fault) -> Hit | None:
-        """Make one fault. None where it met nothing that it could have hurt."""
-        self._collect()
-        if fault.kind in UNDER_AIRFLOW:
-            met = self._under_airflow(fault)
-        elif fault.kind in ON_TASKS:
-            met = self._on_a_task(fault)
-        else:
-            met = {
-                "postgres restarted": self._restart_postgres,
-                "broker killed": self._kill_broker,
-                "broker stopped": self._stop_broker,
-                "aborted": self._abort,
-                "run cleared": self._clear,
-                "triggered twice": self._trigger,
-                "backfill": self._backfill,
-            }[fault.kind](fault)
+        """Make one fault; None where nothing was there that it could have hurt."""
+        for seat in self._seats:
+            while not seat.ended.empty():
+                self._runs.append(seat.ended.get())
+        make: dict[str, Callable[[Fault], Met | None]] = {
+            **dict.fromkeys(UNDER_AIRFLOW, self._under_airflow),
+            **dict.fromkeys(ON_TASKS, self._on_a_task),
+            "postgres restarted": self._restart,
+            "broker killed": self._restart,
+            "broker stopped": self._stop_broker,
+            "aborted": self._abort,
+            "run cleared": self._clear,
+            "triggered twice": partial(self._by_hand, order=("trigger", None)),
+            "backfill": self._backfill,
+        }
+        met = make[fault.kind](fault)
         if met is None:
             return None
         pipeline, phase = met
@@ -81,31 +88,20 @@ class Nemesis:
 
     def wake(self, *, all_of_them: bool = False) -> None:
         """Let stopped tasks go on whose time has come."""
-        now = time.monotonic()
-        for one in list(self._stopped):
-            if all_of_them or one[0] <= now:
-                self._stopped.remove(one)
+        for at, pid in list(self._stopped):
+            if all_of_them or at <= time.monotonic():
+                self._stopped.remove((at, pid))
                 with suppress(ProcessLookupError):
-                    os.kill(one[1], signal.SIGCONT)
-
-    def _collect(self) -> None:
-        for seat in self._seats:
-            while not seat.ended.empty():
-                pipeline, run_id, _ = seat.ended.get()
-                self._runs.append((pipeline, run_id))
+                    os.kill(pid, signal.SIGCONT)
 
     def _busy(self, fault: Fault) -> Seat | None:
-        """A seat that is in the fault's phase now, or soon; the nearest that can be had otherwise."""
-        order = self._seats[fault.victim % len(self._seats) :] + self._seats[: fault.victim % len(self._seats)]
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            for seat in order:
-                if seat.now == fault.phase:
-                    return seat
-            time.sleep(0.0005)
-        return next((seat for seat in order if seat.now != IDLE), None)
+        """A seat that is in the fault's phase now, or soon; otherwise any that is at work."""
+        first = fault.victim % len(self._seats)
+        order = [*self._seats[first:], *self._seats[:first]]
+        found = _soon(lambda: next((seat for seat in order if seat.now == fault.phase), None), every=0.0005)
+        return found or next((seat for seat in order if seat.now != IDLE), None)
 
-    def _on_a_task(self, fault: Fault) -> tuple[str, str] | None:
+    def _on_a_task(self, fault: Fault) -> Met | None:
         seat = self._busy(fault)
         if seat is None:
             return None
@@ -130,44 +126,34 @@ class Nemesis:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = 'epochline' AND application_name LIKE 'epochline%'"
         )
-        try:
+        with suppress(psycopg2.OperationalError):
             return sum(ended for (ended,) in query(self._stack.postgres.superuser_dsn, asked, connect_timeout=5))
-        except psycopg2.OperationalError:
-            return 0
+        return 0
 
-    def _whoever_is_at_work(self, fault: Fault) -> tuple[str, str]:
+    def _at_work(self, fault: Fault) -> Met:
         seat = self._busy(fault)
         return (seat.pipeline, seat.now) if seat is not None and seat.now != IDLE else ("all", IDLE)
 
-    def _restart_postgres(self, fault: Fault) -> tuple[str, str]:
-        met = self._whoever_is_at_work(fault)
-        postgres = self._stack.postgres
-        assert postgres.pid is not None, "PostgreSQL ended by itself"
-        os.kill(postgres.pid, signal.SIGQUIT)  # an immediate stop
-        _gone(lambda: postgres.pid is None)
-        postgres.start()
-        postgres.daemon.wait_ready(postgres.health, 60)
+    def _restart(self, fault: Fault) -> Met:
+        """PostgreSQL ends by an immediate stop, the broker by a kill."""
+        met = self._at_work(fault)
+        server: Postgres | Kafka = self._stack.kafka if fault.kind == "broker killed" else self._stack.postgres
+        assert server.pid is not None, f"{server.name} ended by itself"
+        os.kill(server.pid, signal.SIGKILL if fault.kind == "broker killed" else signal.SIGQUIT)
+        wait_for("a server that was killed is gone", lambda: server.pid is None, seconds=30)
+        server.start()
+        server.daemon.wait_ready(server.health, 120)
         return met
 
-    def _kill_broker(self, fault: Fault) -> tuple[str, str]:
-        met = self._whoever_is_at_work(fault)
-        kafka = self._stack.kafka
-        assert kafka.pid is not None, "the broker ended by itself"
-        os.kill(kafka.pid, signal.SIGKILL)
-        _gone(lambda: kafka.pid is None)
-        kafka.start()
-        kafka.wait()
-        return met
-
-    def _stop_broker(self, fault: Fault) -> tuple[str, str]:
-        met = self._whoever_is_at_work(fault)
+    def _stop_broker(self, fault: Fault) -> Met:
+        met = self._at_work(fault)
         broker = psutil.Process(self._stack.kafka.pid)
         broker.suspend()
         time.sleep(fault.seconds)
         broker.resume()
         return met
 
-    def _abort(self, fault: Fault) -> tuple[str, str] | None:
+    def _abort(self, fault: Fault) -> Met | None:
         seat = self._busy(fault)
         if seat is None:
             return None
@@ -183,64 +169,55 @@ class Nemesis:
             return None
         return seat.pipeline, phase
 
-    def _by_hand(self, fault: Fault, order: tuple[str, Any]) -> tuple[str, str] | None:
-        """Give the order to the worker that runs manual orders; another worker runs the schedule."""
+    def _manual(self, fault: Fault) -> Seat:
+        """The worker that runs manual orders of the fault's pipeline; another worker runs the schedule."""
         others = [seat for seat in self._seats if not seat.by_schedule]
-        seat = others[fault.victim % len(others)]
+        return others[fault.victim % len(others)]
+
+    def _by_hand(self, fault: Fault, order: Order) -> Met:
+        """Give an order while the schedule's run of the pipeline is at work."""
+        seat = self._manual(fault)
         busy = next(one for one in self._seats if one.by_schedule and one.pipeline == seat.pipeline)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while busy.now == IDLE and time.monotonic() < deadline:
-            time.sleep(0.0005)
+        _soon(lambda: busy.now != IDLE, every=0.0005)
         seat.orders.put(order)
         return seat.pipeline, busy.now
 
-    def _trigger(self, fault: Fault) -> tuple[str, str] | None:
-        return self._by_hand(fault, ("trigger", None))
-
-    def _backfill(self, fault: Fault) -> tuple[str, str] | None:
+    def _backfill(self, fault: Fault) -> Met:
         now = datetime.now(UTC)
         interval = Interval(start=now - timedelta(hours=1), until=now - timedelta(seconds=fault.seconds))
         return self._by_hand(fault, ("backfill", interval))
 
-    def _clear(self, fault: Fault) -> tuple[str, str] | None:
+    def _clear(self, fault: Fault) -> Met | None:
         """A run of the past, failed or committed, goes through its tasks again."""
-        others = [seat for seat in self._seats if not seat.by_schedule]
-        pipeline = others[fault.victim % len(others)].pipeline
-        runs = [run for name, run in self._runs if name == pipeline]
+        runs = [run for name, run in self._runs if name == self._manual(fault).pipeline]
         if not runs:
             return None
         return self._by_hand(fault, ("clear", random.Random(fault.victim).choice(runs)))
 
-    def _under_airflow(self, fault: Fault) -> tuple[str, str] | None:
-        phase = self._airflow_phase()
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while phase == IDLE and time.monotonic() < deadline:
-            time.sleep(0.1)
-            phase = self._airflow_phase()
-        if fault.kind == "driver killed":
-            drivers = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
-            if not drivers or not _killed(drivers[0]):
-                return None
-        elif fault.kind == "airflow task killed":
-            scheduler = self._stack.airflow.pids["scheduler"]
-            tasks = psutil.Process(scheduler).children(recursive=True) if scheduler is not None else []
-            workers = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
-            if not workers or not _killed(workers[fault.victim % len(workers)]):
-                return None
-        elif fault.kind == "scheduler killed":
-            airflow = self._stack.airflow
-            pid = airflow.pids["scheduler"]
-            if pid is None:
-                return None  # It had ended, and is being started again.
-            os.kill(pid, signal.SIGKILL)
-            _gone(lambda: airflow.pids["scheduler"] != pid)
-        else:
+    def _under_airflow(self, fault: Fault) -> Met | None:
+        phase = _soon(self._airflow_phase, every=0.1) or IDLE
+        airflow = self._stack.airflow
+        pid = airflow.pids["scheduler"]
+        if fault.kind == "airflow run cleared":
             return self._clear_under_airflow(phase)
-        return SCHEDULED, phase
+        if fault.kind == "driver killed":
+            victims = _those(psutil.process_iter(), lambda name, command: "java" in name and SCHEDULED in command)
+        elif pid is None:
+            return None  # The scheduler had ended, and is being started again.
+        elif fault.kind == "airflow task killed":
+            tasks = psutil.Process(pid).children(recursive=True)
+            victims = _those(tasks, lambda _name, command: command[0].startswith("airflow worker -- "))
+        else:
+            os.kill(pid, signal.SIGKILL)
+            wait_for("the scheduler is gone", lambda: airflow.pids["scheduler"] != pid, seconds=30)
+            return SCHEDULED, phase
+        with suppress(psutil.NoSuchProcess, IndexError):
+            victims[fault.victim % max(len(victims), 1)].kill()
+            return SCHEDULED, phase
+        return None
 
-    def _clear_under_airflow(self, phase: str) -> tuple[str, str] | None:
-        if self._call is None:
-            return None
+    def _clear_under_airflow(self, phase: str) -> Met | None:
+        assert self._call is not None
         runs = self._call("GET", f"/api/v2/dags/{SCHEDULED}/dagRuns?order_by=-run_after&limit=20")["dag_runs"]
         ended = [run["dag_run_id"] for run in runs if run["state"] in ("success", "failed")]
         if not ended:
@@ -249,18 +226,24 @@ class Nemesis:
         self._call("POST", f"/api/v2/dags/{SCHEDULED}/clearTaskInstances", body)
         return SCHEDULED, phase
 
-    def _airflow_phase(self) -> str:
+    def _airflow_phase(self) -> str | None:
+        """The phase of Airflow's unfinished epoch, if there is one."""
         asked = (
-            "SELECT state, attempt FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')"
+            "SELECT CASE WHEN state = 'PRE_COMMITTED' THEN 'commit' WHEN attempt > 0 THEN 'stage' ELSE 'plan' END"
+            " FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')"
         )
-        try:
-            unfinished = query(self._dsn, asked, SCHEDULED, connect_timeout=5)
-        except psycopg2.OperationalError:
-            return IDLE
-        if not unfinished:
-            return IDLE
-        [(state, attempt)] = unfinished
-        return "commit" if state == "PRE_COMMITTED" else "stage" if attempt else "plan"
+        with suppress(psycopg2.OperationalError):
+            for (phase,) in query(self._dsn, asked, SCHEDULED, connect_timeout=5):
+                return str(phase)
+        return None
+
+
+def _soon(check: Callable[[], T | None], every: float) -> T | None:
+    """The first answer that is true, or the last one when patience ends."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not (answer := check()) and time.monotonic() < deadline:
+        time.sleep(every)
+    return answer
 
 
 def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]], bool]) -> list[psutil.Process]:
@@ -272,16 +255,3 @@ def _those(processes: Iterable[psutil.Process], is_it: Callable[[str, list[str]]
             if command and is_it(process.name(), command):
                 found.append(process)
     return found
-
-
-def _killed(process: psutil.Process) -> bool:
-    """Whether it was met alive."""
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return False
-    return True
-
-
-def _gone(is_gone: Callable[[], bool]) -> None:
-    wait_for("a server that was killed is gone", is_gone, seconds=30)

@@ -15,7 +15,6 @@ PARTITIONS = 3
 
 
 def topic_of(name: str) -> str:
-    """The topic that a pipeline publishes to."""
     return f"{name}_out"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,22 +21,24 @@ def enough(result: Result) -> list[str]:
     """Why the soak proves nothing, or proves a defect; empty where it proves what it should."""
     short = result.seconds < 600
     missed = list(dict.fromkeys(result.wrong))
-    missed += [f"{one.table} is not exact" for one in result.tables if not one.exact]
-    missed += [f"{one.topic} is not exact" for one in result.topics if not one.exact]
+    missed += [f"{one.name} is not exact" for one in (*result.tables, *result.topics) if not one.exact]
     if result.drained_after is None:
         missed.append("not everything was committed, and what was left over gone, within 180 s of the last fault")
         missed += [f"left over: {one}" for one in result.left]
     slow = {kind: max(times) for kind, times in result.recovery.items() if max(times) > DRAIN_SECONDS}
     missed += [f"the next commit after {kind} came only {seconds:.0f} s later" for kind, seconds in slow.items()]
-    live = sum(hit.live for hit in result.hits)
-    epochs = sum(result.epochs.values())
-    if epochs < (5 if short else 100):
-        missed.append(f"only {epochs} epochs with records were committed")
-    if live < (5 if short else 30):
-        missed.append(f"only {live} faults hit an epoch at work")
-    if result.snapshots < (20 if short else 100):
-        missed.append(f"only {result.snapshots} snapshots were taken")
-    return missed
+    seen = (
+        (sum(result.epochs.values()), 5 if short else 100, "epochs with records were committed"),
+        (sum(hit.live for hit in result.hits), 5 if short else 30, "faults hit an epoch at work"),
+        (result.snapshots, 20 if short else 100, "snapshots were taken"),
+    )
+    return missed + [f"only {number} {what}" for number, least, what in seen if number < least]
+
+
+def _table(header: str, rows: Iterable[Iterable[object]]) -> list[str]:
+    """The lines of a Markdown table, with a blank line at the end."""
+    ruler = "|" + "---|" * (header.count("|") + 1)
+    return [f"| {header} |", ruler, *(f"| {' | '.join(map(str, row))} |" for row in rows), ""]
 
 
 def table(result: Result) -> str:
@@ -43,38 +47,27 @@ def table(result: Result) -> str:
     hits = Counter(hit.kind for hit in result.hits)
     live = Counter(hit.kind for hit in result.hits if hit.live)
     phases = Counter(hit.phase for hit in result.hits if hit.live)
-    lines = [
-        "| fault | planned | met nothing | struck | hit an epoch at work | next commit after, median | longest |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    faults = []
     for kind in sorted(planned):
         times = sorted(result.recovery.get(kind, []))
-        median = f"{times[len(times) // 2]:.1f} s" if times else "-"
-        longest = f"{times[-1]:.1f} s" if times else "-"
-        met = f"{planned[kind]} | {planned[kind] - hits[kind]} | {hits[kind]} | {live[kind]}"
-        lines.append(f"| {kind} | {met} | {median} | {longest} |")
-    lines += ["", "| phase | faults that hit it |", "|---|---|"]
-    lines += [f"| {phase} | {count} |" for phase, count in sorted(phases.items())]
-    lines += ["", "| pipeline | epochs with records | records |", "|---|---|---|"]
-    lines += [f"| {name} | {count} | {result.records[name]} |" for name, count in result.epochs.items()]
-    lines += ["", "| table | records in the log | duplicates | missing | never produced |", "|---|---|---|---|---|"]
-    lines += [
-        f"| {one.table} | {one.records} | {one.duplicates} | {one.missing} | {one.strangers} |" for one in result.tables
-    ]
-    lines += [
-        "",
-        "| topic | records in the log | duplicates | missing | never produced | keys out of order |"
-        " seen by read_uncommitted alone |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {one.topic} | {one.records} | {one.duplicates} | {one.missing} | {one.strangers} | {one.disordered} |"
-        f" {one.hidden} |"
-        for one in result.topics
+        median, longest = (f"{times[at]:.1f} s" if times else "-" for at in (len(times) // 2, -1))
+        faults.append((kind, planned[kind], planned[kind] - hits[kind], hits[kind], live[kind], median, longest))
+    compared = "records in the log | duplicates | missing | never produced"
+    of_pipelines = [(name, count, result.records[name]) for name, count in result.epochs.items()]
+    lines = [
+        *_table(
+            "fault | planned | met nothing | struck | hit an epoch at work | next commit after, median | longest",
+            faults,
+        ),
+        *_table("phase | faults that hit it", sorted(phases.items())),
+        *_table("pipeline | epochs with records | records", of_pipelines),
+        *_table(f"table | {compared}", [astuple(one)[:5] for one in result.tables]),
+        *_table(
+            f"topic | {compared} | keys out of order | seen by read_uncommitted alone", map(astuple, result.topics)
+        ),
     ]
     drained = "never" if result.drained_after is None else f"{result.drained_after:.1f} s after the last fault"
     lines += [
-        "",
         f"{sum(live.values())} of {sum(hits.values())} faults that struck hit an epoch at work. The time to the next commit"
         " is that of the last fault before it."
         f" {sum(result.epochs.values())} epochs were committed, {result.aborted} aborts and {result.fenced} fenced"

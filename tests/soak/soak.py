@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import zip_longest
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-import psycopg2
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import KafkaError
@@ -23,6 +23,7 @@ from kafka.errors import KafkaError
 from epochline.errors import StackError
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
+from tests.airflow.rest import call
 from tests.databases import query
 from tests.integration.kafka_topics import admin_of, make_topic
 from tests.soak.faults import Fault, schedule
@@ -30,8 +31,8 @@ from tests.soak.nemesis import Hit, Nemesis
 from tests.soak.pipelines import PARTITIONS, PLAIN, SCHEDULED, declared, topic_of
 from tests.soak.report import DRAIN_SECONDS
 from tests.soak.tasks import Servers
-from tests.soak.topics import Published, TopicWatch
-from tests.soak.watch import Exactness, Watch, compare, left_over, log_of
+from tests.soak.topics import TopicWatch
+from tests.soak.watch import LEFT_OVER, Exactness, Watch, compare, log_of
 from tests.soak.worker import Seat, work
 from tests.waiting import wait_for
 
@@ -52,13 +53,13 @@ class Result:
     drained_after: float | None
     left: list[str] = field(default_factory=list)
     tables: list[Exactness] = field(default_factory=list)
-    topics: list[Published] = field(default_factory=list)
+    topics: list[Exactness] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     aborted: int = 0
     fenced: int = 0
     attempts: int = 0
-    recovery: dict[str, list[float]] = field(default_factory=dict)
+    recovery: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Soak:
@@ -66,20 +67,15 @@ class Soak:
 
     def __init__(self, home: Path, *, seed: int, seconds: float, airflow: bool) -> None:
         self._seed, self._seconds, self._with_airflow = seed, seconds, airflow
-        here = Path(__file__).parent
+        here, heartbeat = Path(__file__).parent, "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"
         self._stack = Stack(
-            home,
-            dags_folder=here / "dags",
-            extra_pythonpath=(here.parents[1],),
-            airflow_config={
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
-            },
-        )
+            home, dags_folder=here / "dags", extra_pythonpath=(here.parents[1],),
+            airflow_config={heartbeat: "15", f"{heartbeat}_DETECTION_INTERVAL": "3"},
+        )  # fmt: skip
         self._pipelines = [*PLAIN, *([SCHEDULED] if airflow else [])]
         self._producing = threading.Event()
         self._stopping = _SPAWN.Value("b", 0)
-        self._workers: list[Any] = []
+        self._workers: list[SpawnProcess] = []
         self._left: list[str] = []
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
@@ -103,13 +99,12 @@ class Soak:
         drained = self._drain()
         self._stopping.value = 1
         watch.stop()
-        topics.stop()
+        unread = topics.stop()
         result = Result(
             seed=self._seed, seconds=self._seconds, airflow=self._with_airflow, planned=planned, hits=hits,
-            wrong=[*watch.wrong, *topics.wrong], snapshots=watch.snapshots, drained_after=drained, left=self._left,
+            wrong=[*watch.wrong, *unread], snapshots=watch.snapshots, drained_after=drained, left=self._left,
         )  # fmt: skip
-        self._count(result)
-        self._compare(topics, result)
+        self._count(topics, result)
         return result
 
     def down(self) -> None:
@@ -130,13 +125,13 @@ class Soak:
             for name in self._pipelines:
                 tx.targets.create(declared(name))
         if self._with_airflow:
-            wait_for(
-                "the soak's DAG is there",
-                lambda: SCHEDULED in {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags")["dags"]},
-                seconds=120,
-                every=0.5,
-            )
-            self._call("PATCH", f"/api/v2/dags/{SCHEDULED}", {"is_paused": False})
+            request = self._call
+
+            def listed() -> bool:
+                return SCHEDULED in {dag["dag_id"] for dag in request("GET", "/api/v2/dags")["dags"]}
+
+            wait_for("the soak's DAG is there", listed, seconds=120, every=0.5)
+            request("PATCH", f"/api/v2/dags/{SCHEDULED}", {"is_paused": False})
 
     def _start_workers(self) -> list[Seat]:
         servers = Servers(dsn=self._stack.postgres.dsn(), bootstrap=self._stack.kafka.bootstrap_servers)
@@ -205,7 +200,7 @@ class Soak:
         begun = time.monotonic()
         while time.monotonic() - begun < DRAIN_SECONDS:
             if all(self._lag(name) == 0 for name in self._pipelines):
-                self._left = self._look(left_over)
+                self._left = [left for (left,) in self._ask(LEFT_OVER)]
                 if not self._left:
                     return time.monotonic() - begun
             time.sleep(0.5)
@@ -216,12 +211,13 @@ class Soak:
         with admin_of(self._stack.kafka.bootstrap_servers) as admin:
             ends = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
         heads = dict(self._ask("SELECT partition, next_offset FROM epochline.heads WHERE pipeline = %s", name))
-        unfinished = self._ask(
-            "SELECT count(*) FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')", name
-        )[0][0]
-        return sum(ends[key].offset - heads.get(key.partition, 0) for key in keys) + int(unfinished)
+        unfinished = "SELECT 1 FROM epochline.epochs WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')"
+        behind: int = sum(ends[key].offset - heads.get(key.partition, 0) for key in keys)
+        return behind + len(self._ask(unfinished, name))
 
-    def _count(self, result: Result) -> None:
+    def _count(self, topics: TopicWatch, result: Result) -> None:
+        """What the ledger, the tables and the topics hold at the end."""
+        bootstrap = self._stack.kafka.bootstrap_servers
         for name in self._pipelines:
             [(epochs, records)] = self._ask(
                 "SELECT count(*), coalesce(sum(records_read), 0) FROM epochline.epochs"
@@ -229,51 +225,23 @@ class Soak:
                 name,
             )
             result.epochs[name], result.records[name] = int(epochs), int(records)
-            bootstrap = self._stack.kafka.bootstrap_servers
             result.tables += compare(self._stack.postgres.dsn(), bootstrap, name)
+            result.topics.append(topics.compare(topic_of(name), log_of(bootstrap, name)))
+            asked = "SELECT committed_at FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED' ORDER BY 1"
+            commits = [at for (at,) in self._ask(asked, name)]
+            for kind, after in _recoveries([hit for hit in result.hits if hit.hurts(name)], commits, name):
+                result.recovery[kind].append(after)
         [(result.aborted,)] = self._ask("SELECT coalesce(sum(aborts), 0)::int FROM epochline.epochs")
         [(result.fenced, result.attempts)] = self._ask(
             "SELECT count(*) FILTER (WHERE state = 'FENCED'), count(*) FROM epochline.attempts"
         )
-        commits = {
-            name: [at for (at,) in self._ask(
-                "SELECT committed_at FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
-                " ORDER BY committed_at", name,
-            )]
-            for name in self._pipelines
-        }  # fmt: skip
-        for name in self._pipelines:
-            for kind, after in _recoveries([hit for hit in result.hits if hit.hurts(name)], commits[name], name):
-                result.recovery.setdefault(kind, []).append(after)
-
-    def _compare(self, topics: TopicWatch, result: Result) -> None:
-        for name in self._pipelines:
-            log = log_of(self._stack.kafka.bootstrap_servers, name)
-            result.topics.append(topics.compare(topic_of(name), log))
-
-    def _look(self, question: Callable[[Any], list[str]]) -> list[str]:
-        with closing(psycopg2.connect(self._stack.postgres.dsn())) as session, session, session.cursor() as cursor:
-            return question(cursor)
 
     def _ask(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
         return query(self._stack.postgres.dsn(), text, *values)
 
     @property
-    def _call(self) -> Callable[..., Any]:
-        airflow = self._stack.airflow
-        token = airflow.token()
-
-        def call(method: str, path: str, body: Any = None) -> Any:
-            request = urllib.request.Request(
-                airflow.url + path,
-                data=None if body is None else json.dumps(body).encode(),
-                headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
-                method=method,
-            )
-            with urllib.request.urlopen(request, timeout=30) as response:
-                return json.load(response)
-
-        return call
+    def _call(self) -> partial[Any]:
+        return partial(call, self._stack.airflow, self._stack.airflow.token())
 
 
 def _recoveries(hits: list[Hit], commits: list[datetime], pipeline: str) -> Iterator[tuple[str, float]]:

@@ -53,11 +53,7 @@ class Tasks:
         """The id of the run's epoch, None where there is nothing to read."""
         self._enter("plan")
         planned = plan(
-            self._ledger,
-            self._source,
-            self._pipeline,
-            self._run,
-            PlanRequest(lease=LEASE, interval=interval),
+            self._ledger, self._source, self._pipeline, self._run, PlanRequest(lease=LEASE, interval=interval)
         )
         if planned.epoch is None or planned.outcome is PlanOutcome.NOTHING_TO_READ:
             return None
@@ -75,7 +71,6 @@ class Tasks:
         seal(self._ledger, self._source, ticket, self._run)
 
     def commit(self, epoch_id: int) -> None:
-        """Commit, or show the receipt."""
         self._enter("commit")
         commit(self._ledger, self._source, self._pipeline.name, epoch_id)
 
@@ -85,7 +80,6 @@ class Tasks:
         publish(self._ledger, self._pipeline)
 
     def abort(self, epoch_id: int) -> None:
-        """The teardown."""
         self._enter("abort")
         abort(self._ledger, self._pipeline.name, epoch_id, self._run, reason="the soak's run failed")
 

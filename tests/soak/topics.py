@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from tests.soak.pipelines import PARTITIONS, key_of
+from tests.soak.watch import Exactness
 
 _END_SECONDS = 60.0
 
@@ -19,26 +20,6 @@ _END_SECONDS = 60.0
 _lines = logging.getLogger("soak.librdkafka")
 _lines.addHandler(logging.NullHandler())
 _lines.propagate = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """One topic against the log, as its read_committed consumer saw it."""
-
-    topic: str
-    records: int
-    missing: int
-    duplicates: int
-    strangers: int
-    disordered: int
-    """Keys whose records came in another order than they have in the log."""
-    hidden: int
-    """Records that only the read_uncommitted consumer saw: of transactions that were aborted."""
-
-    @property
-    def exact(self) -> bool:
-        """Each record once, none that was not produced, each key in its order."""
-        return not (self.missing or self.duplicates or self.strangers or self.disordered)
 
 
 @dataclass(eq=False)
@@ -73,7 +54,7 @@ class _Reader(threading.Thread):
             self._assign(consumer)
             while not self._stopping.is_set():
                 self._take(consumer.poll(0.2), set())
-            self._assign(consumer)  # Asked anew, Kafka says where the end is now.
+            self._assign(consumer)  # Asked again, Kafka says where the end is now.
             left, deadline = set(self._next), time.monotonic() + _END_SECONDS
             while left and time.monotonic() < deadline:
                 self._take(consumer.poll(0.2), left)
@@ -104,52 +85,44 @@ class TopicWatch:
     """The two consumers of a soak's topics."""
 
     def __init__(self, bootstrap: str, topics: Sequence[str]) -> None:
-        self._committed = _Reader(bootstrap, topics, "read_committed")
-        self._every = _Reader(bootstrap, topics, "read_uncommitted")
+        self._readers = [_Reader(bootstrap, topics, one) for one in ("read_committed", "read_uncommitted")]
 
     def start(self) -> None:
         """Attach both."""
-        self._committed.start()
-        self._every.start()
+        for one in self._readers:
+            one.start()
 
-    def stop(self) -> None:
-        """Let both read to the end."""
-        self._committed.stop()
-        self._every.stop()
+    def stop(self) -> list[str]:
+        """Let both read to the end. Returns why what they saw proves nothing."""
+        for one in self._readers:
+            one.stop()
+        return [reason for one in self._readers for reason in one.wrong]
 
-    @property
-    def wrong(self) -> list[str]:
-        """Why what they saw proves nothing."""
-        return [*self._committed.wrong, *self._every.wrong]
-
-    def compare(self, topic: str, log: Iterable[tuple[int, int, str]]) -> Published:
+    def compare(self, topic: str, log: Iterable[tuple[int, int, str]]) -> Exactness:
         """Hold what the read_committed consumer saw against the records of the log: partition, offset, value."""
         produced = [value for _, _, value in sorted(log)]
-        return verdict(topic, self._committed.values[topic], self._every.values[topic], produced)
+        came, every = (one.values[topic] for one in self._readers)
+        return verdict(topic, came, every, produced)
 
 
-def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Sequence[str]) -> Published:
+def verdict(topic: str, came: Sequence[str], every: Sequence[str], produced: Sequence[str]) -> Exactness:
     """Hold values that came, and all that uncommitted readers saw, against those that were produced, in order."""
     wanted, seen = Counter(produced), Counter(came)
     more = seen - wanted
-    return Published(
-        topic=topic,
-        records=len(produced),
-        missing=(wanted - seen).total(),
+    keyed, expected = _by_key(came), _by_key(produced)
+    disordered = [
+        key for key, values in expected.items() if keyed[key] != values and sorted(keyed[key]) == sorted(values)
+    ]
+    return Exactness(
+        name=topic, records=len(produced), missing=(wanted - seen).total(),
         duplicates=sum(times for value, times in more.items() if value in wanted),
         strangers=sum(1 for value in more if value not in wanted),
-        disordered=_disordered(came, produced),
-        hidden=len(every) - len(came),
-    )
+        disordered=len(disordered), hidden=len(every) - len(came),
+    )  # fmt: skip
 
 
-def _disordered(came: Iterable[str], produced: Iterable[str]) -> int:
-    seen, wanted = _by_key(came), _by_key(produced)
-    return sum(1 for key, values in wanted.items() if seen[key] != values and Counter(seen[key]) == Counter(values))
-
-
-def _by_key(values: Iterable[str]) -> dict[str, list[str]]:
-    keyed: dict[str, list[str]] = defaultdict(list)
+def _by_key(values: Iterable[str]) -> defaultdict[str, list[str]]:
+    keyed: defaultdict[str, list[str]] = defaultdict(list)
     for value in values:
         keyed[key_of(value)].append(value)
     return keyed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,59 +36,68 @@ JOIN epochline.epoch e USING (pipeline, epoch_id)
 WHERE s.dropped_at IS NULL AND e.pipeline = %s AND e.state = 'COMMITTED' AND a.attempt = e.attempt
 """
 _LINKS = "SELECT partition, start_offset, until_offset FROM epochline.committed_range WHERE pipeline = %s"
+_UNFINISHED = "SELECT epoch_id FROM epochline.epoch WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')"
+_RECEIPTS = """
+SELECT epoch_id, rows, shown_at IS NOT NULL FROM epochline.receipt WHERE pipeline = %s AND sink = %s ORDER BY epoch_id
+"""
+LEFT_OVER = """
+SELECT 'staging table ' || tablename FROM pg_tables WHERE schemaname = 'epochline_staging'
+UNION ALL
+SELECT 'epoch that a topic does not show ' || pipeline || ' ' || epoch_id
+FROM epochline.receipt WHERE shown_at IS NULL
+UNION ALL
+SELECT 'staging in the ledger ' || table_name FROM epochline.staging WHERE dropped_at IS NULL
+UNION ALL
+SELECT 'prepared transaction ' || gid FROM pg_prepared_xacts
+UNION ALL
+SELECT 'epoch ' || pipeline || ' ' || epoch_id FROM epochline.epoch WHERE state IN ('PLANNED', 'PRE_COMMITTED')
+UNION ALL
+SELECT 'open transaction ' || application_name FROM pg_stat_activity WHERE application_name LIKE 'epochline%'
+AND datname = current_database() AND xact_start < now() - interval '5 s'
+"""
+"""I6, once nothing is to be read any more: staging, prepared transactions, unfinished epochs, open transactions."""
+
+
+def _ask(cursor: Any, question: str | sql.Composable, *values: str) -> list[tuple[Any, ...]]:
+    cursor.execute(question, values or None)
+    rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
 
 
 def look(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
     """What is wrong in one snapshot: chain, counts, one unfinished epoch, tables, outbox and ledger at one moment.
 
-    Args:
-        cursor: in a REPEATABLE READ transaction.
-        pipeline: its name.
-        counted: the last epoch whose counts were compared already; a committed epoch does not change.
-
-    Returns:
-        What is wrong, and the last epoch whose counts are compared now.
+    Given and returned is also the last epoch whose counts were compared; a committed epoch does not change.
     """
-    wrong = []
-    rows_of_epochs, counted = _counts(cursor, pipeline, counted)
-    wrong += rows_of_epochs
-    cursor.execute(_LEFT, (pipeline,))
-    wrong += [f"{pipeline}: staging {table} of committed epoch {epoch_id} is left" for table, epoch_id in cursor]
-    cursor.execute(_LINKS, (pipeline,))
-    chains: dict[int, list[tuple[int | None, int]]] = {}
-    for partition, start, until in cursor.fetchall():
-        chains.setdefault(partition, []).append((start, until))
+    wrong, counted = _counts(cursor, pipeline, counted)
+    for table, epoch_id in _ask(cursor, _LEFT, pipeline):
+        wrong.append(f"{pipeline}: staging {table} of committed epoch {epoch_id} is left")
+    chains: defaultdict[int, list[tuple[int | None, int]]] = defaultdict(list)
+    for partition, start, until in _ask(cursor, _LINKS, pipeline):
+        chains[partition].append((start, until))
     for partition, links in chains.items():
         wrong += [f"{pipeline}-{partition}: {one}" for one in chain_breaks(links)]
     committed = sum(until - start for links in chains.values() for start, until in links if start is not None)
     for table in (pipeline, f"{pipeline}_again"):
-        cursor.execute(
-            sql.SQL("SELECT count(*), count(DISTINCT (_partition, _offset)) FROM {}").format(sql.Identifier(table))
-        )
-        rows, records = cursor.fetchone()
+        question = sql.SQL("SELECT count(*), count(DISTINCT (_partition, _offset)) FROM {}")
+        [(rows, records)] = _ask(cursor, question.format(sql.Identifier(table)))
         if rows != committed or records != committed:
             wrong.append(f"{table}: {rows} rows of {records} records, but {committed} offsets are committed")
     wrong += _due(cursor, pipeline)
-    cursor.execute(
-        "SELECT count(*) FROM epochline.epoch WHERE pipeline = %s AND state IN ('PLANNED', 'PRE_COMMITTED')",
-        (pipeline,),
-    )
-    if cursor.fetchone()[0] > 1:
+    if len(_ask(cursor, _UNFINISHED, pipeline)) > 1:
         wrong.append(f"{pipeline}: more than one unfinished epoch")
     return wrong, counted
 
 
 def _counts(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
     """I4, of each committed epoch: records read = parsed, skipped or set aside; rows = manifests = parts = in targets."""
-    cursor.execute(
-        sql.SQL(_COUNTS).format(
-            quarantine=sql.Literal(QUARANTINE), pipeline=sql.Literal(pipeline), after=sql.Literal(counted),
-            table=sql.Identifier(pipeline), again=sql.Identifier(f"{pipeline}_again"),
-            topic=sql.Literal(f"kafka:{topic_of(pipeline)}"),
-        )
+    question = sql.SQL(_COUNTS).format(
+        quarantine=sql.Literal(QUARANTINE), pipeline=sql.Literal(pipeline), after=sql.Literal(counted),
+        table=sql.Identifier(pipeline), again=sql.Identifier(f"{pipeline}_again"),
+        topic=sql.Literal(f"kafka:{topic_of(pipeline)}"),
     )  # fmt: skip
     wrong = []
-    for counted, read, balanced, written, of_manifests, of_parts, of_ranges, in_targets in cursor.fetchall():
+    for counted, read, balanced, written, of_manifests, of_parts, of_ranges, in_targets in _ask(cursor, question):
         if not (read == balanced == of_ranges and written == of_manifests == of_parts == in_targets):
             wrong.append(
                 f"{pipeline} epoch {counted}: {read} records read, {of_ranges} by its ranges, {balanced} accounted for;"
@@ -99,16 +109,10 @@ def _counts(cursor: Any, pipeline: str, counted: int) -> tuple[list[str], int]:
 def _due(cursor: Any, pipeline: str) -> list[str]:
     """The outbox holds the rows of the epochs whose receipt is open, and no others; newer ones are shown later."""
     (outbox,) = declared(pipeline).outboxes
-    cursor.execute(
-        "SELECT epoch_id, rows, shown_at IS NOT NULL FROM epochline.receipt WHERE pipeline = %s AND sink = %s"
-        " ORDER BY epoch_id",
-        (pipeline, outbox.topic.name),
-    )
-    receipts = cursor.fetchall()
-    cursor.execute(
-        sql.SQL("SELECT _epoch, count(*) FROM {} GROUP BY 1").format(sql.Identifier(*outbox.table.split(".")))
-    )
-    waiting, due = dict(cursor.fetchall()), {epoch_id: rows for epoch_id, rows, shown in receipts if not shown and rows}
+    receipts = _ask(cursor, _RECEIPTS, pipeline, outbox.topic.name)
+    by_epoch = sql.SQL("SELECT _epoch, count(*) FROM {} GROUP BY 1").format(sql.Identifier(*outbox.table.split(".")))
+    waiting = dict(_ask(cursor, by_epoch))
+    due = {epoch_id: rows for epoch_id, rows, shown in receipts if not shown and rows}
     wrong = [] if waiting == due else [f"{pipeline}: {waiting} rows by epoch are in the outbox, due are {due}"]
     shown = [one for _, _, one in receipts]
     if shown != sorted(shown, reverse=True):
@@ -116,54 +120,26 @@ def _due(cursor: Any, pipeline: str) -> list[str]:
     return wrong
 
 
-def left_over(cursor: Any) -> list[str]:
-    """I6, once nothing is to be read any more: staging, prepared transactions, unfinished epochs, open transactions."""
-    found = []
-    for what, question in (
-        ("staging table", "SELECT tablename FROM pg_tables WHERE schemaname = 'epochline_staging'"),
-        (
-            "epoch that a topic does not show",
-            "SELECT pipeline || ' ' || epoch_id FROM epochline.receipt WHERE shown_at IS NULL",
-        ),
-        ("staging in the ledger", "SELECT table_name FROM epochline.staging WHERE dropped_at IS NULL"),
-        ("prepared transaction", "SELECT gid FROM pg_prepared_xacts"),
-        (
-            "epoch",
-            "SELECT pipeline || ' ' || epoch_id FROM epochline.epoch WHERE state IN ('PLANNED', 'PRE_COMMITTED')",
-        ),
-        (
-            "open transaction",
-            "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'epochline%'"
-            " AND datname = current_database() AND xact_start < now() - interval '5 s'",
-        ),
-    ):
-        cursor.execute(question)
-        found += [f"{what} {name}" for (name,) in cursor.fetchall()]
-    return found
-
-
-@dataclass
-class Watch:
+@dataclass(eq=False)
+class Watch(threading.Thread):
     """A reader that takes a snapshot again and again while everything else breaks."""
 
     dsn: str
     pipelines: Sequence[str]
     snapshots: int = 0
     wrong: list[str] = field(default_factory=list)
-    _counted: dict[str, int] = field(default_factory=dict)
-    _done: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self._counted = dict.fromkeys(self.pipelines, 0)
+        self._done = threading.Event()
 
     def stop(self) -> None:
+        """Let the last snapshot end."""
         self._done.set()
-        if self._thread is not None:
-            self._thread.join()
+        self.join()
 
-    def _watch(self) -> None:
+    def run(self) -> None:
         try:
             self._until_done()
         except Exception as error:
@@ -173,36 +149,36 @@ class Watch:
         while not self._done.wait(0.25):
             try:
                 connection = psycopg2.connect(self.dsn, connect_timeout=5, application_name="soak watch")
-            except psycopg2.OperationalError:
-                continue
-            try:
-                connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
-                while not self._done.wait(0.25):
-                    with connection, connection.cursor() as cursor:
-                        for pipeline in self.pipelines:
-                            wrong, self._counted[pipeline] = look(cursor, pipeline, self._counted.get(pipeline, 0))
-                            self.wrong += wrong
-                    self.snapshots += 1
+                with closing(connection):
+                    connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+                    while not self._done.wait(0.25):
+                        with connection, connection.cursor() as cursor:
+                            for pipeline in self.pipelines:
+                                wrong, self._counted[pipeline] = look(cursor, pipeline, self._counted[pipeline])
+                                self.wrong += wrong
+                        self.snapshots += 1
             except (psycopg2.OperationalError, psycopg2.InterfaceError):
                 continue
-            finally:
-                connection.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exactness:
-    """One target table against the log: how many records there are, how many rows lack or repeat one, or differ."""
+    """A table or a topic against the log: how many records there are, how many are repeated, lacking or unknown."""
 
-    table: str
+    name: str
     records: int
-    missing: int
     duplicates: int
+    missing: int
     strangers: int
+    disordered: int = 0
+    """Keys of a topic whose records came in another order than they have in the log."""
+    hidden: int = 0
+    """Records that only a topic's read_uncommitted consumer saw: of transactions that were aborted."""
 
     @property
     def exact(self) -> bool:
-        """Nothing missing, nothing twice, nothing that was not produced."""
-        return not (self.missing or self.duplicates or self.strangers)
+        """Each record once, none that was not produced, each key in its order."""
+        return not (self.missing or self.duplicates or self.strangers or self.disordered)
 
 
 def compare(dsn: str, bootstrap: str, pipeline: str) -> list[Exactness]:
@@ -210,15 +186,11 @@ def compare(dsn: str, bootstrap: str, pipeline: str) -> list[Exactness]:
     log = log_of(bootstrap, pipeline)
     found = []
     for table in (pipeline, f"{pipeline}_again"):
-        asked = sql.SQL("SELECT _partition, _offset, value FROM {}").format(sql.Identifier(table))
-        rows = Counter(query(dsn, asked))
+        rows = Counter(query(dsn, sql.SQL("SELECT _partition, _offset, value FROM {}").format(sql.Identifier(table))))
+        missing, strangers = len(log.difference(rows)), len(rows.keys() - log)
         found.append(
             Exactness(
-                table=table,
-                records=len(log),
-                missing=sum(1 for record in log if record not in rows),
-                duplicates=sum(times - 1 for times in rows.values()),
-                strangers=sum(1 for row in rows if row not in log),
+                name=table, records=len(log), missing=missing, duplicates=rows.total() - len(rows), strangers=strangers
             )
         )
     return found

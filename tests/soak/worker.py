@@ -12,11 +12,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing.queues import Queue
+from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 from epochline.errors import EpochlineError
+from epochline.protocol.epoch import Interval
 from tests.soak.faults import PHASES
 from tests.soak.pipelines import declared
 from tests.soak.tasks import Servers, Tasks
@@ -27,6 +31,9 @@ _TRIES = 3
 _ANSWER_SECONDS = 12.0
 _DONE, _SKIPPED, _RETRY, _REFUSED = 0, 10, 11, 12
 
+Order = tuple[str, Any]
+"""``trigger``, ``clear`` with the run, or ``backfill`` with the interval."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Seat:
@@ -34,11 +41,12 @@ class Seat:
 
     pipeline: str
     by_schedule: bool
-    phase: Any
-    pid: Any
-    stopping: Any
-    orders: Any
-    ended: Any
+    phase: Synchronized[int]
+    pid: Synchronized[int]
+    stopping: Synchronized[int]
+    orders: Queue[Order]
+    ended: Queue[tuple[str, str]]
+    """Pipelines and runs."""
 
     @property
     def now(self) -> str:
@@ -63,12 +71,12 @@ def work(seat: Seat, servers: Servers, log_path: str) -> None:
         outcome = _run(seat, servers, run_id, value if kind == "backfill" else None)
         if outcome != "skipped":
             print(f"{datetime.now(UTC):%H:%M:%S.%f} {seat.pipeline} {run_id} {outcome}")
-            seat.ended.put((seat.pipeline, run_id, outcome))
+            seat.ended.put((seat.pipeline, run_id))
         elif seat.by_schedule:
             time.sleep(0.1)
 
 
-def _run(seat: Seat, servers: Servers, run_id: str, interval: Any) -> str:
+def _run(seat: Seat, servers: Servers, run_id: str, interval: Interval | None) -> str:
     read, write = os.pipe()
     try:
         code = _tried(seat, lambda tasks: _plan(tasks, interval, write), run_id, servers)
@@ -88,7 +96,7 @@ def _run(seat: Seat, servers: Servers, run_id: str, interval: Any) -> str:
     return "success" if _tried(seat, Tasks.publish, run_id, servers) == _DONE else "unpublished"
 
 
-def _plan(tasks: Tasks, interval: Any, write: int) -> None:
+def _plan(tasks: Tasks, interval: Interval | None, write: int) -> None:
     epoch_id = tasks.plan(interval)
     if epoch_id is None:
         os._exit(_SKIPPED)
@@ -96,13 +104,11 @@ def _plan(tasks: Tasks, interval: Any, write: int) -> None:
 
 
 def _tried(seat: Seat, task: Callable[[Tasks], None], run_id: str, servers: Servers) -> int:
-    code = _RETRY
-    for again in range(_TRIES):
-        if again:
+    code = _in_child(seat, task, run_id, servers)
+    for _ in range(_TRIES - 1):
+        if code == _RETRY:
             time.sleep(0.3)
-        code = _in_child(seat, task, run_id, servers)
-        if code != _RETRY:
-            break
+            code = _in_child(seat, task, run_id, servers)
     return code
 
 
@@ -124,15 +130,9 @@ def _in_child(seat: Seat, task: Callable[[Tasks], None], run_id: str, servers: S
         return _RETRY
     finally:
         seat.phase.value = 0
-        _reap()
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _child(seat: Seat, task: Callable[[Tasks], None], run_id: str, servers: Servers) -> None:
@@ -142,10 +142,7 @@ def _child(seat: Seat, task: Callable[[Tasks], None], run_id: str, servers: Serv
 
     try:
         task(Tasks(declared(seat.pipeline), run_id, servers, enter))
-    except EpochlineError as error:
-        print(f"{seat.pipeline} {run_id}: {type(error).__name__}: {error}")
-        os._exit(_RETRY if error.retryable else _REFUSED)
     except BaseException as error:
         print(f"{seat.pipeline} {run_id}: {type(error).__name__}: {error}")
-        os._exit(_RETRY)
+        os._exit(_REFUSED if isinstance(error, EpochlineError) and not error.retryable else _RETRY)
     os._exit(_DONE)

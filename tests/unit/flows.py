@@ -11,6 +11,7 @@ from epochline.declare.parsers import Json
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
 from epochline.declare.table import PostgresTable
+from epochline.declare.topic import KafkaTopic
 from epochline.protocol.staging_tables import staged_tables
 
 COLUMNS = {"id": "bigint", "name": "text", "status": "smallint"}
@@ -30,8 +31,8 @@ def records(*values: bytes | None, keys: list[bytes | None] | None = None, **mor
     return pa.record_batch(columns | more)
 
 
-def flow(*sinks: PostgresTable, **declared: Any) -> BatchFlow:
+def flow(*sinks: PostgresTable | KafkaTopic, **declared: Any) -> BatchFlow:
     declared = {"parse": Json(columns=COLUMNS), "bad_records": "quarantine"} | declared
     pipeline = Pipeline(name="p", source=KafkaSource(topics="t"), sinks=sinks, **declared)
-    targets = {sink.table: sink.columns or COLUMNS for sink in sinks}
+    targets = {table.table: table.columns or COLUMNS for table in pipeline.tables}
     return BatchFlow(pipeline.spec, staged_tables(pipeline, targets, 1, 1))

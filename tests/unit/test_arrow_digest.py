@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from typing import Any
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -40,25 +38,23 @@ def digest_of(records: list[Record]) -> int:
 
 
 @given(RECORDS, st.randoms(), st.integers(0, 12))
-def test_the_digest_knows_no_order_and_no_batches(records: list[Record], random: Any, cut: int) -> None:
+def test_the_digest_knows_no_order_and_no_batches(records: list[Record], random: Random, cut: int) -> None:
     whole = batch(records)
-    shuffled = list(records)
-    random.shuffle(shuffled)
-
     parts = [digest(record_hashes(part)) for part in (whole.slice(0, cut), whole.slice(cut))]
 
-    assert digest_of(shuffled) == digest(record_hashes(whole)) == sum(parts) % 2**64
+    assert digest_of(random.sample(records, len(records))) == digest(record_hashes(whole)) == sum(parts) % 2**64
 
 
-@given(RECORDS, st.integers(0, 11), st.sampled_from(["key", "value", "offset"]))
-def test_another_record_gives_another_digest(records: list[Record], at: int, what: str) -> None:
-    if at >= len(records):
-        return
+@given(RECORDS.filter(bool), st.data(), st.sampled_from(["topic", "partition", "offset", "key", "value"]))
+def test_another_record_gives_another_digest(records: list[Record], data: st.DataObject, what: str) -> None:
+    at = data.draw(st.integers(0, len(records) - 1))
     topic, partition, offset, key, value = records[at]
     changed = {
+        "topic": (topic + "0", partition, offset, key, value),
+        "partition": (topic, partition ^ 1, offset, key, value),
+        "offset": (topic, partition, offset ^ 1, key, value),
         "key": (topic, partition, offset, (key or b"") + b"\0", value),
         "value": (topic, partition, offset, key, None if value == b"" else b"" if value is None else value[:-1]),
-        "offset": (topic, partition, offset ^ 1, key, value),
     }[what]
 
     assert digest_of([*records[:at], changed, *records[at + 1 :]]) != digest_of(records)
@@ -68,26 +64,11 @@ def test_key_and_value_do_not_run_into_each_other() -> None:
     assert digest_of([("t", 0, 0, b"ab", b"c")]) != digest_of([("t", 0, 0, b"a", b"bc")])
 
 
-def test_the_digest_is_the_same_in_another_process() -> None:
-    code = "from test_arrow_digest import digest_of; print(digest_of([('t', 3, 7, b'key', b'x' * 2000)]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": ":".join([*sys.path, __file__.rsplit("/", 1)[0]]), "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert int(done.stdout) == digest_of([("t", 3, 7, b"key", b"x" * 2000)])
-
-
-def test_the_digest_is_what_it_was_in_earlier_versions() -> None:
-    """An attempt may be tried again by another version; a change of the digest would fail it."""
+def test_the_digest_is_what_it_was_in_earlier_processes_and_versions() -> None:
+    """An attempt may be tried again by another process and version; a change of the digest would fail it."""
     assert digest_of([]) == 0
-    assert digest_of([("t", 3, 7, b"key", b"a value longer than a word"), ("u", 0, 0, None, b"x" * 2000)]) == PINNED
-
-
-PINNED = 16325215890746047749
+    records: list[Record] = [("t", 3, 7, b"key", b"a value longer than a word"), ("u", 0, 0, None, b"x" * 2000)]
+    assert digest_of(records) == 16325215890746047749
 
 
 @pytest.mark.parametrize("long", [b"x" * 1024, b"x" * 1025])

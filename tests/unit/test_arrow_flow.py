@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import types
 from collections.abc import Callable
-from typing import Any
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,43 +17,45 @@ import pytest
 from epochline.arrow.cast.contract import BatchContractError
 from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.arrow.stage.flow import BatchFlow
-from epochline.arrow.stage.rows import ValueDoesNotFitError
+from epochline.arrow.stage.rows import ValueDoesNotFitError, cast_rows
 from epochline.declare.parsers import Json, Text
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.source import KafkaSource
+from epochline.declare.specs import TableSpec
 from epochline.declare.table import PostgresTable
 from epochline.declare.topic import KafkaTopic
-from epochline.errors import BadRecordError
+from epochline.errors import BadRecordError, EpochlineError
 from epochline.protocol.staging_tables import staged_tables
 from tests.unit.flows import COLUMNS, flow, records
 
-ONE_TWO = pa.array([1, 2])
+Functions = Callable[..., None]
 
 
 def doc(**members: Any) -> bytes:
     return json.dumps(members).encode()
 
 
-Functions = Callable[..., None]
-
-
 @pytest.fixture
-def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Functions:
+def functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Functions:
     """Makes a module ``user_code`` of functions that a declaration can name."""
 
     def make(**given: Callable[..., Any]) -> None:
-        source = "\n".join(f"def {name}(batch): ..." for name in given)
-        (tmp_path / "user_code.py").write_text(source)
-        monkeypatch.syspath_prepend(tmp_path)
-        module = types.ModuleType("user_code")
-        module.__spec__ = types.SimpleNamespace(origin=str(tmp_path / "user_code.py"))  # type: ignore[assignment]
-        for name, function in given.items():
-            setattr(module, name, function)
+        code = tmp_path / "user_code.py"
+        code.write_text("\n".join(f"def {name}(batch): ..." for name in given))
+        spec = spec_from_file_location("user_code", code)
+        assert spec is not None
+        module = module_from_spec(spec)
+        vars(module).update(given)
         monkeypatch.setitem(sys.modules, "user_code", module)
 
     return make
 
 
+def returning(**columns: Any) -> Callable[[object], pa.RecordBatch]:
+    return lambda _: pa.record_batch(columns)
+
+
+NAMED = {"id": "bigint", "name": "text"}
 ALL = PostgresTable(table="everything", columns=COLUMNS)
 SMALL = PostgresTable(table="small", columns={"id": "smallint"})
 
@@ -75,19 +78,11 @@ def test_a_record_that_one_sink_cannot_take_is_in_none_and_quarantined_once() ->
 @pytest.mark.parametrize(
     ("value", "word"),
     [
-        (b"{", "JSON"),
-        (b"[]", "not a JSON object"),
-        (b"\xff", "UTF-8"),
-        (b"", "JSON"),
-        (b'{"id":"1"}', "id: "),
-        (b'{"id":1.5}', "id: "),
-        (b'{"id":9223372036854775808}', "id: "),
-        (b'{"status":32768}', "status: "),
-        (b'{"name":"a\\u0000b"}', "NUL"),
-        (b'{"name":"\\ud800"}', "surrogate"),
-        (b'{"id":1} {"id":2}', "JSON"),
+        (b"{", "JSON"), (b"", "JSON"), (b'{"id":1} {"id":2}', "JSON"), (b"[]", "not a JSON object"), (b"\xff", "UTF-8"),
+        (b'{"id":"1"}', "id: "), (b'{"id":1.5}', "id: "), (b'{"id":9223372036854775808}', "id: "),
+        (b'{"status":32768}', "status: "), (b'{"name":"a\\u0000b"}', "NUL"), (b'{"name":"\\ud800"}', "surrogate"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("others", [1, 700])
 def test_poison_is_one_records_error(value: bytes, word: str, others: int) -> None:
     good = [doc(id=n, name=f"n{n}") for n in range(others)]
@@ -120,21 +115,21 @@ def test_policy_fail_names_the_first_bad_record() -> None:
         flow(ALL, bad_records="fail").process(records(doc(id=1), b"x", b"y"))
 
 
-@pytest.mark.parametrize("variant", ["large", "view", "dictionary", "no headers, no key"])
-def test_variants_of_arrow_types_are_taken(variant: str) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "dropped"),
+    [
+        ({"topic": pa.large_string(), "value": pa.large_binary(), "key": pa.large_binary()}, []),
+        ({"topic": pa.string_view(), "value": pa.binary_view()}, []),
+        ({"topic": pa.dictionary(pa.int32(), pa.string())}, []),
+        ({}, ["key", "timestamp"]),
+    ],
+    ids=["large", "view", "dictionary", "no key, no timestamp"],
+)
+def test_variants_of_arrow_types_are_taken(kinds: dict[str, pa.DataType], dropped: list[str]) -> None:
     batch = records(doc(id=1))
-    kinds = {
-        "large": {"topic": pa.large_string(), "value": pa.large_binary(), "key": pa.large_binary()},
-        "view": {"topic": pa.string_view(), "value": pa.binary_view()},
-        "dictionary": {"topic": pa.dictionary(pa.int32(), pa.string())},
-    }.get(variant, {})
-    columns = {
-        name: batch.column(name).cast(kinds[name]) if name in kinds else batch.column(name)
-        for name in batch.schema.names
-        if not (variant.startswith("no ") and name in ("key", "timestamp"))
-    }
+    kept = batch.drop_columns(dropped)
 
-    done = flow(ALL).process(pa.record_batch(columns))
+    done = flow(ALL).process(kept.cast(pa.schema({f.name: kinds.get(f.name, f.type) for f in kept.schema})))
 
     assert done.rows["everything"].column("id").to_pylist() == [1]
     assert done.counts == flow(ALL).process(batch).counts
@@ -143,27 +138,19 @@ def test_variants_of_arrow_types_are_taken(variant: str) -> None:
 def test_counts_are_kept_per_topic_and_partition_and_sum_over_batches() -> None:
     batch = records(
         *[doc(id=n) for n in range(5)], b"x",
-        topic=pa.array(["t", "t", "u", "u", "t", "u"]),
-        partition=pa.array([0, 1, 0, 0, 1, 0], pa.int32()),
+        topic=pa.array(["t", "t", "u", "u", "t", "u"]), partition=pa.array([0, 1, 0, 0, 1, 0], pa.int32()),
     )  # fmt: skip
     one = flow(ALL)
 
     whole = one.process(batch).counts
     first, rest = one.process(batch.slice(0, 3)).counts, one.process(batch.slice(3)).counts
 
-    assert {key: (c.received, c.quarantined) for key, c in whole.items()} == {
-        ("t", 0): (1, 0),
-        ("t", 1): (2, 0),
-        ("u", 0): (3, 1),
-    }
+    received = {key: (counts.received, counts.quarantined) for key, counts in whole.items()}
+    assert received == {("t", 0): (1, 0), ("t", 1): (2, 0), ("u", 0): (3, 1)}
     assert first["t", 1] + rest["t", 1] == whole["t", 1]
     assert first["u", 0] + rest["u", 0] == whole["u", 0]
-
-
-def test_no_records_give_no_rows() -> None:
-    done = flow(ALL).process(records())
-
-    assert (done.rows["everything"].num_rows, done.quarantine.num_rows, done.counts) == (0, 0, {})
+    nothing = one.process(records())
+    assert (nothing.rows["everything"].num_rows, nothing.quarantine.num_rows, nothing.counts) == (0, 0, {})
 
 
 UPSERT = {"table": "u", "mode": "upsert", "key": "id", "columns": COLUMNS}
@@ -177,10 +164,12 @@ UPSERT = {"table": "u", "mode": "upsert", "key": "id", "columns": COLUMNS}
         ("quarantine", [(1, "a", False)], 1),
     ],
 )
-def test_a_tombstone_does_what_the_sink_declares(tombstone: Any, staged: Any, quarantined: int) -> None:
-    sinks = (PostgresTable(**UPSERT, tombstone=tombstone), ALL)
-
-    done = flow(*sinks).process(records(doc(id=1, name="a"), None, keys=[None, doc(id=2, name="b")]))
+def test_a_tombstone_does_what_the_sink_declares(
+    tombstone: Literal["delete", "ignore", "quarantine"], staged: list[tuple[int, str | None, bool]], quarantined: int
+) -> None:
+    done = flow(PostgresTable(**UPSERT, tombstone=tombstone), ALL).process(
+        records(doc(id=1, name="a"), None, keys=[None, doc(id=2, name="b")])
+    )
 
     rows = done.rows["u"].to_pylist()
     assert [(row["id"], row["name"], row["_deleted"]) for row in rows] == staged
@@ -194,9 +183,8 @@ def test_a_null_in_a_key_or_order_column_is_quarantined() -> None:
 
     done = flow(sink).process(records(doc(id=1, status=7), doc(name="x", status=1), doc(id=2), None))
 
-    assert done.rows["u"].select(["id", "_order_status", "_deleted"]).to_pylist() == [
-        {"id": 1, "_order_status": 7, "_deleted": False}
-    ]
+    (row,) = done.rows["u"].select(["id", "_order_status", "_deleted"]).to_pylist()
+    assert row == {"id": 1, "_order_status": 7, "_deleted": False}
     assert done.quarantine.column("reason").to_pylist() == [
         "u: NULL in the key column id",
         "u: NULL in status, by which the newest row is chosen",
@@ -205,16 +193,9 @@ def test_a_null_in_a_key_or_order_column_is_quarantined() -> None:
 
 
 def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Functions) -> None:
-    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.record_batch(
-            {
-                "id": pa.array([1, None, None, 4]),
-                "_skip": pa.array([False, True, True, None]),
-                "_error": pa.array([None, None, "no\0good", None]),
-            }
-        )
+    skip, error = [False, True, True, None], [None, None, "no\0good", None]
+    functions(parse=returning(id=[1, None, None, 4], _skip=skip, _error=error))
 
-    functions(parse=parse)
     done = flow(SMALL, parse="user_code:parse", record={"id": "bigint"}).process(records(*[b""] * 4))
 
     counts = done.counts["t", 0]
@@ -224,10 +205,7 @@ def test_skipped_records_are_counted_and_an_error_wins_over_a_skip(functions: Fu
 
 
 def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_said(functions: Functions) -> None:
-    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.record_batch({"id": pa.array([1, 2]), "_skip": pa.array([True, False])})
-
-    functions(parse=parse)
+    functions(parse=returning(id=[1, 2], _skip=[True, False]))
     made = flow(SMALL, parse="user_code:parse", record={"id": "bigint"})
 
     counts = made.with_refused({("t", 0): {100: "refused", 101: "refused"}}).process(records(b"", b"")).counts["t", 0]
@@ -237,17 +215,11 @@ def test_a_record_that_the_parse_skips_now_is_not_set_aside_for_what_a_target_sa
 
 def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(functions: Functions) -> None:
     """A tombstone that is ignored leaves such a row alone, and a table that only takes rows gets it whole."""
+    functions(parse=returning(id=[1, 2, 3, None], name=["a", "b", "c", None], _deleted=[None, True, False, None]))
+    upserted = PostgresTable(table="u", mode="upsert", key="id", columns=NAMED, tombstone="ignore")
+    appended = PostgresTable(table="a", columns=NAMED)
 
-    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = {"id": pa.array([1, 2, 3, None]), "name": pa.array(["a", "b", "c", None])}
-        return pa.record_batch(columns | {"_deleted": pa.array([None, True, False, None])})
-
-    functions(parse=parse)
-    record = {"id": "bigint", "name": "text"}
-    upserted = PostgresTable(table="u", mode="upsert", key="id", columns=record, tombstone="ignore")
-    appended = PostgresTable(table="a", columns=record)
-
-    done = flow(upserted, appended, parse="user_code:parse", record=record).process(records(b"", b"", b"", None))
+    done = flow(upserted, appended, parse="user_code:parse", record=NAMED).process(records(b"", b"", b"", None))
 
     rows = done.rows["u"].select(["id", "name", "_deleted"]).to_pylist()
     assert [tuple(row.values()) for row in rows] == [(1, "a", False), (2, None, True), (3, "c", False)]
@@ -255,63 +227,23 @@ def test_a_row_that_the_parse_calls_deleted_deletes_its_key_and_nothing_else(fun
     assert done.quarantine.num_rows == 0
 
 
-def deleting(*said: Any) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        ids = pa.array(range(1, len(said) + 1), pa.int64())
-        return pa.record_batch({"id": ids, "name": pa.nulls(len(said), pa.string()), "_deleted": pa.array(said)})
+def test_a_row_that_a_boolean_of_the_parse_calls_deleted_is_sent_without_a_value(functions: Functions) -> None:
+    functions(parse=returning(id=[1, 2, 3, 4], name=[None] * 4, _deleted=[None, True, False, False]))
+    topic = KafkaTopic(topic="out", value=Json(columns=NAMED), key="id")
+    made = flow(topic, parse="user_code:parse", record=NAMED)
 
-    return parse
+    rows = made.process(records(b"", b"", b"", None)).rows[topic.outbox("p").table]
 
-
-def sent(*values: bytes | None) -> list[tuple[bytes | None, bytes | None]]:
-    """Key and value of what a topic behind ``user_code:parse`` is sent."""
-    record = {"id": "bigint", "name": "text"}
-    pipeline = Pipeline(
-        name="p",
-        source=KafkaSource(topics="t"),
-        parse="user_code:parse",
-        record=record,
-        sinks=KafkaTopic(topic="out", value=Json(columns=record), key="id"),
-    )
-    (outbox,) = pipeline.outboxes
-    done = BatchFlow(pipeline.spec, staged_tables(pipeline, {outbox.table: outbox.columns or {}}, 1, 1)).process(
-        records(*values)
-    )
-    rows = done.rows[outbox.table]
-    return list(zip(rows.column("key").to_pylist(), rows.column("value").to_pylist(), strict=True))
-
-
-def test_a_row_that_the_parse_calls_deleted_is_sent_without_a_value(functions: Functions) -> None:
-    functions(parse=deleting(None, True, False, False))
-
-    assert sent(b"", b"", b"", None) == [
-        (b"1", b'{"id":1,"name":null}'),
-        (b"2", None),
-        (b"3", b'{"id":3,"name":null}'),
-        (b"4", None),
-    ]
-
-
-def test_what_no_boolean_calls_deleted_breaks_the_contract_of_a_topic_too(functions: Functions) -> None:
-    functions(parse=deleting("no"))
-
+    assert rows["key"].to_pylist() == [b"1", b"2", b"3", b"4"]
+    assert rows["value"].to_pylist() == [b'{"id":1,"name":null}', None, b'{"id":3,"name":null}', None]
+    functions(parse=returning(id=[1], name=[None], _deleted=["no"]))
     with pytest.raises(BatchContractError, match="the parse returned _deleted with type string; it must be boolean"):
-        sent(b"")
+        flow(topic, parse="user_code:parse", record=NAMED).process(records(b""))
 
 
 def test_a_list_column_multiplies_rows(functions: Functions) -> None:
-    items = [
-        [{"sku": "a", "n": 1}, {"sku": "b", "n": 2}],
-        [],
-        None,
-        [{"sku": "c", "n": 70000}],
-        [{"sku": "d", "n": 4}],
-    ]
-
-    def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.record_batch({"id": pa.array(range(5)), "items": pa.array(items)})
-
-    functions(parse=parse)
+    items = [[{"sku": "a", "n": 1}, {"sku": "b", "n": 2}], [], None, [{"sku": "c", "n": 70000}], [{"sku": "d", "n": 4}]]
+    functions(parse=returning(id=range(5), items=items))
     record = {"id": "bigint", "sku": "text", "n": "smallint"}
     sink = PostgresTable(table="lines", columns=record)
     done = flow(sink, parse="user_code:parse", record=record, explode="items").process(records(*[b""] * 5))
@@ -326,7 +258,7 @@ def test_a_list_column_multiplies_rows(functions: Functions) -> None:
 
 
 def test_a_list_of_scalars_becomes_the_column_itself(functions: Functions) -> None:
-    functions(parse=lambda batch: pa.record_batch({"tag": pa.array([["x", "y"], ["z"]], pa.large_list(pa.string()))}))
+    functions(parse=returning(tag=pa.array([["x", "y"], ["z"]], pa.large_list(pa.string()))))
     sink = PostgresTable(table="tags", columns={"tag": "text"})
 
     done = flow(sink, parse="user_code:parse", record={"tag": "text"}, explode="tag").process(records(b"", b""))
@@ -345,13 +277,13 @@ def test_a_list_of_scalars_becomes_the_column_itself(functions: Functions) -> No
         (lambda batch: batch.slice(1).select(["value"]), BatchContractError, "1 rows for 2"),
         (lambda batch: batch.to_pylist(), BatchContractError, "list"),
         (lambda batch: batch.select(["key"]), ColumnMismatchError, "no column id"),
-        (lambda batch: pa.record_batch({"id": pa.array([[1], [2]])}), ColumnMismatchError, "cannot be cast to bigint"),
-        (lambda batch: pa.record_batch({"id": ONE_TWO, "_skip": ONE_TWO}), BatchContractError, "_skip"),
-        (lambda batch: pa.record_batch({"id": ONE_TWO, "_error": ONE_TWO}), BatchContractError, "_error"),
+        (returning(id=[[1], [2]]), ColumnMismatchError, "cannot be cast to bigint"),
+        (returning(id=[1, 2], _skip=[1, 2]), BatchContractError, "_skip"),
+        (returning(id=[1, 2], _error=[1, 2]), BatchContractError, "_error"),
     ],
-)  # fmt: skip
+)
 def test_a_parse_that_breaks_its_contract_fails_the_attempt(
-    functions: Functions, given: Any, error: Any, word: str
+    functions: Functions, given: Callable[..., object], error: type[EpochlineError], word: str
 ) -> None:
     functions(parse=given)
 
@@ -384,6 +316,8 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: F
         transform="user_code:transform", bad_records="quarantine",
     )  # fmt: skip
     tables = staged_tables(pipeline, {"u": COLUMNS}, 1, 1)
+    spec = sink.spec
+    assert isinstance(spec, TableSpec)
     one = BatchFlow(pipeline.spec, tables)
 
     rows, quarantine, counts = one.parse_only(
@@ -394,16 +328,16 @@ def test_with_a_transform_rows_carry_their_record_and_its_tombstone(functions: F
     assert rows.column("_tombstone").to_pylist() == [False, True]
     assert quarantine.column("offset").to_pylist() == [101]
     assert counts["t", 0].passed == 2
-    staged = one.cast_rows(tables[0], sink.spec, rows)
+    staged = cast_rows(tables[0], spec, rows)
     assert staged.select(["id", "name", "status", "_order_status", "_deleted"]).to_pylist() == [
         {"id": 1, "name": "a", "status": 2, "_order_status": 2, "_deleted": False},
         {"id": 1, "name": None, "status": None, "_order_status": 3, "_deleted": True},
     ]
     too_big = rows.set_column(rows.schema.get_field_index("status"), "status", pa.array([1, 99999]))
     with pytest.raises(ValueDoesNotFitError, match="status: a value does not fit smallint"):
-        one.cast_rows(tables[0], sink.spec, too_big)
+        cast_rows(tables[0], spec, too_big)
     with pytest.raises(ColumnMismatchError, match="no column status"):
-        one.cast_rows(tables[0], sink.spec, rows.drop_columns(["status"]))
+        cast_rows(tables[0], spec, rows.drop_columns(["status"]))
 
 
 def test_text_refuses_what_postgresql_has_no_room_for() -> None:

@@ -10,25 +10,19 @@ from hypothesis import strategies as st
 
 from epochline.protocol.backfill import IntervalOffsets, PartOfInterval, parts_of
 from epochline.protocol.epoch import Interval
-from epochline.protocol.offsets import Head, TopicPartition
-from epochline.protocol.planning import PartitionView, next_ranges
+from epochline.protocol.offsets import Head, OffsetRange
+from epochline.protocol.planning import next_ranges
+from tests.unit.partitions import tp, view
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 INTERVAL = Interval(start=NOON, until=NOON + timedelta(hours=1))
-TP = TopicPartition(topic="orders", partition=0, topic_id="id")
+TP = tp()
 
 
-def part(origin: int, head: int, start: int | None, until: int | None, end: int = 100) -> PartOfInterval:
-    [only] = parts_of(
-        [Head(tp=TP, origin=origin, next_offset=head)],
-        [PartitionView(tp=TP, log_start=0, last_stable=end, high_watermark=end)],
-        IntervalOffsets(interval=INTERVAL, starts={TP: start}, untils={TP: until}),
-    )
+def part(head: Head, start: int | None, until: int | None, end: int = 100) -> PartOfInterval:
+    offsets = IntervalOffsets(interval=INTERVAL, starts={TP: start}, untils={TP: until})
+    [only] = parts_of([head], [view(TP, end=end)], offsets)
     return only
-
-
-def shown(one: PartOfInterval) -> tuple[str, str, str]:
-    return (str(one.before_origin or "-"), str(one.committed or "-"), str(one.early or "-"))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,13 @@ def test_an_interval_is_divided_at_origin_and_head(
     origin: int, head: int, start: int | None, until: int | None, expected: tuple[str, str, str]
 ) -> None:
     """INV-1, Triggers."""
-    assert shown(part(origin, head, start, until)) == expected
+    one = part(Head(tp=TP, origin=origin, next_offset=head), start, until)
+
+    assert (str(one.before_origin or "-"), str(one.committed or "-"), str(one.early or "-")) == expected
+
+
+def offsets(found: OffsetRange | None) -> set[int]:
+    return set() if found is None else set(range(found.start, found.until))
 
 
 @given(numbers=st.lists(st.integers(0, 50), min_size=4, max_size=4), end=st.integers(0, 50))
@@ -60,13 +60,10 @@ def test_the_parts_and_the_next_range_never_overlap_and_leave_nothing_of_the_int
     """INV-8: the interval decides where a range ends, and nothing else."""
     origin, head = sorted(numbers[:2])
     start, until = sorted(numbers[2:])
-    one = part(origin, head, start, until, end=end)
-    view = PartitionView(tp=TP, log_start=0, last_stable=end, high_watermark=max(end, head))
+    heads = [Head(tp=TP, origin=origin, next_offset=head)]
+    one = part(heads[0], start, until, end=end)
 
-    ranges = next_ranges([Head(tp=TP, origin=origin, next_offset=head)], [view], bounds={TP: one.until})
-
-    def offsets(found: object) -> set[int]:
-        return set() if found is None else set(range(found.start, found.until))  # type: ignore[attr-defined]
+    ranges = next_ranges(heads, [view(TP, end=end, high_watermark=max(end, head))], bounds={TP: one.until})
 
     read = offsets(ranges[0].range) if ranges else set()
     interval = set(range(start, min(until, end)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from epochline.config.kafka import broker_settings, java_settings, python_settings
@@ -17,9 +19,7 @@ SASL = {
 
 
 def test_login_and_password_of_the_connection_are_those_of_sasl() -> None:
-    settings = broker_settings("here", SASL, login="me", password=SECRET)
-
-    assert python_settings(settings) == {
+    assert python_settings(broker_settings("here", SASL, login="me", password=SECRET)) == {
         "bootstrap_servers": "k:9093",
         "security_protocol": "SASL_SSL",
         "sasl_mechanism": "SCRAM-SHA-512",
@@ -57,10 +57,8 @@ def test_what_is_not_listed_or_does_not_fit_is_refused_by_name_and_no_value_is_s
     changes: dict[str, str], said: str
 ) -> None:
     """SEC-2: a property decides what is read, or where to."""
-    given = {**SASL, "sasl.username": "me", "sasl.password": SECRET, **changes}
-
     with pytest.raises(ConfigurationError, match=f"^here.*{said}") as caught:
-        broker_settings("here", given)
+        broker_settings("here", {**SASL, "sasl.username": "me", "sasl.password": SECRET, **changes})
     assert SECRET not in str(caught.value)
 
 
@@ -69,7 +67,7 @@ def test_a_login_without_sasl_is_no_silent_plaintext() -> None:
         broker_settings("here", {"bootstrap.servers": "k:1"}, login="me", password=SECRET)
 
 
-def test_a_password_cannot_break_out_of_its_jaas_configuration(tmp_path) -> None:
+def test_a_password_cannot_break_out_of_its_jaas_configuration(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("CA")
     given = {**SASL, "ssl.ca.location": str(tmp_path / "ca.pem")}
 

@@ -1,7 +1,10 @@
 """What a changed declaration means for the next epoch."""
 
+from __future__ import annotations
+
 import json
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import pytest
 
@@ -9,131 +12,102 @@ from epochline import KafkaSource, KafkaTopic, Pipeline, PostgresTable, Settings
 from epochline.declare.parsers import Json, Text
 from epochline.protocol.changes import Effect, as_last_written, changes
 
+COLUMNS = {"id": "bigint", "name": "text"}
 
-def stored(**changed: Any) -> dict[str, Any]:
-    record = changed.pop("record", {"id": "bigint", "name": "text"})
-    fields: dict[str, Any] = {
-        "name": "people",
-        "source": KafkaSource(topics="people"),
-        "parse": Json(columns=record),
-        "sinks": [PostgresTable(table="people", columns={"id": "bigint", "name": "text"})],
-    }
-    body: dict[str, Any] = json.loads(Pipeline(**{**fields, **changed}).stored())
-    return body
+Stored = Mapping[str, Any]
 
 
-def topic(**declared: Any) -> KafkaTopic:
-    return KafkaTopic(topic="people", value=Json(columns={"id": "bigint"}), **declared)
+def stored(*sinks: PostgresTable | KafkaTopic, **changed: Any) -> Stored:
+    table = PostgresTable(table="people", columns=COLUMNS)
+    declared = {"source": KafkaSource(topics="people"), "parse": Json(columns=COLUMNS)} | changed
+    return dict(json.loads(Pipeline(name="people", sinks=sinks or [table], **declared).stored()))
 
 
-def test_a_topic_that_was_sent_to_at_least_once_cannot_become_exactly_once():
-    """P11: its epochs have no marker, so nobody could tell which ones are there; the other way round loses nothing."""
-    again, once = stored(sinks=[topic(semantics="at_least_once")]), stored(sinks=[topic()])
+def narrow(table: str) -> PostgresTable:
+    return PostgresTable(table=table, columns={"id": "bigint"})
 
-    (refused,) = changes(again, once)
-    (allowed,) = changes(once, again)
+
+def upsert(key: str) -> PostgresTable:
+    return PostgresTable(table="people", mode="upsert", columns=COLUMNS, key=key)
+
+
+def topic(semantics: Literal["exactly_once", "at_least_once"] = "exactly_once") -> KafkaTopic:
+    return KafkaTopic(topic="people", value=Json(columns={"id": "bigint"}), semantics=semantics)
+
+
+PLAIN, NARROW, OTHERS = stored(), stored(narrow("people")), stored(narrow("others"))
+UPSERT = stored(upsert("id"))
+LIMITED = KafkaSource(topics="people", records_per_epoch=7)
+AT_LEAST_ONCE, EXACTLY_ONCE = stored(topic("at_least_once")), stored(topic())
+
+
+def test_a_topic_that_was_sent_to_at_least_once_cannot_become_exactly_once() -> None:
+    """P11: its epochs have no marker, so nobody knows which ones are there; the other way round loses nothing."""
+    (refused,) = changes(AT_LEAST_ONCE, EXACTLY_ONCE)
+    (allowed,) = changes(EXACTLY_ONCE, AT_LEAST_ONCE)
 
     assert (refused.field, refused.effect) == ("sinks.kafka:people.semantics", Effect.REFUSED)
     assert "another topic" in refused.advice
     assert allowed.effect is Effect.NEXT_EPOCH
 
 
-def test_two_sinks_of_other_names_have_other_transactional_ids():
+def test_two_sinks_of_other_names_have_other_transactional_ids() -> None:
     """P13: a producer that begins with an id fences the id's former producer; dots are allowed in both names."""
     ids = {KafkaTopic(topic=of, value=Text()).transactional_id(name) for name, of in (("a.b", "c"), ("a", "b.c"))}
     assert len(ids) == 2
 
 
-UPSERT = {"table": "people", "mode": "upsert", "columns": {"id": "bigint", "name": "text"}}
-
-
-def test_the_same_declaration_has_no_changes():
-    assert changes(stored(), stored()) == []
-
-
 @pytest.mark.parametrize(
     ("before", "now", "field", "effect"),
     [
-        (stored(), stored(settings=Settings(timeout=5)), "settings", Effect.NEXT_EPOCH),
-        (
-            stored(),
-            stored(source=KafkaSource(topics="people", records_per_epoch=7)),
-            "source.records_per_epoch",
-            Effect.NEXT_EPOCH,
-        ),
-        (
-            stored(),
-            stored(sinks=[PostgresTable(table="people", columns={"id": "bigint"})]),
-            "sinks.people.columns.name",
-            Effect.NEXT_EPOCH,
-        ),
-        (
-            stored(sinks=[PostgresTable(table="people", columns={"id": "bigint"})]),
-            stored(),
-            "sinks.people.columns.name",
-            Effect.MIGRATION,
-        ),
-        (
-            stored(),
-            stored(sinks=[PostgresTable(table="others", columns={"id": "bigint"})]),
-            "sinks.others",
-            Effect.MIGRATION,
-        ),
-        (
-            stored(sinks=[PostgresTable(**UPSERT, key="id")]),
-            stored(sinks=[PostgresTable(**UPSERT, key="name")]),
-            "sinks.people.key",
-            Effect.REFUSED,
-        ),
-        (stored(), stored(sinks=[PostgresTable(**UPSERT, key="id")]), "sinks.people.mode", Effect.REFUSED),
+        pytest.param(PLAIN, stored(settings=Settings(timeout=5)), "settings", Effect.NEXT_EPOCH, id="settings"),
+        pytest.param(PLAIN, stored(source=LIMITED), "source.records_per_epoch", Effect.NEXT_EPOCH, id="record limit"),
+        pytest.param(PLAIN, NARROW, "sinks.people.columns.name", Effect.NEXT_EPOCH, id="column gone"),
+        pytest.param(NARROW, PLAIN, "sinks.people.columns.name", Effect.MIGRATION, id="column added"),
+        pytest.param(PLAIN, OTHERS, "sinks.others", Effect.MIGRATION, id="table added"),
+        pytest.param(UPSERT, stored(upsert("name")), "sinks.people.key", Effect.REFUSED, id="key"),
+        pytest.param(PLAIN, UPSERT, "sinks.people.mode", Effect.REFUSED, id="mode"),
     ],
-    ids=["settings", "record limit", "column gone", "column added", "table added", "key", "mode"],
 )
-def test_each_change_is_told_with_what_becomes_of_it(before, now, field, effect):
-    found = {one.field: one.effect for one in changes(before, now)}
+def test_each_change_is_reported_with_its_effect(before: Stored, now: Stored, field: str, effect: Effect) -> None:
+    assert changes(before, before) == changes(now, now) == []
+    assert {one.field: one.effect for one in changes(before, now)}[field] is effect
 
-    assert found[field] is effect
 
-
-def _left_out() -> dict[str, Any]:
-    return stored(sinks=[PostgresTable(table="others", columns={"id": "bigint"})])
+def refused(before: Stored, now: Stored) -> set[str]:
+    return {one.field for one in changes(before, now) if one.effect is Effect.REFUSED}
 
 
 @pytest.mark.parametrize("between", [0, 1, 3])
 def test_a_table_is_held_against_what_it_was_last_written_with_however_long_ago(between: int) -> None:
     """Its rows are still there, and mean what they meant."""
-    upsert = stored(sinks=[PostgresTable(**UPSERT, key="id")])
-    history = [*[_left_out()] * between, upsert, stored()]
+    history = [*[OTHERS] * between, UPSERT, PLAIN]
 
-    written = as_last_written(history[0], history, stored())
+    written = as_last_written(history[0], history, PLAIN)
 
-    refused = [one for one in changes(written, stored()) if one.effect is Effect.REFUSED]
-    assert {one.field for one in refused} == {"sinks.people.mode", "sinks.people.key"}
-    assert as_last_written(history[0], history, upsert) == written
-    assert [one for one in changes(written, upsert) if one.effect is Effect.REFUSED] == []
+    assert refused(written, PLAIN) == {"sinks.people.mode", "sinks.people.key"}
+    assert as_last_written(history[0], history, UPSERT) == written
+    assert refused(written, UPSERT) == set()
 
 
 def test_a_topic_that_was_left_out_for_a_while_is_still_without_markers() -> None:
-    history = [_left_out(), stored(sinks=[topic(semantics="at_least_once")])]
+    written = as_last_written(OTHERS, [OTHERS, AT_LEAST_ONCE], EXACTLY_ONCE)
 
-    found = changes(as_last_written(history[0], history, now := stored(sinks=[topic()])), now)
-
-    assert [one.field for one in found if one.effect is Effect.REFUSED] == ["sinks.kafka:people.semantics"]
+    assert refused(written, EXACTLY_ONCE) == {"sinks.kafka:people.semantics"}
 
 
 def test_earlier_declarations_are_not_looked_at_where_every_sink_was_declared_before() -> None:
-    def unread() -> Any:
+    def unread() -> Iterator[Stored]:
         raise AssertionError("looked at")
         yield
 
-    assert as_last_written(stored(), unread(), stored()) == stored()
+    assert as_last_written(PLAIN, unread(), PLAIN) == PLAIN
 
 
 def test_a_table_of_rows_cannot_become_one_of_state() -> None:
-    state = StateTable(table="people", key="id", columns={"id": "bigint", "name": "text"})
-    kept = stored()
-    kept["state"], kept["sinks"] = [json.loads(state.model_dump_json())], []
+    state = StateTable(table="people", key="id", columns=COLUMNS)
 
-    (refused,) = [one for one in changes(stored(), kept) if one.effect is Effect.REFUSED]
+    found = changes(PLAIN, {**PLAIN, "state": [json.loads(state.model_dump_json())], "sinks": []})
 
-    assert (refused.field, refused.before, refused.now) == ("state.people", "in sinks", "in state")
+    (one,) = [one for one in found if one.effect is Effect.REFUSED]
+    assert (one.field, one.before, one.now) == ("state.people", "in sinks", "in state")

@@ -1,5 +1,7 @@
 """Connections from the environment, in both forms that Airflow knows, read without Airflow."""
 
+from __future__ import annotations
+
 import json
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -14,42 +16,26 @@ from epochline.local.credentials import VIEWER
 
 SECRET = "pa ss/word@%"
 
+pytestmark = pytest.mark.usefixtures("no_stack")
 
-@pytest.fixture(autouse=True)
-def no_stack(tmp_path, monkeypatch):
-    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "home"))
-    for name in ("EPOCHLINE_POSTGRES", "EPOCHLINE_KAFKA", "SPARK_DEFAULT", "OTHER"):
-        monkeypatch.delenv(f"AIRFLOW_CONN_{name}", raising=False)
+OTHER = {
+    "conn_type": "postgres", "host": "db.example", "port": 6432, "schema": "target", "login": "me", "password": SECRET,
+    "extra": {"sslmode": "require"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "held",
-    [
-        json.dumps(
-            {
-                "conn_type": "postgres",
-                "host": "db.example",
-                "port": 6432,
-                "schema": "target",
-                "login": "me",
-                "password": SECRET,
-                "extra": {"sslmode": "require"},
-            }
-        ),
-        "postgres://me:pa%20ss%2Fword%40%25@db.example:6432/target?sslmode=require",
-    ],
+    [json.dumps(OTHER), "postgres://me:pa%20ss%2Fword%40%25@db.example:6432/target?sslmode=require"],
     ids=["json", "uri"],
 )
-def test_a_postgres_connection_becomes_a_dsn_that_libpq_reads_back(held, monkeypatch):
+def test_a_postgres_connection_becomes_a_dsn_that_libpq_reads_back(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", held)
 
-    dsn = connections.postgres_dsn("other")
-
-    expected = {
+    assert parse_dsn(connections.postgres_dsn("other")) == {
         "host": "db.example", "port": "6432", "dbname": "target", "user": "me", "password": SECRET,
         "sslmode": "require",
     }  # fmt: skip
-    assert expected == parse_dsn(dsn)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +47,23 @@ def test_a_postgres_connection_becomes_a_dsn_that_libpq_reads_back(held, monkeyp
     ],
     ids=["json", "json in json", "uri"],
 )
-def test_brokers_come_from_the_extra(held, monkeypatch):
+def test_brokers_come_from_the_extra(held: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", held)
 
     assert connections.kafka_settings() == {"bootstrap.servers": "k1:9092,k2:9092"}
 
 
-def test_a_connection_that_cannot_be_read_is_named_and_its_password_is_not(monkeypatch):
+def test_a_connection_that_cannot_be_read_is_named_and_its_password_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", '{"password": "hidden-pw", "port": "x"}')
 
-    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_EPOCHLINE_POSTGRES cannot be understood") as told:
+    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_EPOCHLINE_POSTGRES cannot be understood") as raised:
         connections.postgres_dsn()
 
-    assert "hidden-pw" not in str(told.value)
-    assert told.value.__cause__ is None
+    assert "hidden-pw" not in str(raised.value)
+    assert raised.value.__cause__ is None
 
 
-def test_a_registry_is_an_http_connection(monkeypatch):
+def test_a_registry_is_an_http_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"conn_type": "http", "host": "r", "port": 8081, "schema": "https", "login": "me", "password": "pw"}
     monkeypatch.setenv("AIRFLOW_CONN_THEIRS", json.dumps(held))
     pipeline = Pipeline(
@@ -91,32 +77,27 @@ def test_a_registry_is_an_http_connection(monkeypatch):
         connections.registries_of(pipeline)
 
 
-def test_without_a_connection_and_a_stack_the_error_says_what_to_run():
+def test_without_a_connection_and_a_stack_the_error_says_what_to_run_or_to_set() -> None:
     with pytest.raises(ConfigurationError, match="epochline up"):
         connections.postgres_dsn()
     with pytest.raises(ConfigurationError, match="epochline up"):
         connections.kafka_settings()
+    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_MINE"):
+        connections.postgres_dsn("mine")
 
 
-def test_without_a_connection_the_running_stack_is_reached(monkeypatch):
-    class Running:
-        home = "here"
-        kafka = SimpleNamespace(pid=1, bootstrap_servers="127.0.0.1:1")
-        postgres = SimpleNamespace(
-            pid=1, dsn=lambda login: f"postgresql://{login}:{quote(SECRET, safe='')}@h:5/epochline"
-        )
+def test_without_a_connection_the_running_stack_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dsn(login: str) -> str:
+        return f"postgresql://{login}:{quote(SECRET, safe='')}@h:5/epochline"
 
-    monkeypatch.setattr("epochline.local.stack.Stack", Running)
+    kafka, postgres = SimpleNamespace(pid=1, bootstrap_servers="127.0.0.1:1"), SimpleNamespace(pid=1, dsn=dsn)
+    running = SimpleNamespace(home="here", kafka=kafka, postgres=postgres)
+    monkeypatch.setattr("epochline.local.stack.Stack", lambda: running)
 
     assert connections.kafka_settings() == {"bootstrap.servers": "127.0.0.1:1"}
     assert parse_dsn(connections.postgres_dsn("epochline_reader")) == {
         "host": "h", "port": "5", "dbname": "epochline", "user": VIEWER, "password": SECRET,
     }  # fmt: skip
-
-
-def test_a_connection_that_the_stack_does_not_make_is_asked_for_by_its_variable():
-    with pytest.raises(ConfigurationError, match="AIRFLOW_CONN_MINE"):
-        connections.postgres_dsn("mine")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +109,9 @@ def test_a_connection_that_the_stack_does_not_make_is_asked_for_by_its_variable(
     ],
     ids=["none", "local", "cluster"],
 )
-def test_the_spark_master_is_that_of_the_connection(held, master, monkeypatch):
+def test_the_spark_master_is_that_of_the_connection(
+    held: str | None, master: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if held:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", held)
 

@@ -1,16 +1,23 @@
 """`epochline lag` of many pipelines: each server is opened once, and one that cannot be reached costs one attempt."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from epochline import cli
 from epochline.cli import connections, database
+from epochline.declare.source import KafkaSource
 from epochline.errors import EpochlineError, LedgerError, LedgerUnavailableError, SourceUnavailableError
-from epochline.protocol.offsets import TopicPartition
-from epochline.protocol.planning import PartitionView, SourceView
+from epochline.protocol.planning import SourceView
+from tests.unit.partitions import tp, view
 
 NAMES = ("first", "second", "third")
 DECLARED = """
@@ -23,7 +30,7 @@ for name in {names}:
 
 
 class Servers:
-    """A ledger and a Kafka that count how often they are opened and closed, and fail where they are told to."""
+    """A ledger and a Kafka that count how often they are opened and closed, and fail where a test wants it."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -32,57 +39,45 @@ class Servers:
         self.refused: dict[str, EpochlineError] = {}
 
     @contextmanager
-    def kafka(self, connection):
-        self._open("kafka")
-        yield self
-        self.closed.append("kafka")
-
-    @contextmanager
-    def ledger(self, dsn):
-        self._open("ledger")
-        yield self
-        self.closed.append("ledger")
-
-    def _open(self, server):
+    def open(self, server: str, _where: str) -> Iterator[Servers]:
         self.opened.append(server)
         if server in self.unreachable:
             raise self.unreachable[server]
+        yield self
+        self.closed.append(server)
 
-    def ask(self, opened, name, *, pipeline):
+    def ask(self, opened: Servers, name: str, *, pipeline: str) -> list[dict[str, Any]]:
         if pipeline in self.refused:
             raise self.refused[pipeline]
-        head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4,
-                "epoch_id": 1, "seconds": 2.0}  # fmt: skip
-        return [head]
+        head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4}
+        return [head | {"epoch_id": 1, "seconds": 2.0}]
 
-    def look(self, source):
+    def look(self, source: KafkaSource) -> SourceView:
         (topic,) = source.topics
-        views = [
-            PartitionView(tp=TopicPartition(topic=topic, partition=number, topic_id="one"), log_start=3, last_stable=9,
-                          high_watermark=9)
-            for number in (0, 1)
-        ]  # fmt: skip
-        return SourceView(cluster_id="c", partitions=views)
+        return SourceView(cluster_id="c", partitions=[view(tp(number, topic, "one"), 3, 9) for number in (0, 1)])
 
 
 @pytest.fixture
-def servers(monkeypatch, tmp_path) -> Servers:
+def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Servers:
     (tmp_path / "declared.py").write_text(DECLARED.format(names=NAMES))
     monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
     made = Servers()
     monkeypatch.setattr(connections, "postgres_dsn", lambda connection: "postgresql://")
-    monkeypatch.setattr(connections, "opened_offsets", made.kafka)
-    monkeypatch.setattr(database, "session", made.ledger)
+    monkeypatch.setattr(connections, "opened_offsets", partial(made.open, "kafka"))
+    monkeypatch.setattr(database, "session", partial(made.open, "ledger"))
     monkeypatch.setattr(database, "ask", made.ask)
     return made
 
 
-def test_one_session_and_one_client_serve_all_pipelines_and_are_closed(servers):
-    shown = CliRunner().invoke(cli.app, ["lag", "--json"])
+def lag(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["lag", *arguments])
+
+
+def test_one_session_and_one_client_serve_all_pipelines_and_are_closed(servers: Servers) -> None:
+    shown = lag("--json")
 
     assert shown.exit_code == 0
-    assert sorted(servers.opened) == ["kafka", "ledger"]
-    assert sorted(servers.closed) == ["kafka", "ledger"]
+    assert sorted(servers.opened) == sorted(servers.closed) == ["kafka", "ledger"]
     # The second partition was added to a topic that the ledger knows: it begins at offset 0.
     assert [(row["pipeline"], row["head"], row["lag"]) for row in json.loads(shown.output)] == [
         (name, head, lag) for name in NAMES for head, lag in ((4, 5), (0, 9))
@@ -94,30 +89,25 @@ def test_one_session_and_one_client_serve_all_pipelines_and_are_closed(servers):
     [("kafka", SourceUnavailableError("no Kafka there")), ("ledger", LedgerUnavailableError("no ledger there"))],
     ids=["kafka", "ledger"],
 )
-def test_a_server_that_cannot_be_reached_is_tried_once_and_said_for_each_pipeline(servers, server, error):
+def test_a_server_that_cannot_be_reached_is_tried_once_and_said_for_each_pipeline(
+    servers: Servers, server: str, error: EpochlineError
+) -> None:
     servers.unreachable[server] = error
 
-    shown = CliRunner().invoke(cli.app, ["lag"])
+    shown = lag()
 
     assert shown.exit_code == 1
     assert servers.opened.count(server) == 1
     assert [f"{name}: cannot be asked: {error}" in shown.output for name in NAMES] == [True, True, True]
 
 
-def test_a_pipeline_that_cannot_be_asked_hides_no_other(servers):
+def test_a_pipeline_that_cannot_be_asked_hides_no_other_and_alone_it_fails_the_command(servers: Servers) -> None:
     servers.refused["second"] = LedgerError("the ledger is missing")
 
-    shown = CliRunner().invoke(cli.app, ["lag"])
+    shown = lag()
 
     assert shown.exit_code == 1
     assert "second: cannot be asked: the ledger is missing" in shown.output
     assert "first: 14 records behind" in shown.output
     assert "third: 14 records behind" in shown.output
-
-
-def test_the_error_of_the_one_pipeline_that_was_named_is_the_command_s_own(servers):
-    servers.refused["second"] = LedgerError("the ledger is missing")
-
-    shown = CliRunner().invoke(cli.app, ["lag", "second"])
-
-    assert shown.exception is servers.refused["second"]
+    assert lag("second").exception is servers.refused["second"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import stat
 import tempfile
+from pathlib import Path
+
+import pytest
 
 from epochline.cli import execution
 
 
-def test_it_is_one_file_that_nobody_else_can_read(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("no_stack")
+def test_the_log_is_one_file_that_nobody_else_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-4: what a pipeline's own code says in a traceback stands in it."""
-    monkeypatch.setenv("EPOCHLINE_HOME", str(tmp_path / "no stack"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     execution._spark_log.cache_clear()
 

@@ -43,19 +43,13 @@ def test_a_number_keeps_precision_and_scale(precision: int, scale: int | None) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("money", "unsupported type 'money'; use one of: bigint"),
-        ("integer[]", "unsupported type"),
-        ("char(3)", "unsupported type"),
-        ("text; drop table x", "unsupported type"),
-        ("", "unsupported type"),
-        ("integer(4)", "integer takes no modifier"),
-        ("text(4)", "text takes no modifier"),
-        ("varchar(4,2)", "takes no modifier"),
-        ("timestamptz(3)", "takes no modifier"),
-        ("numeric(0)", "precision must be between 1 and 76"),
-        ("numeric(77)", "precision must be between 1 and 76"),
+        ("money", "unsupported type 'money'; use one of: bigint"), ("integer[]", "unsupported type"),
+        ("char(3)", "unsupported type"), ("text; drop table x", "unsupported type"), ("", "unsupported type"),
+        ("integer(4)", "integer takes no modifier"), ("text(4)", "text takes no modifier"),
+        ("varchar(4,2)", "takes no modifier"), ("timestamptz(3)", "takes no modifier"),
+        ("numeric(0)", "precision must be between 1 and 76"), ("numeric(77)", "precision must be between 1 and 76"),
     ],
-)
+)  # fmt: skip
 def test_a_type_that_cannot_be_carried_is_refused_with_the_reason(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         parse_type(text)

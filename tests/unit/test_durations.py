@@ -41,13 +41,10 @@ def test_every_test_and_every_fixture_is_in_the_file_and_ci_prints_it(tmp_path: 
     )  # fmt: skip
 
     lines = (tmp_path / "out" / "durations").read_text().splitlines()
-    seconds = {(kind, name.rpartition("::")[2]): float(took) for took, kind, _, name in map(tabs, lines)}
+    fields = [line.split("\t") for line in lines]
+    seconds = {(kind, name.rpartition("::")[2]): float(took) for took, kind, _, name in fields}
     assert {("test", "test_one"), ("test", "test_two"), ("fixture", "server"), ("fixture", "client")} <= seconds.keys()
     assert seconds["fixture", "server"] >= 0.3 > seconds["fixture", "client"]
     assert seconds["test", "test_one"] >= 0.5
     assert set(lines) <= set(done.stdout.splitlines())
     assert "1 failed, 1 passed" in done.stdout.splitlines()[-1]
-
-
-def tabs(line: str) -> list[str]:
-    return line.split("\t")

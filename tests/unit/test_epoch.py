@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -11,7 +10,6 @@ import pytest
 from epochline.errors import EpochStateError
 from epochline.protocol.epoch import NEXT, UNFINISHED, Attempt, AttemptState, Counts, Epoch, EpochKind, EpochState, Run
 
-PAIRS = list(itertools.product(EpochState, EpochState))
 ALLOWED = {
     (EpochState.PLANNED, EpochState.PRE_COMMITTED),
     (EpochState.PLANNED, EpochState.ABORTED),
@@ -24,20 +22,13 @@ RUN = Run(dag_id="orders", run_id="run-1", host="here")
 
 def epoch(state: EpochState) -> Epoch:
     return Epoch(
-        pipeline="orders",
-        epoch_id=7,
-        generation=1,
-        state=state,
-        attempt=1,
-        kind=EpochKind.REGULAR,
-        run=RUN,
-        declaration_hash="0",
-        lease_expired=False,
-        planned_at=datetime(2026, 1, 1, tzinfo=UTC),
-    )
+        pipeline="orders", epoch_id=7, generation=1, state=state, attempt=1, kind=EpochKind.REGULAR, run=RUN,
+        declaration_hash="0", lease_expired=False, planned_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "after"), PAIRS, ids=lambda state: state.lower())
+@pytest.mark.parametrize("after", EpochState, ids=str.lower)
+@pytest.mark.parametrize("before", EpochState, ids=str.lower)
 def test_a_transition_is_allowed_by_the_table_or_refused(before: EpochState, after: EpochState) -> None:
     """Protocol, "States"."""
     if (before, after) in ALLOWED:
@@ -48,21 +39,10 @@ def test_a_transition_is_allowed_by_the_table_or_refused(before: EpochState, aft
         epoch(before).to(after)
 
 
-def test_the_table_names_every_state_and_nothing_leaves_committed() -> None:
+def test_the_table_names_every_state_nothing_leaves_committed_and_the_unfinished_ones_can_be_finished() -> None:
     """INV-7: a committed epoch changes no more."""
     assert set(NEXT) == set(EpochState)
     assert NEXT[EpochState.COMMITTED] == frozenset()
-
-
-def test_every_state_is_reached_from_planned_and_the_unfinished_ones_can_be_finished() -> None:
-    reached, todo = set(), [EpochState.PLANNED]
-    while todo:
-        state = todo.pop()
-        if state not in reached:
-            reached.add(state)
-            todo.extend(NEXT[state])
-
-    assert reached == set(EpochState)
     assert {state for state in EpochState if EpochState.ABORTED in NEXT[state]} == UNFINISHED
 
 
@@ -88,13 +68,9 @@ def test_counts_of_partitions_add_up() -> None:
 def test_sessions_of_an_attempt_are_found_by_a_name_that_postgresql_does_not_cut() -> None:
     """Fencing ends them by ``application_name``, which holds 63 bytes."""
     attempt = Attempt(
-        attempt_id=2**63 - 1,
-        pipeline="p",
-        epoch_id=1,
-        number=1,
-        token="0198a8f0-0000-7000-8000-000000000001",
+        attempt_id=2**63 - 1, pipeline="p", epoch_id=1, number=1, token="0198a8f0-0000-7000-8000-000000000001",
         state=AttemptState.RUNNING,
-    )
+    )  # fmt: skip
 
     assert len(attempt.application_name.encode()) <= 63
     assert attempt.application_name == f"epochline:{2**63 - 1}:0198a8f0"

@@ -40,62 +40,47 @@ def test_a_partition_without_a_record_holds_the_watermark_back_for_ever() -> Non
     assert watermark(TWO_LATE, {0: read(9), 1: read(None)}, at(1), NOW) == at(1)
 
 
-def test_an_idle_partition_holds_nothing_back() -> None:
+def test_an_idle_partition_holds_nothing_back_and_while_all_are_idle_the_clock_goes_on() -> None:
     assert watermark(MINUTE_IDLE, {0: read(9), 1: read(3, ago=60), 2: read(None)}, None, NOW) == at(7)
     assert watermark(MINUTE_IDLE, {0: read(9), 1: read(3, ago=59)}, None, NOW) == at(1)
-
-
-def test_while_all_partitions_are_idle_the_clock_goes_on() -> None:
     assert watermark(MINUTE_IDLE, {0: read(9, ago=100), 1: read(3, ago=70)}, None, NOW) == at(9 + 100 - 2)
-
-
-def test_nothing_is_known_before_the_first_record() -> None:
-    assert watermark(MINUTE_IDLE, {0: read(None)}, None, NOW) is None
+    assert watermark(MINUTE_IDLE, {0: read(None)}, None, NOW) is None, "nothing is known before the first record"
     assert watermark(MINUTE_IDLE, {}, None, NOW) is None
 
 
-times = st.one_of(st.none(), st.floats(0, 1000))
+moments = st.none() | st.floats(0, 1000).map(at)
 
 
 @given(
-    before=times,
-    newest=st.lists(st.tuples(times, st.floats(0, 200)), max_size=4),
+    was=moments,
+    partitions=st.dictionaries(st.integers(0, 3), st.builds(read, st.none() | st.floats(0, 1000), st.floats(0, 200))),
     declared=st.sampled_from([TWO_LATE, MINUTE_IDLE]),
 )
 def test_a_watermark_never_goes_back(
-    before: float | None, newest: list[tuple[float | None, float]], declared: EventTime
+    was: datetime | None, partitions: dict[int, PartitionTime], declared: EventTime
 ) -> None:
-    partitions = {number: read(seconds, ago) for number, (seconds, ago) in enumerate(newest)}
-    was = None if before is None else at(before)
-
     now = watermark(declared, partitions, was, NOW)
 
     assert was is None or (now is not None and now >= was)
 
 
-@given(first=times, second=times)
+@given(first=moments, second=moments)
 def test_the_newest_record_of_a_partition_is_kept_whatever_comes_later(
-    first: float | None, second: float | None
+    first: datetime | None, second: datetime | None
 ) -> None:
     later = NOW + timedelta(hours=1)
-    moments = [None if seconds is None else at(seconds) for seconds in (first, second)]
 
-    one = PartitionTime().and_then(moments[0], NOW).and_then(moments[1], later)
+    one = PartitionTime().and_then(first, NOW).and_then(second, later)
 
-    assert one.newest == max((moment for moment in moments if moment is not None), default=None)
-    assert one.read_at == (later if moments[1] is not None else NOW if moments[0] is not None else None)
-
-
-def test_tumbling_windows_are_aligned_and_half_open() -> None:
-    five = Tumbling(size=5)
-
-    assert five.of(at(4.999)) == (Window(at(0), at(5)),)
-    assert five.of(at(5)) == (Window(at(5), at(10)),)
+    assert one.newest == max((moment for moment in (first, second) if moment is not None), default=None)
+    assert one.read_at == (later if second is not None else NOW if first is not None else None)
 
 
-def test_a_record_is_in_every_sliding_window_that_holds_it() -> None:
+def test_windows_are_aligned_and_half_open_and_a_session_waits_for_the_gap() -> None:
+    assert Tumbling(size=5).of(at(4.999)) == (Window(at(0), at(5)),)
+    assert Tumbling(size=5).of(at(5)) == Sliding(size=5, slide=5).of(at(7)) == (Window(at(5), at(10)),)
     assert Sliding(size=10, slide=5).of(at(7)) == (Window(at(0), at(10)), Window(at(5), at(15)))
-    assert Sliding(size=5, slide=5).of(at(7)) == Tumbling(size=5).of(at(7))
+    assert Session(gap=30).of(at(7)) == (Window(at(7), at(37)),)
 
 
 @given(seconds=st.floats(-1e6, 1e6), size=st.integers(1, 100), parts=st.integers(1, 10))
@@ -111,10 +96,6 @@ def test_every_window_of_a_moment_holds_it_and_none_is_left_out(seconds: float, 
 def test_a_slide_longer_than_the_window_is_refused() -> None:
     with pytest.raises(DeclarationError, match="records between two windows would belong to none"):
         Sliding(size=5, slide=6)
-
-
-def test_a_session_begins_with_its_record_and_waits_for_the_gap() -> None:
-    assert Session(gap=30).of(at(7)) == (Window(at(7), at(37)),)
 
 
 def test_a_window_closes_when_the_watermark_reaches_its_end_and_is_forgotten_a_lateness_later() -> None:

@@ -1,45 +1,46 @@
 """Failpoints: off at no cost, refused where forbidden, doing what they are named for, and between any two I/O calls."""
 
+from __future__ import annotations
+
 import ast
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-import epochline.failpoints as failpoints
 from epochline import ports
 from epochline.cli import connections
 from epochline.coordinator import begin
 from epochline.errors import ConfigurationError
-from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, watched, watched_source
-from epochline.failpoints.sites import BY_HAND, SIDES, SINK, SOURCE, USE_CASES, port_method, sites_of, use_cases
-from epochline.protocol.epoch import Run
+from epochline.failpoints import FailpointError, arm, failpoint, known_failpoints, sites, watched, watched_source
+from epochline.failpoints.sites import port_method, sites_of, use_cases
 from epochline.testing import FakeKafka, FakeLedger
+from tests.contract.worlds import orders, run
 
-PROJECT = Path(__file__).parents[2]
-PACKAGE = Path(failpoints.__file__).parents[1]
 PORTS = ("Ledger", "Transaction", "OffsetSource")
 # What the job and its writers reach PostgreSQL and Spark by, and the sender Kafka.
 IO_METHODS = ("execute", "copy_expert", "commit", "rollback", "save", "begin_transaction", "put", "_commit")
 CASES = [pytest.param(path, id=path.stem) for path in use_cases()]
 JOB = [
     pytest.param(path, id=path.stem)
-    for place in BY_HAND
+    for place in sites.BY_HAND
     for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
 ]
 
 
 @pytest.fixture(autouse=True)
-def _disarmed():
+def _disarmed() -> Iterator[None]:
     yield
     arm({})
 
 
-def in_a_process(code, **environment):
-    given = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), **environment}
+def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = os.environ | environment
     return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env=given)
 
 
@@ -47,7 +48,7 @@ def in_a_process(code, **environment):
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
+def test_a_use_case_reaches_the_world_by_its_ports_alone(path: Path) -> None:
     """Every use of a port is a call that the watched ports know, or hands the port on (F1)."""
     tree = ast.parse(path.read_text())
     parents = {child: parent for parent in ast.walk(tree) for child in ast.iter_child_nodes(parent)}
@@ -64,8 +65,7 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
         if ast.unparse(call.func).startswith("self._tx."):
             assert port_method(call), f"{path.name}:{call.lineno}: no call that the watched ports know"
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "sink":
-            known = call.func.attr in SINK
-            assert known, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
+            assert call.func.attr in sites.SINK, f"{path.name}:{call.lineno}: {ast.unparse(call)} is no step of a sink"
 
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or node.id not in ("ledger", "tx", "source"):
@@ -80,6 +80,7 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
             continue  # makes an object; what it is asked for is looked at above
         if isinstance(up, ast.withitem) and node is up.optional_vars:
             assert node.id == "tx"
+            assert isinstance(up.context_expr, ast.Call)
             assert port_method(up.context_expr) == "transaction"
             continue
         while isinstance(up, ast.Attribute):
@@ -90,25 +91,14 @@ def test_a_use_case_reaches_the_world_by_its_ports_alone(path):
 
 
 @pytest.mark.parametrize("path", CASES)
-def test_a_use_case_imports_nothing_that_could_do_io(path):
+def test_a_use_case_imports_nothing_that_could_do_io(path: Path) -> None:
     """Files, sockets and processes are reached by imports; the rest of the promise is import-linter's contract."""
     light = {
-        "__future__",
-        "abc",
-        "collections",
-        "contextlib",
-        "dataclasses",
-        "datetime",
-        "enum",
-        "json",
-        "logging",
-        "re",
-        # The lease of an epoch is renewed by a thread.
-        "threading",
-        "time",
-        "typing",
-    }
-    roots = set()
+        "__future__", "abc", "collections", "contextlib", "dataclasses", "datetime", "enum", "json", "logging", "re",
+        "threading",  # renews the lease of an epoch
+        "time", "typing",
+    }  # fmt: skip
+    roots: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             roots |= {alias.name.partition(".")[0] for alias in node.names}
@@ -119,10 +109,10 @@ def test_a_use_case_imports_nothing_that_could_do_io(path):
     assert roots <= light | {"epochline"}
 
 
-def io_and_failpoints(function):
-    """In the order of the text: a failpoint's name, or None for a call that does I/O."""
+def io_and_failpoints(function: ast.FunctionDef) -> list[tuple[int, str | None]]:
+    """Lines in the order of the text, each with a failpoint's name, or None for a call that does I/O."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    events = []
+    events: list[tuple[int, str | None]] = []
     for call in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
         match call.func:
             case ast.Name(id="failpoint"):
@@ -135,7 +125,7 @@ def io_and_failpoints(function):
 
 
 @pytest.mark.parametrize("path", JOB)
-def test_the_job_passes_a_failpoint_before_every_io_call(path):
+def test_the_job_passes_a_failpoint_before_every_io_call(path: Path) -> None:
     """Executor's write, part, manifest and end mark (F1, F2, F3)."""
     functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
     for function in functions:
@@ -145,8 +135,8 @@ def test_the_job_passes_a_failpoint_before_every_io_call(path):
             before = name
 
 
-def test_every_failpoint_has_a_name_of_its_own():
-    by_hand = list(failpoints.sites.named_by_hand())
+def test_every_failpoint_has_a_name_of_its_own() -> None:
+    by_hand = list(sites.named_by_hand())
     by_port = [name for path in use_cases() for site in sites_of(path).values() for name in site.names]
 
     assert len(set(by_hand)) == len(by_hand)
@@ -154,17 +144,23 @@ def test_every_failpoint_has_a_name_of_its_own():
     assert not set(by_hand) & set(by_port)
     assert {"commit.chain.advance", "seal.attempts.manifests", "commit.commit", "commit.committed"} <= set(by_port)
     assert {"write.copy", "manifest.row", "end.mark"} <= set(by_hand)
+    assert {name.partition(".")[0] for name in known_failpoints()} >= {
+        "plan", "begin", "write", "manifest", "seal", "commit", "abort", "recover", "discard", "checks", "end", "job",
+        "topic",
+    }  # fmt: skip
 
 
-def test_the_sides_and_methods_are_those_of_the_ports():
-    assert set(SIDES) == {name for name in vars(ports.Transaction) if not name.startswith("_")}
-    assert set(SOURCE) == {name for name in vars(ports.OffsetSource) if not name.startswith("_")}
+def test_the_sides_and_methods_are_those_of_the_ports() -> None:
+    assert set(sites.SIDES) == {name for name in vars(ports.Transaction) if not name.startswith("_")}
+    assert set(sites.SOURCE) == {name for name in vars(ports.OffsetSource) if not name.startswith("_")}
 
 
 # Off.
 
 
-def test_nothing_is_in_the_way_where_no_failpoint_is_named():
+@pytest.mark.parametrize("environment", [{}, {"EPOCHLINE_FAILPOINTS": "forbidden"}], ids=["allowed", "forbidden"])
+def test_nothing_is_in_the_way_where_no_failpoint_is_named(environment: dict[str, str]) -> None:
+    arm(environment)
     ledger, kafka = FakeLedger(), FakeKafka()
 
     assert watched(ledger) is ledger
@@ -172,88 +168,67 @@ def test_nothing_is_in_the_way_where_no_failpoint_is_named():
     failpoint("write.copy")
 
 
-def test_an_install_that_forbids_failpoints_refuses_one_that_is_named():
-    """Off for good: said, and not passed over in silence."""
-    arm({"EPOCHLINE_FAILPOINT": "commit.commit:exit", "EPOCHLINE_FAILPOINTS": "forbidden"})
+@pytest.mark.parametrize("switch", ["forbidden", "yes"])
+def test_an_install_that_forbids_failpoints_refuses_one_that_is_named(
+    switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "postgres://u:p@localhost:1/nowhere")
+    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"extra": {"bootstrap.servers": "localhost:1"}}')
+    arm({"EPOCHLINE_FAILPOINT": "commit.commit:exit", "EPOCHLINE_FAILPOINTS": switch})
 
     with pytest.raises(ConfigurationError, match="EPOCHLINE_FAILPOINTS forbids"):
         watched(FakeLedger())
     with pytest.raises(ConfigurationError, match="Unset EPOCHLINE_FAILPOINT"):
         failpoint("write.copy")
-
-
-def test_a_forbidding_install_goes_on_where_none_is_named():
-    arm({"EPOCHLINE_FAILPOINTS": "forbidden"})
-
-    ledger = FakeLedger()
-    assert watched(ledger) is ledger
-
-
-def test_the_command_line_of_a_forbidding_install_ends_with_the_reason(monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "postgres://u:p@localhost:1/nowhere")
-    monkeypatch.setenv("AIRFLOW_CONN_EPOCHLINE_KAFKA", '{"extra": {"bootstrap.servers": "localhost:1"}}')
-    arm({"EPOCHLINE_FAILPOINT": "commit.commit:exit", "EPOCHLINE_FAILPOINTS": "yes"})
-    from tests.contract.worlds import orders
-
     with pytest.raises(ConfigurationError, match="forbids"):
         connections.ledger_of(orders())
     with pytest.raises(ConfigurationError, match="forbids"):
         connections.offsets_of(orders())
 
 
-def test_the_image_forbids_failpoints():
-    assert "EPOCHLINE_FAILPOINTS=forbidden" in (PROJECT / "Dockerfile").read_text()
+def test_the_image_forbids_failpoints() -> None:
+    assert "EPOCHLINE_FAILPOINTS=forbidden" in (Path(__file__).parents[2] / "Dockerfile").read_text()
 
 
 # On.
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_ones():
-    arm({"EPOCHLINE_FAILPOINT": "commit.chain.advanced:exit"})
-
-    with pytest.raises(
-        ConfigurationError, match=r"no failpoint 'commit.chain.advanced'; near it: commit.chain.advance"
-    ):
-        watched(FakeLedger())
-
-
 @pytest.mark.parametrize(
-    "text", ["commit.commit", "commit.commit:explode", "commit.commit@0:exit", "commit.commit:sleep"]
+    ("text", "said"),
+    [
+        ("commit.chain.advanced:exit", "no failpoint 'commit.chain.advanced'; near it: commit.chain.advance"),
+        ("commit.commit", "write NAME"),
+        ("commit.commit:explode", "write NAME"),
+        ("commit.commit@0:exit", "write NAME"),
+        ("commit.commit:sleep", "write NAME"),
+        ("write.copy:exit:once", "EPOCHLINE_FAILPOINT_RECORD"),
+    ],
 )
-def test_what_cannot_be_understood_is_refused(text):
+def test_what_cannot_be_understood_is_refused(text: str, said: str) -> None:
     arm({"EPOCHLINE_FAILPOINT": text})
 
-    with pytest.raises(ConfigurationError, match="write NAME"):
-        failpoint("write.copy")
+    for _ in range(2):  # a refused failpoint does not act later either
+        with pytest.raises(ConfigurationError, match=said):
+            failpoint("write.copy")
 
 
-def test_exit_ends_the_process_as_sigkill_would_and_is_recorded(tmp_path):
+@pytest.mark.parametrize(("once", "exits"), [("", [137, 137, 137]), (":once", [137, 0, 0])])
+def test_exit_ends_the_process_as_sigkill_would_and_is_recorded(once: str, exits: list[int], tmp_path: Path) -> None:
+    """With ``once`` it acts in one process and lets the next ones through."""
     record = tmp_path / "fired"
     code = "from epochline.failpoints import failpoint\ntry:\n failpoint('write.copy')\nfinally:\n print('cleaned up')"
+    given = {"EPOCHLINE_FAILPOINT": f"write.copy:exit{once}", "EPOCHLINE_FAILPOINT_RECORD": str(record)}
 
-    ended = in_a_process(code, EPOCHLINE_FAILPOINT="write.copy:exit", EPOCHLINE_FAILPOINT_RECORD=str(record))
+    ended = [in_a_process(code, **given) for _ in exits]
 
-    assert (ended.returncode, ended.stdout) == (137, "")
-    assert record.read_text() == "write.copy\n"
-
-
-def test_once_acts_in_one_process_and_lets_the_next_one_through(tmp_path):
-    code = "from epochline.failpoints import failpoint; failpoint('write.copy')"
-    given = {"EPOCHLINE_FAILPOINT": "write.copy:exit:once", "EPOCHLINE_FAILPOINT_RECORD": str(tmp_path / "fired")}
-
-    assert [in_a_process(code, **given).returncode for _ in range(3)] == [137, 0, 0]
+    assert [one.returncode for one in ended] == exits
+    assert [one.stdout for one in ended] == ["cleaned up\n" if exit_code == 0 else "" for exit_code in exits]
+    assert record.read_text() == "write.copy\n" * exits.count(137)
 
 
-def test_once_needs_a_record():
-    arm({"EPOCHLINE_FAILPOINT": "write.copy:exit:once"})
-
-    with pytest.raises(ConfigurationError, match="EPOCHLINE_FAILPOINT_RECORD"):
-        failpoint("write.copy")
-
-
-def test_stop_stops_the_process_until_it_is_let_go_on():
+def test_stop_stops_the_process_until_it_is_let_go_on() -> None:
     code = "from epochline.failpoints import failpoint; failpoint('write.copy'); print('went on')"
-    given = {**os.environ, "PYTHONPATH": str(PROJECT / "include"), "EPOCHLINE_FAILPOINT": "write.copy:stop"}
+    given = os.environ | {"EPOCHLINE_FAILPOINT": "write.copy:stop"}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=given) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
@@ -262,7 +237,7 @@ def test_stop_stops_the_process_until_it_is_let_go_on():
         assert process.communicate()[0] == "went on\n"
 
 
-def test_raise_and_the_nth_time_and_several_at_once():
+def test_raise_and_the_nth_time_and_several_at_once() -> None:
     arm({"EPOCHLINE_FAILPOINT": "write.copy@3:raise, write.part:sleep:0"})
 
     for _ in range(2):
@@ -273,22 +248,13 @@ def test_raise_and_the_nth_time_and_several_at_once():
     failpoint("write.copy")
 
 
-def test_each_call_of_a_use_case_is_a_place_of_its_own():
-    """Two calls of one method in one module have two names; only the second acts here."""
-    ledger = FakeLedger()
-    begun = USE_CASES / "begin.py"
-    assert {site.name for site in sites_of(begun).values()} >= {"begin.epochs.lock", "begin.epochs.lock.2"}
+@pytest.mark.parametrize(
+    ("name", "said"), [("begin.epochs.lock", "failpoint begin.epochs.lock"), ("begin.epochs.lock.2", "no epoch 1")]
+)
+def test_each_call_of_a_use_case_is_a_place_of_its_own(name: str, said: str) -> None:
+    """Two calls of one method in one module have two names; the run without an epoch ends before the second call."""
+    assert name in {site.name for site in sites_of(sites.USE_CASES / "begin.py").values()}
+    arm({"EPOCHLINE_FAILPOINT": f"{name}:raise"})
 
-    arm({"EPOCHLINE_FAILPOINT": "begin.epochs.lock:raise"})
-    with pytest.raises(FailpointError, match="begin.epochs.lock"):
-        begin(watched(ledger), "orders", 1, Run(dag_id="d", run_id="r", host="h"), lease=None)
-    arm({"EPOCHLINE_FAILPOINT": "begin.epochs.lock.2:raise"})
-    with pytest.raises(Exception, match="no epoch 1"):
-        begin(watched(ledger), "orders", 1, Run(dag_id="d", run_id="r", host="h"), lease=None)
-
-
-def test_the_names_are_many_and_read_from_the_sources():
-    assert {name.partition(".")[0] for name in known_failpoints()} >= {
-        "plan", "begin", "write", "manifest", "seal", "commit", "abort", "recover", "discard", "checks", "end", "job",
-        "topic",
-    }  # fmt: skip
+    with pytest.raises(Exception, match=said):
+        begin(watched(FakeLedger()), "orders", 1, run(), lease=timedelta(minutes=1))

@@ -16,10 +16,8 @@ from tests.processes.client import Forked, ForkServer
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
     one = ForkServer()
-    try:
-        yield one
-    finally:
-        one.end()
+    yield one
+    one.end()
 
 
 def ended(process: Forked) -> Forked:
@@ -27,12 +25,10 @@ def ended(process: Forked) -> Forked:
     return process
 
 
-def test_a_process_has_its_own_environment_and_none_of_the_one_before(
-    server: ForkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OF_BOTH", "here")
-    first = server.fork("os:getenv", "OF_ONE", environment={"OF_ONE": "1"})
-    monkeypatch.delenv("OF_BOTH")
+def test_a_process_has_its_own_environment_and_none_of_the_one_before(server: ForkServer) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OF_BOTH", "here")
+        first = server.fork("os:getenv", "OF_ONE", environment={"OF_ONE": "1"})
 
     assert ended(first).answer == {"said": "1"}
     for name in ("OF_ONE", "OF_BOTH"):
@@ -81,22 +77,16 @@ def test_a_process_that_ends_instead_of_stopping_is_said_with_its_error(server: 
         server.fork("json:loads", "no document").until_stopped(30)
 
 
-def test_a_process_that_is_killed_has_the_signal_as_its_exit_code(server: ForkServer) -> None:
-    process = server.fork("time:sleep", 60)
+def test_a_killed_process_has_the_signal_as_its_exit_code_and_none_outlasts_the_server(server: ForkServer) -> None:
+    killed, left = server.fork("time:sleep", 60), server.fork("time:sleep", 60)
 
-    process.kill()
-
-    assert process.wait(30) == -signal.SIGKILL
-    assert process.poll() == -signal.SIGKILL
-
-
-def test_no_process_outlasts_the_server(server: ForkServer) -> None:
-    process = server.fork("time:sleep", 60)
+    killed.kill()
+    assert killed.wait(30) == -signal.SIGKILL
+    assert killed.poll() == -signal.SIGKILL
 
     server.end()
-
     with pytest.raises(ProcessLookupError):
-        os.kill(process.pid, 0)
+        os.kill(left.pid, 0)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +97,10 @@ def test_no_process_outlasts_the_server(server: ForkServer) -> None:
     ],
     ids=["a thread", "a connection"],
 )
-def test_nothing_is_forked_from_a_server_with_a_thread_or_a_connection(
-    server: ForkServer, opened: str, said: str
-) -> None:
+def test_nothing_is_forked_with_a_thread_or_a_connection(server: ForkServer, opened: str, said: str) -> None:
     check = "from tests.processes.server import check_nothing_is_inherited as check; check()"
 
-    process = ended(server.fork("builtins:exec", f"{opened}; {check}"))
+    answer = ended(server.fork("builtins:exec", f"{opened}; {check}")).answer
 
-    assert process.answer["error"] == "AssertionError"
-    assert said in process.answer["message"]
+    assert answer["error"] == "AssertionError"
+    assert said in answer["message"]

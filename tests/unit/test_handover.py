@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -18,11 +17,11 @@ from epochline.spark.credentials import CREDENTIALS_VARIABLE, read_credentials
 
 CONNECTIONS = {"postgres": {"dsn": "postgresql://u:canary@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 HOLDER = """
-import json, sys, time
+import json, os, signal, sys
 from epochline.airflow.handover import credentials_file
 with credentials_file(json.loads(sys.argv[1])) as path:
     print(path, flush=True)
-    time.sleep(600)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -30,22 +29,10 @@ with credentials_file(json.loads(sys.argv[1])) as path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    yield tmp_path
-    tempfile.tempdir = None
+    return tmp_path
 
 
-def killed_while_it_held() -> Path:
-    """What a task leaves that was ended by SIGKILL before its driver read the file."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "include")}
-    command = [sys.executable, "-c", HOLDER, json.dumps({"postgres": {"dsn": "postgresql://h/d"}})]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as task:
-        path = Path(task.stdout.readline().strip())
-        task.send_signal(signal.SIGKILL)
-    assert path.exists()
-    return path
-
-
-def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder):
+def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder: Path) -> None:
     with credentials_file(CONNECTIONS) as path:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -53,7 +40,7 @@ def test_only_the_owner_can_read_it_and_it_is_gone_afterwards(folder):
     assert list(folder.iterdir()) == []
 
 
-def test_the_driver_deletes_it_as_soon_as_it_is_read():
+def test_the_driver_deletes_it_as_soon_as_it_is_read() -> None:
     """SEC-4: a task that is killed while Spark works leaves no password behind."""
     with credentials_file(CONNECTIONS) as path:
         credentials = read_credentials({CREDENTIALS_VARIABLE: str(path)})
@@ -62,7 +49,7 @@ def test_the_driver_deletes_it_as_soon_as_it_is_read():
         assert not path.exists()
 
 
-def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path):
+def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(CONNECTIONS))
     path.chmod(0o600)
@@ -72,20 +59,23 @@ def test_a_file_that_was_put_in_place_by_hand_stays(tmp_path):
     assert path.exists()
 
 
-def test_what_a_killed_task_left_is_deleted_by_the_next_one():
-    left = killed_while_it_held()
+def test_what_a_killed_task_left_is_deleted_by_the_next_one() -> None:
+    """SIGKILL ends the task before its driver reads the file."""
+    command = [sys.executable, "-c", HOLDER, json.dumps(CONNECTIONS)]
+    left = Path(subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip())
+    assert left.exists()
 
     with credentials_file(CONNECTIONS):
         assert not left.parent.exists()
 
 
-def test_what_a_living_task_holds_is_left_alone():
+def test_what_a_living_task_holds_is_left_alone() -> None:
     with credentials_file(CONNECTIONS) as first, credentials_file(CONNECTIONS) as second:
         assert first.exists()
         assert second.exists()
 
 
-def test_a_job_does_not_inherit_the_passwords_of_airflows_processes(monkeypatch):
+def test_a_job_does_not_inherit_the_passwords_of_airflows_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """SEC-6: what Spark runs is the pipeline's own code; it gets the writer's login and no other."""
     secret = ("AIRFLOW_CONN_EPOCHLINE_POSTGRES", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "AIRFLOW__CORE__FERNET_KEY",
               "AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW_VAR_KEY")  # fmt: skip

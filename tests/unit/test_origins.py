@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Literal
 
 import pytest
 
@@ -13,10 +13,13 @@ from epochline.protocol.origins import begun_by_startup, missing_origins
 from tests.unit.partitions import head, tp, view
 
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-MODES = {
+FLINK = FromGroup(group="flink")
+Word = Literal["earliest", "latest"]
+Startup = Word | FromGroup | FromTimestamp | FromOffsets
+MODES: dict[str, Startup] = {
     "earliest": "earliest",
     "latest": "latest",
-    "group": FromGroup(group="flink"),
+    "group": FLINK,
     "timestamp": FromTimestamp(timestamp=MOMENT),
     "offsets": FromOffsets(offsets={"orders": {0: 3}}),
 }
@@ -27,7 +30,7 @@ MODES = {
     [("earliest", 4, "startup earliest"), ("latest", 9, "startup latest")],
     ids=["earliest", "latest"],
 )
-def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: str, offset: int, chosen_by: str) -> None:
+def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: Word, offset: int, chosen_by: str) -> None:
     """S9, S10: latest is the last stable offset, not the high watermark."""
     views = [view(tp(0), 4, 9, high_watermark=12)]
 
@@ -36,16 +39,19 @@ def test_the_startup_mode_decides_where_an_unknown_topic_begins(startup: str, of
     assert (origin.offset, origin.chosen_by, origin.leader_epoch) == (offset, chosen_by, 3)
 
 
-@pytest.mark.parametrize("startup", ["earliest", "latest"])
-def test_a_known_partition_keeps_its_origin_whatever_the_startup_mode(startup: str) -> None:
-    """S9, X32: the ledger beats the startup mode."""
+@pytest.mark.parametrize("startup", MODES.values(), ids=MODES.keys())
+def test_a_known_partition_keeps_its_origin_whatever_the_startup_mode(startup: Startup) -> None:
+    """S9, X32: the ledger beats the startup mode: with a ledger row at 4 every mode gives 4."""
     assert missing_origins([head(tp(0), 4)], [view(tp(0))], startup=startup, by_pattern=False) == []
 
 
-@pytest.mark.parametrize("startup", ["earliest", "latest"])
+@pytest.mark.parametrize("startup", MODES.values(), ids=MODES.keys())
 @pytest.mark.parametrize("by_pattern", [False, True], ids=["by name", "by pattern"])
-def test_a_new_partition_of_a_known_topic_begins_at_offset_0(startup: str, by_pattern: bool) -> None:
-    """S2: also where its log already starts later; then retention passed it, which the plan reports (I11)."""
+def test_a_new_partition_of_a_known_topic_begins_at_offset_0(startup: Startup, by_pattern: bool) -> None:
+    """S2: also where its log already starts later; then retention passed it, which the plan reports (I11).
+
+    Given offsets need not name it.
+    """
     views = [view(tp(0)), view(tp(1), 3, 8)]
 
     [origin] = missing_origins([head(tp(0))], views, startup=startup, by_pattern=by_pattern)
@@ -65,30 +71,19 @@ def test_a_new_topic_begins_at_0_by_pattern_and_as_declared_by_name(by_pattern: 
     assert origin.offset == offset
 
 
+FROM_2_TO_12 = view(tp(0), 2, 10, high_watermark=12)  # the last stable offset is 10
+EARLIEST, LATEST = FromGroup(group="flink", reset="earliest"), FromGroup(group="flink", reset="latest")
+
+
 @pytest.mark.parametrize(
     ("startup", "found", "offset", "chosen_by"),
     [
-        (FromGroup(group="flink"), 6, 6, "startup group flink offset 6"),
-        (FromGroup(group="flink"), 12, 12, "startup group flink offset 12"),
-        (
-            FromGroup(group="flink", reset="earliest"),
-            None,
-            2,
-            "startup group flink reset earliest: no offset",
-        ),
-        (FromGroup(group="flink", reset="latest"), None, 10, "startup group flink reset latest: no offset"),
-        (
-            FromGroup(group="flink", reset="latest"),
-            1,
-            10,
-            "startup group flink reset latest: offset 1, outside the log",
-        ),
-        (
-            FromGroup(group="flink", reset="earliest"),
-            13,
-            2,
-            "startup group flink reset earliest: offset 13, outside the log",
-        ),
+        (FLINK, 6, 6, "startup group flink offset 6"),
+        (FLINK, 12, 12, "startup group flink offset 12"),
+        (EARLIEST, None, 2, "startup group flink reset earliest: no offset"),
+        (LATEST, None, 10, "startup group flink reset latest: no offset"),
+        (LATEST, 1, 10, "startup group flink reset latest: offset 1, outside the log"),
+        (EARLIEST, 13, 2, "startup group flink reset earliest: offset 13, outside the log"),
         (FromTimestamp(timestamp=MOMENT), 8, 8, "startup timestamp 2026-03-01T12:00:00+00:00"),
         (FromTimestamp(timestamp=MOMENT), None, 10, "startup timestamp 2026-03-01T12:00:00+00:00: no record that late"),
         (FromOffsets(offsets={"orders": {0: 3}}), None, 3, "startup offset"),
@@ -97,12 +92,10 @@ def test_a_new_topic_begins_at_0_by_pattern_and_as_declared_by_name(by_pattern: 
     ids=str,
 )
 def test_a_mode_gives_an_offset_and_the_origin_says_how_it_was_chosen(
-    startup: Any, found: int | None, offset: int, chosen_by: str
+    startup: Startup, found: int | None, offset: int, chosen_by: str
 ) -> None:
-    """S9, S10: the log is [2, 12], its last stable offset 10."""
-    [origin] = missing_origins(
-        [], [view(tp(0), 2, 10, high_watermark=12)], startup=startup, by_pattern=False, found={tp(0): found}
-    )
+    """S9, S10."""
+    [origin] = missing_origins([], [FROM_2_TO_12], startup=startup, by_pattern=False, found={tp(0): found})
 
     assert (origin.offset, origin.chosen_by) == (offset, chosen_by)
 
@@ -110,35 +103,19 @@ def test_a_mode_gives_an_offset_and_the_origin_says_how_it_was_chosen(
 @pytest.mark.parametrize(
     ("startup", "found", "said"),
     [
-        (FromGroup(group="flink"), None, r"group flink holds no offset, for orders-0, whose log is \[2, 12\].*reset="),
-        (FromGroup(group="flink"), 1, "group flink holds offset 1, outside the log, for orders-0"),
-        (FromGroup(group="flink"), 13, "group flink holds offset 13, outside the log, for orders-0"),
+        (FLINK, None, r"group flink holds no offset, for orders-0, whose log is \[2, 12\].*reset="),
+        (FLINK, 1, "group flink holds offset 1, outside the log, for orders-0"),
+        (FLINK, 13, "group flink holds offset 13, outside the log, for orders-0"),
         (FromOffsets(offsets={"orders": {0: 1}}), None, r"offset 1 for orders-0, whose log is \[2, 12\]"),
         (FromOffsets(offsets={"orders": {0: 13}}), None, r"offset 13 for orders-0, whose log is \[2, 12\]"),
         (FromOffsets(offsets={"orders": {1: 3}}), None, r"no offset for orders-0, whose log is \[2, 12\]"),
     ],
     ids=["no offset", "below the log", "beyond the log", "given below", "given beyond", "not given"],
 )
-def test_an_offset_that_is_not_there_is_refused_with_what_is(startup: Any, found: int | None, said: str) -> None:
+def test_an_offset_that_is_not_there_is_refused_with_what_is(startup: Startup, found: int | None, said: str) -> None:
     """S9, X28: nothing is guessed."""
     with pytest.raises(SourceError, match=said):
-        missing_origins(
-            [], [view(tp(0), 2, 10, high_watermark=12)], startup=startup, by_pattern=False, found={tp(0): found}
-        )
-
-
-@pytest.mark.parametrize("startup", MODES.values(), ids=MODES.keys())
-def test_with_a_head_every_mode_is_silent(startup: Any) -> None:
-    """S9: with a ledger row at 4 every mode gives 4."""
-    assert missing_origins([head(tp(0), 4)], [view(tp(0))], startup=startup, by_pattern=False) == []
-
-
-@pytest.mark.parametrize("startup", MODES.values(), ids=MODES.keys())
-def test_a_new_partition_begins_at_0_under_every_mode(startup: Any) -> None:
-    """S2: also under given offsets that do not name it."""
-    [origin] = missing_origins([head(tp(0))], [view(tp(0)), view(tp(1))], startup=startup, by_pattern=False)
-
-    assert (origin.offset, origin.chosen_by) == (0, "new partition")
+        missing_origins([], [FROM_2_TO_12], startup=startup, by_pattern=False, found={tp(0): found})
 
 
 def test_the_mode_rules_only_topics_that_are_new_in_the_declaration() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from epochline import PostgresTable
 from epochline.protocol.refused import RefusedRow, by_partition, in_words
 from tests.unit.flows import COLUMNS, flow, records
@@ -16,7 +18,9 @@ def test_a_refused_record_is_in_the_quarantine_with_its_first_reason_and_in_no_s
     done = flow(PEOPLE).with_refused(REFUSED).process(records(*VALUES))
 
     assert done.rows["people"].column("id").to_pylist() == [1, 4]
-    found = dict(zip(done.quarantine["offset"].to_pylist(), done.quarantine["reason"].to_pylist(), strict=True))
+    found: dict[Any, Any] = dict(
+        zip(done.quarantine["offset"].to_pylist(), done.quarantine["reason"].to_pylist(), strict=True)
+    )
     assert found[101] == "people: check few"
     assert sorted(found) == [101, 102]
     counts = done.counts["t", 0]

@@ -13,11 +13,13 @@ from tests.rooms import Rooms, rooms_of
 MOST_ROOMS = 30
 MOST_ARROWS = 120
 
+Made = Callable[[dict[str, str]], Rooms]
+
 _packages = itertools.count(1)
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rooms]:
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     """Count the rooms of a package that is made of the given files; ``{p}`` stands for its name."""
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -32,38 +34,20 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rooms
     return made
 
 
-def test_the_library_has_few_rooms() -> None:
+def test_the_library_has_few_rooms_few_arrows_and_no_circle() -> None:
     rooms = rooms_of("epochline")
 
     assert len(rooms.imports) <= MOST_ROOMS, str(rooms)
-
-
-def test_few_rooms_of_the_library_import_each_other() -> None:
-    rooms = rooms_of("epochline")
-
     assert rooms.arrows <= MOST_ARROWS, str(rooms)
+    assert rooms.circles == ()
 
 
-def test_no_rooms_of_the_library_import_each_other_in_a_circle() -> None:
-    assert rooms_of("epochline").circles == ()
-
-
-def test_a_folder_with_code_is_a_room_and_so_is_a_file_beside_the_folders(made: Callable[..., Rooms]) -> None:
+def test_a_folder_with_code_is_a_room_and_so_is_a_file_next_to_the_folders(made: Made) -> None:
     rooms = made({"a.py": "", "b/__init__.py": "", "b/one.py": "", "b/two.py": "", "b/c/__init__.py": "X = 1"})
-
     assert set(rooms.imports) == {"a", "b", "b.c"}
 
-
-def test_a_docstring_alone_is_no_code(made: Callable[..., Rooms]) -> None:
-    rooms = made({"a/__init__.py": '"""What is here."""', "a/b/__init__.py": "", "a/b/one.py": ""})
-
-    assert set(rooms.imports) == {"a.b"}
-
-
-def test_modules_of_one_room_are_no_arrow(made: Callable[..., Rooms]) -> None:
-    rooms = made({"a/__init__.py": "", "a/one.py": "from {p}.a import two", "a/two.py": ""})
-
-    assert rooms.arrows == 0
+    docstring_alone = made({"a/__init__.py": '"""What is here."""', "a/b/__init__.py": "", "a/b/one.py": ""})
+    assert set(docstring_alone.imports) == {"a.b"}
 
 
 @pytest.mark.parametrize(
@@ -76,19 +60,20 @@ def test_modules_of_one_room_are_no_arrow(made: Callable[..., Rooms]) -> None:
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from {p}.b.one import X",
     ],
 )
-def test_every_kind_of_import_is_an_arrow(made: Callable[..., Rooms], text: str) -> None:
+def test_every_kind_of_import_is_an_arrow(made: Made, text: str) -> None:
     rooms = made({"a.py": text, "b/__init__.py": "", "b/one.py": "X = 1"})
 
     assert rooms.imports == {"a": {"b"}, "b": frozenset()}
 
 
-def test_two_imports_from_one_room_are_one_arrow(made: Callable[..., Rooms]) -> None:
-    text = "from {p}.b import one, two"
+def test_imports_from_one_room_are_one_arrow_and_none_in_the_room_itself(made: Made) -> None:
+    b = {"b/__init__.py": "", "b/one.py": "from {p}.b import two", "b/two.py": ""}
 
-    assert made({"a.py": text, "b/__init__.py": "", "b/one.py": "", "b/two.py": ""}).arrows == 1
+    assert made({"a.py": "from {p}.b import one, two", **b}).arrows == 1
+    assert made(b).arrows == 0
 
 
-def test_rooms_that_reach_each_other_are_a_circle(made: Callable[..., Rooms]) -> None:
+def test_rooms_that_reach_each_other_are_a_circle(made: Made) -> None:
     rooms = made({"a.py": "import {p}.b", "b.py": "import {p}.c", "c.py": "import {p}.a", "d.py": "import {p}.a"})
 
     assert rooms.circles == (frozenset({"a", "b", "c"}),)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from epochline import Endless, FailureRate, FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, Text
+from epochline import Endless, FailureRate, FixedDelay, NoRestart, Pipeline, Settings
 from epochline.config.discovery import find_all
 from epochline.config.resolve import recorded_restart, resolve_settings, run_settings
 from epochline.config.settings_file import file_settings, settings_file
@@ -18,6 +18,7 @@ from epochline.declare.restart import WITHOUT_END
 from epochline.declare.settings import PerRun
 from epochline.errors import ConfigurationError, DeclarationError
 from tests.conftest import AIRFLOW_DAGS, FUNCTIONS
+from tests.contract.worlds import orders
 
 PARAMS = ("record_limit", "note", "minimum_pause", "timeout", "on_cancel", "parallelism")
 
@@ -26,47 +27,31 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-def pipeline(**fields: Any) -> Pipeline:
-    given = {
-        "name": "orders",
-        "source": KafkaSource(topics="orders"),
-        "parse": Text(),
-        "sinks": PostgresTable(table="orders", columns={"value": "text"}),
-    }
-    return Pipeline(**{**given, **fields})
-
-
-WRONG = {
-    "negative pause": ({"minimum_pause": -1}, "minimum_pause: must not be negative"),
-    "timeout of nothing": ({"timeout": 0}, "timeout: must be longer than zero"),
-    "interval of nothing": ({"interval": 0}, "interval: must be longer than zero"),
-    "negative tolerance": ({"tolerable_failures": -1}, "tolerable_failures: "),
-    "three at once": ({"max_concurrent": 3}, "max_concurrent: Input should be less than or equal to 2"),
-    "none at once": ({"max_concurrent": 0}, "max_concurrent: "),
-    "keeps half": ({"on_cancel": "keep"}, "on_cancel: Input should be 'delete' or 'retain'"),
-    "at least once": (
-        {"semantics": "at_least_once"},
-        "semantics: at_least_once is not supported.*include/epochline_examples/at_least_once.py",
-    ),
-    "at most once": (
-        {"semantics": "at_most_once"},
-        "semantics: at_most_once is not supported.*examples/at_most_once.py",
-    ),
-    "unknown semantics": ({"semantics": "best_effort"}, "semantics: Input should be 'exactly_once'"),
-    "negative attempts": ({"restart": {"kind": "fixed_delay", "attempts": -1}}, "attempts: "),
-    "no failure": ({"restart": {"kind": "failure_rate", "max_failures": 0, "interval": 9}}, "max_failures: "),
-    "no window": (
-        {"restart": {"kind": "failure_rate", "max_failures": 1, "interval": 0}},
-        "interval: must be longer than zero",
-    ),
-    "negative delay": ({"restart": {"kind": "endless", "delay": -1}}, "delay: must not be negative"),
-    "unknown strategy": ({"restart": {"kind": "exponential"}}, "restart: "),
-    "no task": ({"parallelism": 0}, "parallelism: "),
-    "unknown": ({"checkpoint_dir": "x"}, "checkpoint_dir: Extra inputs are not permitted"),
-}
-
-
-@pytest.mark.parametrize(("fields", "said"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"minimum_pause": -1}, "minimum_pause: must not be negative"),
+        ({"timeout": 0}, "timeout: must be longer than zero"),
+        ({"interval": 0}, "interval: must be longer than zero"),
+        ({"tolerable_failures": -1}, "tolerable_failures: "),
+        ({"max_concurrent": 3}, "max_concurrent: Input should be less than or equal to 2"),
+        ({"max_concurrent": 0}, "max_concurrent: "),
+        ({"on_cancel": "keep"}, "on_cancel: Input should be 'delete' or 'retain'"),
+        (
+            {"semantics": "at_least_once"},
+            "semantics: at_least_once is not supported.*include/epochline_examples/at_least_once.py",
+        ),
+        ({"semantics": "at_most_once"}, "semantics: at_most_once is not supported.*examples/at_most_once.py"),
+        ({"semantics": "best_effort"}, "semantics: Input should be 'exactly_once'"),
+        ({"restart": {"kind": "fixed_delay", "attempts": -1}}, "attempts: "),
+        ({"restart": {"kind": "failure_rate", "max_failures": 0, "interval": 9}}, "max_failures: "),
+        ({"restart": {"kind": "failure_rate", "max_failures": 1, "interval": 0}}, "interval: must be longer than zero"),
+        ({"restart": {"kind": "endless", "delay": -1}}, "delay: must not be negative"),
+        ({"restart": {"kind": "exponential"}}, "restart: "),
+        ({"parallelism": 0}, "parallelism: "),
+        ({"checkpoint_dir": "x"}, "checkpoint_dir: Extra inputs are not permitted"),
+    ],
+)
 def test_a_wrong_setting_names_its_field_and_the_fix(fields: dict[str, Any], said: str) -> None:
     """K8 to K15, R1 to R4."""
     with pytest.raises(DeclarationError, match=f"(?s)Invalid declaration of .*{said}"):
@@ -78,15 +63,15 @@ def test_a_wrong_setting_names_its_field_and_the_fix(fields: dict[str, Any], sai
 
 def test_the_run_beats_the_declaration_which_beats_the_file_which_beats_the_default() -> None:
     """C10: global 60 s, DAG 10 s, run conf 5 s: effective 5 s, with the place that decided it."""
-    everywhere = resolve_settings(
-        pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60), run=PerRun(minimum_pause=5)
+    declared, file = orders(settings=Settings(minimum_pause=10)), Settings(minimum_pause=60)
+    resolved = (
+        resolve_settings(declared, file=file, run=PerRun(minimum_pause=5)),
+        resolve_settings(declared, file=file),
+        resolve_settings(orders(), file=file),
+        resolve_settings(orders()),
     )
-    declared = resolve_settings(pipeline(settings=Settings(minimum_pause=10)), file=Settings(minimum_pause=60))
-    in_file = resolve_settings(pipeline(), file=Settings(minimum_pause=60))
-    nowhere = resolve_settings(pipeline())
 
-    found = [one.recorded()["minimum_pause"] for one in (everywhere, declared, in_file, nowhere)]
-    assert found == [
+    assert [one.recorded()["minimum_pause"] for one in resolved] == [
         {"value": 5.0, "from": "run conf"},
         {"value": 10.0, "from": "declaration"},
         {"value": 60.0, "from": "file"},
@@ -97,7 +82,7 @@ def test_the_run_beats_the_declaration_which_beats_the_file_which_beats_the_defa
 def test_a_profile_stands_between_the_file_and_the_declaration() -> None:
     """C10, K2."""
     one = resolve_settings(
-        pipeline(profile="word_count", settings=Settings(timeout=7)),
+        orders(profile="word_count", settings=Settings(timeout=7)),
         file=Settings(timeout=1, minimum_pause=2, parallelism=3),
     )
 
@@ -107,33 +92,26 @@ def test_a_profile_stands_between_the_file_and_the_declaration() -> None:
 
 def test_a_declared_restart_strategy_beats_the_global_one() -> None:
     """R5."""
-    one = resolve_settings(
-        pipeline(settings=Settings(restart=NoRestart())), file=Settings(restart=FixedDelay(attempts=3))
-    )
+    declared, file = orders(settings=Settings(restart=NoRestart())), Settings(restart=FixedDelay(attempts=3))
 
-    assert one.restart == NoRestart()
+    assert resolve_settings(declared, file=file).restart == NoRestart()
 
 
 @pytest.mark.parametrize(
     ("declared", "in_file", "expected"),
     [
-        (None, None, (None, "default")),
-        (None, 60, (seconds(60), "file")),
-        (seconds(10), 60, (seconds(10), "declaration")),
-        ("*/5 * * * *", 60, ("*/5 * * * *", "declaration")),
+        ({}, None, (None, "default")),
+        ({}, 60, (seconds(60), "file")),
+        ({"schedule": seconds(10)}, 60, (seconds(10), "declaration")),
+        ({"schedule": "*/5 * * * *"}, 60, ("*/5 * * * *", "declaration")),
+        ({"schedule": None}, 60, (None, "declaration")),
     ],
 )
-def test_the_schedule_is_the_interval(declared: Any, in_file: Any, expected: tuple[Any, str]) -> None:
-    """K8."""
-    one = resolve_settings(
-        pipeline(**({} if declared is None else {"schedule": declared})), file=Settings(interval=in_file)
-    )
+def test_the_schedule_is_the_interval(declared: dict[str, Any], in_file: Any, expected: tuple[Any, str]) -> None:
+    """K8: a schedule of None is run by hand, whatever the file says."""
+    one = resolve_settings(orders(**declared), file=Settings(interval=in_file))
 
     assert (one.interval, one.decided_by["interval"]) == expected
-
-
-def test_a_declaration_that_says_by_hand_is_run_by_hand_whatever_the_file_says() -> None:
-    assert resolve_settings(pipeline(schedule=None), file=Settings(interval=60)).interval is None
 
 
 @pytest.mark.parametrize(
@@ -150,20 +128,20 @@ def test_a_declaration_that_says_by_hand_is_run_by_hand_whatever_the_file_says()
 )
 def test_the_tolerance_wins_where_the_older_word_for_it_is_set_too(settings: dict[str, Any], tolerated: Any) -> None:
     """K11, K12, X29."""
-    assert resolve_settings(pipeline(settings=Settings(**settings))).tolerable_failures == tolerated
+    assert resolve_settings(orders(settings=Settings(**settings))).tolerable_failures == tolerated
 
 
-def test_two_epochs_at_once_are_accepted_capped_at_one_and_said_so() -> None:
+def test_two_epochs_at_once_are_accepted_and_capped_at_one_with_a_note() -> None:
     """K5, K14."""
-    one = resolve_settings(pipeline(schedule=seconds(1), settings=Settings(max_concurrent=2)))
+    one = resolve_settings(orders(schedule=seconds(1), settings=Settings(max_concurrent=2)))
 
     assert one.max_concurrent == 1
     assert one.notes == ("max_concurrent=2 has no effect: one epoch of a pipeline is in flight at a time (K14)",)
 
 
-def test_without_an_interval_there_is_one_attempt_and_it_is_said_what_is_off() -> None:
+def test_without_an_interval_there_is_one_attempt_and_a_note_says_what_is_off() -> None:
     """K22, R4: checkpointing is off unless an interval turns it on."""
-    off, on = resolve_settings(pipeline()), resolve_settings(pipeline(schedule=seconds(10)))
+    off, on = resolve_settings(orders()), resolve_settings(orders(schedule=seconds(10)))
 
     assert off.restart == NoRestart()
     assert "checkpointing is off" in off.notes[0]
@@ -178,9 +156,9 @@ def test_without_an_interval_there_is_one_attempt_and_it_is_said_what_is_off() -
     ids=lambda one: one.kind,
 )
 def test_a_strategy_is_read_back_from_an_epochs_row_as_it_was(strategy: Any) -> None:
-    recorded = json.loads(json.dumps(resolve_settings(pipeline(settings=Settings(restart=strategy))).recorded()))
+    recorded = resolve_settings(orders(settings=Settings(restart=strategy))).recorded()
 
-    assert recorded_restart(recorded) == strategy
+    assert recorded_restart(json.loads(json.dumps(recorded))) == strategy
 
 
 # Conf of a run
@@ -227,7 +205,7 @@ def test_the_file_that_the_environment_names_is_read(tmp_path: Path, monkeypatch
     assert file_settings() == Settings(interval=60, timeout=90, restart=FixedDelay(attempts=3))
 
 
-def test_the_file_beside_the_package_is_read_by_default_and_may_be_missing(
+def test_the_file_next_to_the_package_is_read_by_default_and_may_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EPOCHLINE_SETTINGS", raising=False)
@@ -265,30 +243,22 @@ def test_a_file_that_is_wrong_is_refused_by_name(
 
 # Profiles
 
-DOCUMENTS_DEFAULTS = {
-    "minimum_pause": seconds(0),
-    "timeout": seconds(600),
-    "tolerable_failures": 0,
-    "on_cancel": "delete",
-    "max_concurrent": 1,
-    "semantics": "exactly_once",
-    "restart": Endless(),
-    "parallelism": None,
-}
+Values = dict[str, Any]
+DOCUMENTS_DEFAULTS: Values = {
+    "minimum_pause": seconds(0), "timeout": seconds(600), "tolerable_failures": 0, "on_cancel": "delete",
+    "max_concurrent": 1, "semantics": "exactly_once", "restart": Endless(), "parallelism": None,
+}  # fmt: skip
+RETAINED: Values = {
+    "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain", "tolerable_failures": None,
+}  # fmt: skip
+RESTARTED: Values = {
+    "interval": seconds(1), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=5), "parallelism": 1,
+}  # fmt: skip
 
-EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "checkpoint_demo": (
-        {
-            "interval": seconds(1), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
-            "tolerable_failures": None,
-        },
-        {"state_path": "hdfs://node1:8020/flink/ck_demo"},
-    ),
+EXPECTED: dict[str, tuple[Values, Values]] = {
+    "checkpoint_demo": (RETAINED | {"interval": seconds(1)}, {"state_path": "hdfs://node1:8020/flink/ck_demo"}),
     "word_count": (
-        {
-            "interval": seconds(1), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
-            "tolerable_failures": 10, "restart": FixedDelay(attempts=3, delay=10),
-        },
+        RETAINED | {"interval": seconds(1), "tolerable_failures": 10, "restart": FixedDelay(attempts=3, delay=10)},
         {
             "state_path": "hdfs://node1:8020/flink-checkpoint/checkpoint", "transaction_timeout": seconds(5),
             "group_id": "flink",
@@ -299,36 +269,15 @@ EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"state_path": "file:///D:/ckp"},
     ),
     "socket_to_kafka": (
-        {
-            "interval": seconds(10), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
-            "tolerable_failures": None,
-        },
+        RETAINED | {"interval": seconds(10)},
         {
             "state_path": "file:///e://data//checkpoint-demo//", "transaction_timeout": seconds(900),
             "producer_semantics": "exactly_once",
         },
     ),
-    "kafka_wordcount": (
-        {
-            "interval": seconds(10), "minimum_pause": seconds(0.5), "timeout": seconds(60), "on_cancel": "retain",
-            "tolerable_failures": None,
-        },
-        {},
-    ),
-    "restart_demo": (
-        {
-            "interval": seconds(1), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=5),
-            "parallelism": 1,
-        },
-        {"state_path": "hdfs://node1:8020/flink/ck"},
-    ),
-    "savepoint_demo": (
-        {
-            "interval": seconds(1), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=5),
-            "parallelism": 1,
-        },
-        {"state_path": "hdfs://node1:8020/flink/ck"},
-    ),
+    "kafka_wordcount": (RETAINED | {"interval": seconds(10)}, {}),
+    "restart_demo": (RESTARTED, {"state_path": "hdfs://node1:8020/flink/ck"}),
+    "savepoint_demo": (RESTARTED, {"state_path": "hdfs://node1:8020/flink/ck"}),
     "dual_sink": ({"interval": seconds(10)}, {"prefer_checkpoint_for_recovery": True}),
     "ip_count": (
         {"interval": seconds(5), "on_cancel": "retain", "restart": FixedDelay(attempts=3, delay=10)},
@@ -341,11 +290,9 @@ EXPECTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("name", "values", "kept"), [(k, *v) for k, v in EXPECTED.items()], ids=EXPECTED.keys())
-def test_a_profile_holds_the_documents_values_and_their_defaults(
-    name: str, values: dict[str, Any], kept: dict[str, Any]
-) -> None:
+def test_a_profile_holds_the_documents_values_and_their_defaults(name: str, values: Values, kept: Values) -> None:
     """K1 to K7, K16 to K19."""
-    one = resolve_settings(pipeline(profile=name))
+    one = resolve_settings(orders(profile=name))
 
     assert {field: getattr(one, field) for field in (*DOCUMENTS_DEFAULTS, "interval")} == DOCUMENTS_DEFAULTS | values
     assert profile(name).kept.model_dump(exclude_none=True) == kept
@@ -367,11 +314,6 @@ def test_a_value_that_is_only_kept_is_checked_all_the_same(value: dict[str, Any]
         Kept(**value)
 
 
-def test_what_a_broker_grants_at_most_is_accepted() -> None:
-    """K18."""
-    assert Kept(transaction_timeout=900).transaction_timeout == seconds(900)
-
-
 def test_every_profile_is_tested_and_only_two_ask_for_two_epochs_at_once() -> None:
     """K5."""
     assert list(profiles()) == list(EXPECTED)
@@ -381,11 +323,11 @@ def test_every_profile_is_tested_and_only_two_ask_for_two_epochs_at_once() -> No
 
 
 def test_a_declaration_kept_before_there_were_settings_is_still_read() -> None:
-    body = json.loads(pipeline().stored())
+    body = json.loads(orders().stored())
     del body["settings"], body["profile"]
     body |= {"retries": 2, "retry_delay": "PT10S", "pre_commit_timeout": "PT1H"}
 
-    assert Pipeline.from_stored(json.dumps(body)).declaration_hash == pipeline().declaration_hash
+    assert Pipeline.from_stored(json.dumps(body)).declaration_hash == orders().declaration_hash
 
 
 def test_every_pipeline_of_the_scheduler_tests_is_declared_rightly(monkeypatch: pytest.MonkeyPatch) -> None:

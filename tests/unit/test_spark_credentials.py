@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -19,26 +20,21 @@ from epochline.spark.failure import epochline_error_from
 _GOOD = {"postgres": {"dsn": "postgresql://u:hidden@h:1/d"}, "kafka": {"bootstrap.servers": "b:1"}}
 
 
-def _file(tmp_path, content, mode=0o600):
-    path = tmp_path / "credentials.json"
+def credentials_file(folder: Path, content: str, mode: int = 0o600) -> dict[str, str]:
+    path = folder / "credentials.json"
     path.write_text(content)
     path.chmod(mode)
     return {CREDENTIALS_VARIABLE: str(path)}
 
 
-def test_a_private_file_is_read_and_shows_no_secret(tmp_path):
-    credentials = read_credentials(_file(tmp_path, json.dumps(_GOOD)))
+@pytest.mark.parametrize("registries", [{}, {"one": {"url": "http://h:1", "login": "me", "password": "hidden"}}])
+def test_a_private_file_is_read_and_shows_no_secret(tmp_path: Path, registries: dict[str, dict[str, str]]) -> None:
+    more = {"registries": registries} if registries else {}
+    credentials = read_credentials(credentials_file(tmp_path, json.dumps(_GOOD | more)))
 
     assert credentials.dsn == "postgresql://u:hidden@h:1/d"
     assert credentials.kafka == {"bootstrap.servers": "b:1"}
-    assert "hidden" not in repr(credentials)
-
-
-def test_registries_are_read_and_show_no_secret(tmp_path):
-    registry = {"url": "http://h:1", "login": "me", "password": "hidden"}
-    credentials = read_credentials(_file(tmp_path, json.dumps(_GOOD | {"registries": {"one": registry}})))
-
-    assert credentials.registries == {"one": registry}
+    assert credentials.registries == registries
     assert "hidden" not in repr(credentials)
 
 
@@ -55,24 +51,20 @@ def test_registries_are_read_and_show_no_secret(tmp_path):
         (json.dumps(["hidden"]), 0o600, "dsn"),
     ],
     ids=[
-        "registry without url",
-        "registry with a stranger",
-        "no registries",
-        "readable by others",
-        "no JSON",
-        "bad DSN",
-        "no servers",
-        "no object",
+        "registry without url", "registry with a stranger", "no registries", "readable by others", "no JSON", "bad DSN",
+        "no servers", "no object",
     ],
-)
-def test_a_file_that_cannot_be_used_is_refused_without_showing_it(tmp_path, content, mode, message):
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_refused_without_showing_it(
+    tmp_path: Path, content: str, mode: int, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message) as raised:
-        read_credentials(_file(tmp_path, content, mode))
+        read_credentials(credentials_file(tmp_path, content, mode))
 
     assert "hidden" not in str(raised.value)
 
 
-def test_a_missing_variable_or_file_is_named(tmp_path):
+def test_a_missing_variable_or_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=CREDENTIALS_VARIABLE):
         read_credentials({})
     with pytest.raises(ConfigurationError, match="absent"):
@@ -86,12 +78,10 @@ def test_a_missing_variable_or_file_is_named(tmp_path):
         ("Job aborted: org.x.KafkaIllegalStateException: Cannot fetch offset 7", DataLossError),
         ("java.util.concurrent.TimeoutException: Cannot fetch record for offset 7", SourceUnavailableError),
         ("Caused by: org.apache.kafka.common.errors.SaslAuthenticationException: no", SourceAuthenticationError),
-        ("java.lang.OutOfMemoryError", None),
-        ("epochline.errors.Nonsense: x", None),
+        ("java.lang.OutOfMemoryError", type(None)),
+        ("epochline.errors.Nonsense: x", type(None)),
     ],
     ids=["ours", "data loss", "slow broker", "refused login", "foreign", "no such class"],
 )
-def test_a_failed_jobs_text_tells_what_happened(text, kind):
-    found = epochline_error_from(RuntimeError(text))
-
-    assert type(found) is (kind or type(None))
+def test_a_failed_jobs_text_says_what_happened(text: str, kind: type) -> None:
+    assert type(epochline_error_from(RuntimeError(text))) is kind

@@ -21,13 +21,18 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_launcher_and_jars_are_there_and_no_archive_of_python(installed: Path) -> None:
+def test_launcher_and_jars_are_there_once_per_installation_and_no_archive_of_python(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = spark_home()
 
-    assert {one.name: one.resolve() for one in home.iterdir()} == {
-        name: installed / name for name in ("bin", "jars", "sbin")
-    }
+    names = ("bin", "jars", "sbin")
+    assert {one.name: one.resolve() for one in home.iterdir()} == {name: installed / name for name in names}
     assert spark_home() == home
+
+    other = installed.rename(installed.with_name("other"))
+    monkeypatch.setattr(module, "installed_pyspark", lambda: other)
+    assert spark_home() != home
 
 
 def test_a_package_without_archives_is_taken_as_it_is(installed: Path) -> None:
@@ -36,19 +41,9 @@ def test_a_package_without_archives_is_taken_as_it_is(installed: Path) -> None:
     assert spark_home() == installed
 
 
-def test_two_installations_do_not_share_a_folder(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = spark_home()
-    other = installed.rename(installed.with_name("other"))
-    monkeypatch.setattr(module, "installed_pyspark", lambda: other)
+@pytest.mark.usefixtures("installed")
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
 
-    assert spark_home() != first
-
-
-def test_a_cache_that_cannot_be_written_is_named(
-    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("EPOCHLINE_CACHE", str(tmp_path / "file"))
-
-    with pytest.raises(StackError, match=r"the cache .*file cannot be written.*EPOCHLINE_CACHE"):
+    with pytest.raises(StackError, match=r"the cache .*cache cannot be written.*EPOCHLINE_CACHE"):
         spark_home()

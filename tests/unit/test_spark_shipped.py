@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,9 @@ from epochline.spark.state import StateReader
 COLUMNS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 ROWS = PostgresTable(table="rows", columns=COLUMNS)
+Shipped = Callable[[str], list[object]]
+"""Makes what the driver of a pipeline ships; the argument is a folder that the pipeline may write to."""
+
 NEEDLESS = {"airflow", "alembic", "confluent_kafka", "fastavro", "kafka", "pydantic", "sqlalchemy"}
 
 READ = """
@@ -80,17 +85,17 @@ def ticket(declared: Pipeline) -> StagingTicket:
     )  # fmt: skip
 
 
-def one_pass(folder: str, parse: Any = None) -> list[object]:
-    declared = pipeline(
+def one_pass(folder: str, **declared: Any) -> list[object]:
+    whole = pipeline(
         ROWS,
         PostgresTable(table="sums", mode="add", columns=COLUMNS, key="who", measures="n"),
         PostgresTable(table="latest", mode="upsert", columns=COLUMNS, key="who", order_by="n", tombstone="ignore"),
         KafkaTopic(topic="json", value=Json(columns=COLUMNS), key=("who", "n"), order_by="n"),
         KafkaTopic(topic="text", value=Text(column="who"), headers={"h": "who"}),
         Files(path=folder, columns=COLUMNS),
-        **({"parse": parse} if parse else {}),
+        **declared,
     )
-    return [writer(declared)]
+    return [writer(whole)]
 
 
 def writer(declared: Pipeline) -> StagingWriter:
@@ -100,7 +105,7 @@ def writer(declared: Pipeline) -> StagingWriter:
 
 
 def by_regex(folder: str) -> list[object]:
-    return one_pass(folder, Regex(pattern=r"(?P<who>\w+) (?P<n>\d+)", columns={"n": "bigint"}))
+    return one_pass(folder, parse=Regex(pattern=r"(?P<who>\w+) (?P<n>\d+)", columns={"n": "bigint"}))
 
 
 def bytes_alone(folder: str) -> list[object]:
@@ -109,10 +114,8 @@ def bytes_alone(folder: str) -> list[object]:
 
 
 def by_windows(folder: str) -> list[object]:
-    time = EventTime(column="at")
-    windows = Windowed(
-        time=time, window=Tumbling(size=timedelta(seconds=5)), key="who", aggregates={"hits": "count(*)"}, into="hits",
-    )  # fmt: skip
+    time, window = EventTime(column="at"), Tumbling(size=timedelta(seconds=5))
+    windows = Windowed(time=time, window=window, key="who", aggregates={"hits": "count(*)"}, into="hits")
     declared = pipeline(
         PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True),
         windows=windows,
@@ -141,13 +144,10 @@ def reader(declared: Pipeline, state: StateTable) -> StateReader:
     return StateReader(ticket=ticket(declared), table=state.table, key=state.key, columns=state.columns or {}, dsn="")
 
 
-@pytest.mark.parametrize(
-    "shipped", [one_pass, by_regex, bytes_alone, by_windows, with_state], ids=lambda it: it.__name__
-)
-def test_a_worker_reads_what_it_is_shipped_without_a_declaration(shipped: Any, tmp_path: Any) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", READ], input=cloudpickle.dumps(shipped(str(tmp_path))), capture_output=True, check=False
-    )
+@pytest.mark.parametrize("shipped", [one_pass, by_regex, bytes_alone, by_windows, with_state])
+def test_a_worker_reads_what_it_is_shipped_without_a_declaration(shipped: Shipped, tmp_path: Path) -> None:
+    given = cloudpickle.dumps(shipped(str(tmp_path)))
+    done = subprocess.run([sys.executable, "-c", READ], input=given, capture_output=True, check=False)
 
     assert done.returncode == 0, done.stderr.decode()
     loaded = done.stdout.decode().split()

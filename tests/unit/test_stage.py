@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from epochline.coordinator import lease, stage
 from epochline.errors import EpochError, EpochFencedError, SealRefusedError
-from epochline.protocol.epoch import EpochState
+from epochline.protocol.epoch import Counts, EpochState
+from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import World, fake_world, run
 
 
 class Job:
-    """A job that stages an epoch's rows, and what is done while it runs."""
+    """A job that stages the rows of a planned epoch, and what is done while it runs."""
 
-    def __init__(self, world: World, during=lambda: None, *, ends=True) -> None:
+    def __init__(self, world: World, during: Callable[[], None] = lambda: None, *, ends: bool = True) -> None:
         self.world, self.during, self.ends = world, during, ends
+        self.planned = world.plan()
         self.said: list[str] = []
 
-    def submit(self, ticket) -> None:
+    def submit(self, ticket: StagingTicket) -> None:
         self.said.append("submitted")
         self.during()
         if self.ends:
@@ -30,8 +33,8 @@ class Job:
         self.said.append("stopped")
         raise RuntimeError("nothing to stop")
 
-    def __call__(self, who="run-1"):
-        return stage(self.world.ledger, self.world.kafka, "orders", 1, run(who), submit=self.submit, stop=self.stop)
+    def __call__(self) -> Counts | None:
+        return stage(self.world.ledger, self.world.kafka, "orders", 1, run(), submit=self.submit, stop=self.stop)
 
 
 @pytest.fixture
@@ -41,21 +44,8 @@ def world() -> World:
     return made
 
 
-def job(world: World, *args, **options) -> Job:
-    made = Job(world, *args, **options)
-    made.planned = world.plan()
-    return made
-
-
-def raising(error: BaseException):
-    def during() -> None:
-        raise error
-
-    return during
-
-
-def test_an_epoch_is_staged_and_sealed_and_a_repeat_needs_no_job(world):
-    one = job(world)
+def test_an_epoch_is_staged_and_sealed_and_a_repeat_needs_no_job(world: World) -> None:
+    one = Job(world)
 
     counts = one()
     assert counts is not None
@@ -66,37 +56,43 @@ def test_an_epoch_is_staged_and_sealed_and_a_repeat_needs_no_job(world):
     assert world.epoch(1).state is EpochState.PRE_COMMITTED
 
 
-def test_a_job_that_failed_seals_nothing_and_is_not_stopped(world):
-    one = job(world, raising(EpochError("Spark failed")))
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (EpochError("Spark failed"), ["submitted"]),
+        (KeyboardInterrupt(), ["submitted", "stopped"]),
+        (SystemExit(), ["submitted", "stopped"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_job_that_failed_seals_nothing_and_is_stopped_only_if_it_was_interrupted(
+    world: World, error: BaseException, said: list[str]
+) -> None:
+    def during() -> None:
+        raise error
 
-    with pytest.raises(EpochError, match="Spark failed"):
+    one = Job(world, during)
+    with pytest.raises(type(error)) as raised:
         one()
 
-    assert one.said == ["submitted"]
+    assert raised.value is error
+    assert one.said == said
     assert world.epoch(1).state is EpochState.PLANNED
 
 
-def test_a_job_without_its_end_mark_is_not_sealed(world):
+def test_a_job_without_its_end_mark_is_not_sealed(world: World) -> None:
     with pytest.raises(SealRefusedError, match="without its end mark"):
-        job(world, ends=False)()
+        Job(world, ends=False)()
 
     assert world.epoch(1).state is EpochState.PLANNED
 
 
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
-def test_an_interrupted_job_is_stopped_before_the_caller_hears_of_it(world, interruption):
-    one = job(world, raising(interruption()))
-
-    with pytest.raises(interruption):
-        one()
-
-    assert one.said == ["submitted", "stopped"]
-
-
-def test_a_job_whose_attempt_is_fenced_is_stopped_and_seals_nothing(world, monkeypatch):
+def test_a_job_whose_attempt_is_fenced_is_stopped_and_seals_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lease, "RENEW_EVERY_SECONDS", 0.01)
     monkeypatch.setattr("threading.excepthook", lambda _: None)  # a stop that fails ends the thread of the lease
-    one = job(world)
+    one = Job(world)
 
     def fenced() -> None:
         world.begin(1)

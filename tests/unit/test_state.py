@@ -83,10 +83,10 @@ def test_state_that_is_declared_later_needs_its_table_and_another_key_is_refused
 LEFT = StateStanding(now=StateDigest(keys=3, digest=7), left=StateDigest(keys=3, digest=7), left_by=5)
 
 
-def test_state_that_the_last_epoch_left_is_gone_on_with() -> None:
+def test_state_that_the_last_epoch_left_is_accepted() -> None:
     check_state("p", {"counted": LEFT}, 5)
-    check_state("p", {"counted": StateStanding(now=StateDigest(keys=0, digest=0))}, None)
-    check_state("p", {"counted": StateStanding(now=StateDigest(keys=0, digest=0))}, 9)  # declared after epoch 9
+    for last in (None, 9):  # declared after epoch 9
+        check_state("p", {"counted": StateStanding(now=StateDigest(keys=0, digest=0))}, last)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,9 @@ def test_state_that_the_last_epoch_left_is_gone_on_with() -> None:
         (StateStanding(now=StateDigest(keys=1, digest=1)), 4, "epochline accept-state p"),
     ],
 )
-def test_state_that_is_anything_else_stops_with_a_word(standing: StateStanding, last: int | None, said: str) -> None:
+def test_state_that_is_anything_else_is_refused_with_the_reason(
+    standing: StateStanding, last: int | None, said: str
+) -> None:
     with pytest.raises(StateError, match=said) as raised:
         check_state("p", {"counted": standing}, last)
     assert "Nothing was changed" in str(raised.value)

@@ -12,17 +12,13 @@ from epochline.postgres.queries import named
 
 PACKAGE = Path(epochline.__file__).parent
 FILES = sorted((PACKAGE / "postgres" / "queries").glob("*.sql"))
-HEADS = [
-    (file.stem, name) for file in FILES for name in re.findall(r"^-- name: *(.*)$", file.read_text(), re.MULTILINE)
-]
+NAMES = [name for file in FILES for name in re.findall(r"^-- name: *(.*)$", file.read_text(), re.MULTILINE)]
 SOURCES = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
 
 
 def test_every_head_of_a_statement_is_read_and_no_name_is_given_twice() -> None:
-    names = [name for _file, name in HEADS]
-
-    assert len(names) > 100
-    assert sorted(names) == sorted(named.statements())
+    assert len(NAMES) > 100
+    assert sorted(NAMES) == sorted(named.statements())
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -33,14 +29,10 @@ def test_a_file_begins_with_its_subject_and_describes_each_statement(file: Path)
     assert [one.split("\n")[0] for one in statements if not re.match(r"\w+\n-- \S.{6,}\n", one)] == []
 
 
-@pytest.mark.parametrize("name", [name for _file, name in HEADS])
-def test_a_statement_is_used(name: str) -> None:
-    assert f'"{name}"' in SOURCES
-
-
-@pytest.mark.parametrize("name", [name for _file, name in HEADS])
-def test_a_statement_has_placeholders_of_one_style(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_a_statement_is_used_and_has_placeholders_of_one_style(name: str) -> None:
     """``%(name)s``, with every other percent sign doubled, and no ``:name``."""
+    assert f'"{name}"' in SOURCES
     bare = re.sub(r"%\(\w+\)s|%%", "", named.statement(name))
 
     assert "%" not in bare

@@ -14,14 +14,11 @@ TESTS = Path(__file__).parents[1]
 def imported(source: str) -> Iterator[str]:
     """The parts of each name that a module imports, wherever in it the import stands."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module or ''}.{one.name}" for one in node.names]
-        else:
-            continue
-        for name in names:
-            yield from name.split(".")
+        if isinstance(node, ast.ImportFrom):
+            yield from (node.module or "").split(".")
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for one in node.names:
+                yield from one.name.split(".")
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,5 @@ def extra_of(receipt: AnnouncedReceipt) -> dict[str, Any]:
         "sink": receipt.sink,
         "rows": receipt.rows,
         "shown_at": receipt.shown_at.astimezone(UTC).isoformat(),
-        "offsets": {
-            topic: {partition: list(bounds) for partition, bounds in partitions.items()}
-            for topic, partitions in receipt.offsets.items()
-        },
+        "offsets": receipt.offsets,
     }

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from epochline.cli import printing
 from epochline.errors import EpochNotFoundError
 
 if TYPE_CHECKING:
@@ -133,8 +134,6 @@ class _Lines:
         self._say("\n".join([*summary.notes, said]), {"summary": asdict(summary) | {"pipeline": pipeline}})
 
     def _say(self, text: str, value: dict[str, Any]) -> None:
-        from epochline.cli import printing
-
         printing.say(printing.json_line(value) if self._json else text)
 
 

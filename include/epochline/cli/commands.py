@@ -59,8 +59,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
             " goes on at its log start, and the ledger keeps the gap. Refused where nothing is lost."
         ),
         "adopt-topic": (
-            "Go on with TOPIC although it is another log now (deleted and made again, or truncated): a new generation"
-            " of PIPELINE begins at its log start, every other topic goes on where it is. What was committed stays."
+            "Continue with TOPIC although its log is another one now (deleted and made again, or truncated). A new"
+            " generation of PIPELINE begins: in TOPIC where --at says, in every other topic at its head. Committed rows"
+            " stay."
         ),
         "requeue": (
             "Read chosen records of PIPELINE's quarantine again, with today's parse, as an epoch of their own. Each is"

@@ -7,12 +7,15 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from epochline.cli import printing
 from epochline.cli.example_topics import committed_values, forget_markers, recreate
+from epochline.errors import StackError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +38,6 @@ def register(app: typer.Typer) -> None:
 @_examples.command("list")
 def list_() -> None:
     """List the programs."""
-    from epochline.cli import printing
     from epochline_examples.programs import PROGRAMS
 
     printing.table(("name", "shows"), [(one.name, one.shows) for one in PROGRAMS.values()])
@@ -69,7 +71,6 @@ class _Run:
 
     def right(self) -> bool:
         """Run the steps; return whether every result is as expected."""
-        from epochline.cli import printing
         from epochline_examples.steps import Call, Look, Read, Send
 
         printing.say(self._program.shows)
@@ -86,8 +87,6 @@ class _Run:
         return self._verdict() and as_expected
 
     def _prepare(self) -> None:
-        from epochline.cli import printing
-
         self._stack.up(("postgres", "kafka"), report=printing.progress)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
@@ -114,8 +113,6 @@ class _Run:
         forget_markers(servers, program.pipeline, [sink.name for sink in written])
 
     def _make_tables(self, file: str) -> None:
-        from contextlib import closing
-
         import psycopg2
 
         import epochline_examples.programs
@@ -145,8 +142,6 @@ class _Run:
         return f"example_{self._program.name}"
 
     def _send(self, step: Send) -> None:
-        from epochline.cli import printing
-
         for line in step.lines:
             printing.say(f"> {line}")
         file = self._folder / "input"
@@ -154,8 +149,6 @@ class _Run:
         self._run("feed", str(file), "--topic", self._program.topic, quiet=True)
 
     def _call(self, step: Call) -> None:
-        from epochline.cli import printing
-
         said = f"$ epochline {step.command}".replace("{folder}", str(self._folder))
         printing.say(
             said
@@ -168,9 +161,6 @@ class _Run:
     def _run(
         self, *arguments: str, killed_at: str | None = None, fault: str | None = None, quiet: bool = False
     ) -> None:
-        from epochline.cli import printing
-        from epochline.errors import StackError
-
         environment = self._environment()
         if killed_at is not None:
             environment["EPOCHLINE_FAILPOINT"] = f"{killed_at}:exit"
@@ -204,7 +194,6 @@ class _Run:
         return environment
 
     def _as_expected(self, look: Look | Read) -> bool:
-        from epochline.cli import printing
         from epochline_examples.steps import Look
 
         columns, rows = self._query(look.query) if isinstance(look, Look) else self._consume(look.topic)
@@ -216,8 +205,6 @@ class _Run:
         return False
 
     def _query(self, query: str) -> tuple[Sequence[str], tuple[tuple[str, ...], ...]]:
-        from contextlib import closing
-
         import psycopg2
 
         with closing(psycopg2.connect(self._stack.postgres.dsn(self._database))) as session, session.cursor() as cursor:
@@ -230,8 +217,6 @@ class _Run:
         return (f"{topic}, read committed",), tuple((value,) for value in sorted(values))
 
     def _verdict(self) -> bool:
-        from epochline.cli import printing
-
         right = self._as_expected(self._program.result)
         missing = [name for name in self._program.files if not (self._folder / name).is_file()]
         if missing:

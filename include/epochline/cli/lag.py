@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from epochline.cli import printing
 from epochline.errors import EpochlineError
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def lag(
     pipeline cannot be reached, the other pipelines are shown; 2: there is no such pipeline; 3: a pipeline is further
     behind than --fail-above.
     """
-    from epochline.cli import printing
     from epochline.config import discovery
 
     declared = discovery.find_all() if pipeline is None else {pipeline: discovery.find(pipeline)}
@@ -84,8 +84,6 @@ def lag(
 
 
 def _ago(seconds: float | None) -> str:
-    from epochline.cli import printing
-
     return "-" if seconds is None else f"{printing.duration(seconds)} ago"
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from epochline.errors import EpochNotFoundError
+from epochline.cli import printing
+from epochline.errors import EpochlineError, EpochNotFoundError
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +61,6 @@ def connection_of(pipeline: str | None) -> str:
         return POSTGRES
     # Read no declaration for the default connection.
     from epochline.config import discovery
-    from epochline.errors import EpochlineError
 
     try:
         return discovery.find(pipeline).postgres_connection
@@ -70,8 +70,6 @@ def connection_of(pipeline: str | None) -> str:
 
 def show_epochs(epochs: list[dict[str, Any]]) -> None:
     """Print epochs as a table, with notes and errors below it."""
-    from epochline.cli import printing
-
     if not epochs:
         printing.say("the ledger holds no epoch yet")
         return
@@ -110,8 +108,6 @@ def _of_epoch(one: dict[str, Any]) -> Iterator[str]:
 def _show_one(
     epoch: dict[str, Any], ranges: list[dict[str, Any]], attempts: list[dict[str, Any]], quarantined: int
 ) -> None:
-    from epochline.cli import printing
-
     show_epochs([epoch])
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
     if epoch["watermark"] is not None:
@@ -136,8 +132,6 @@ def _show_one(
 
 def show_attempts(attempts: list[dict[str, Any]]) -> None:
     """Print attempts as a table, with their errors below it."""
-    from epochline.cli import printing
-
     printing.table(
         ("attempt", "state", "host", "started", "ended", "rows staged", "fenced writes"),
         [

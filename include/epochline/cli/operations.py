@@ -9,6 +9,7 @@ import getpass
 import inspect
 import os
 import socket
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -16,6 +17,8 @@ import typer
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
+from epochline.cli import printing
+from epochline.errors import ActionRefusedError, ConfigurationError, DeclarationError
 from epochline.operations import (
     ACTIONS,
     STALE_AFTER,
@@ -43,68 +46,53 @@ def register(app: typer.Typer) -> None:
     app.command("janitor")(janitor)
 
 
-def actions(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    connection: Annotated[
-        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+_Name = Annotated[str, typer.Argument(help="The pipeline's name.")]
+_Connection = Annotated[
+    str | None, typer.Option("--connection", help="Connection id of the database; the pipeline's own if not given.")
+]
+_AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def actions(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
     """Show operators' actions on PIPELINE, the newest last: who, when, why, and the values before and after.
 
     Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         rows = tx.operators.actions(pipeline)
     if as_json:
         printing.say(printing.as_json([asdict(row) for row in rows]))
-        return
-    if not rows:
+    elif not rows:
         printing.say(f"no operator has acted on {pipeline}")
-        return
-    printing.table(
-        ("action", "epoch", "who", "when", "why", "before", "after"),
-        [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
-    )
+    else:
+        printing.table(
+            ("action", "epoch", "who", "when", "why", "before", "after"),
+            [(row.action, row.epoch_id, row.actor, row.acted_at, row.reason, row.before, row.after) for row in rows],
+        )
 
 
-def savepoints(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline's name.")],
-    connection: Annotated[
-        str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+def savepoints(pipeline: _Name, connection: _Connection = None, as_json: _AsJson = False) -> None:
     """Show the savepoints of PIPELINE: epoch, size of the state, author, time and reason.
 
     Exit code 0: success, even if the list is empty; 1: the ledger cannot be read; 2: wrong use.
     """
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     with subject_of(pipeline, connection).ledger.transaction() as tx:
         found = tx.savepoints.of(pipeline)
     if as_json:
         printing.say(printing.as_json([asdict(one) for one in found]))
-        return
-    if not found:
+    elif not found:
         printing.say(f"{pipeline} has no savepoint")
-        return
-    printing.table(
-        ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
-        [
-            (
-                one.name, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by, one.made_at,
-                one.reason, one.imported_at or "",
-            )
-            for one in found
-        ],
-    )  # fmt: skip
+    else:
+        printing.table(
+            ("name", "epoch", "keys of state", "who", "when", "why", "imported"),
+            [
+                (
+                    one.name, one.epoch_id, sum(state.keys for state in one.states.values()), one.made_by, one.made_at,
+                    one.reason, one.imported_at or "",
+                )
+                for one in found
+            ],
+        )  # fmt: skip
 
 
 def janitor(
@@ -114,16 +102,14 @@ def janitor(
     connection: Annotated[
         str | None, typer.Option(help="Connection id of one database; those of all declared pipelines if not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: _AsJson = False,
 ) -> None:
     """Drop staging that no attempt needs, end abandoned epochs, report tables that no attempt explains.
 
     Safe at any time: epochs with a live lease, and sealed epochs, are left alone. Exit code 0: success, even if there
     was nothing to do; 1: a database cannot be reached; 2: wrong use.
     """
-    from dataclasses import asdict
-
-    from epochline.cli import connections, printing
+    from epochline.cli import connections
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
 
@@ -150,7 +136,6 @@ def subject_of(pipeline: str, connection: str | None) -> Subject:
     from epochline.cli import connections
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
-    from epochline.errors import ConfigurationError, DeclarationError
 
     try:
         declared = discovery.find(pipeline)
@@ -217,10 +202,6 @@ def _run(
     action: Action[Any, Any], *, pipeline: str, reason: str, yes: bool, connection: str | None, as_json: bool,
     **parameters: Any,
 ) -> None:  # fmt: skip
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     if not reason.strip():
         raise typer.BadParameter("say why: the reason is kept in the ledger", param_hint="--reason")
     subject, parsed = subject_of(pipeline, connection), action.parse(parameters)
@@ -244,7 +225,6 @@ def _run_epochs(
     action: EpochAction[Any, Any], subject: Subject, parsed: Any, request: Request, *, as_json: bool
 ) -> None:
     """Plan, stage and commit in this process until the action is complete."""
-    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.run import as_dict
 
@@ -264,9 +244,6 @@ def _run_epochs(
 
 
 def _show(preview: ActionPreview, *, quiet: bool) -> None:
-    from epochline.cli import printing
-    from epochline.errors import ActionRefusedError
-
     for line in preview.lines if not quiet else ():
         printing.say(line)
     if preview.refusal is not None:

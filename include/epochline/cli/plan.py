@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epochline.cli import printing
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import EpochlineError
 
@@ -30,7 +31,6 @@ def plan(
     Makes all checks of a real plan. Exit code 0: the next epoch can be planned, even if it reads nothing; 1: the plan
     would be refused, the message says why; 2: there is no such pipeline, or its declaration is invalid.
     """
-    from epochline.cli import printing
     from epochline.cli.connections import ledger_of, offsets_of
     from epochline.config import discovery
     from epochline.coordinator import preview
@@ -108,8 +108,6 @@ def _as_dict(declared: Pipeline, seen: PlanPreview, since: int | None, changed: 
 
 
 def _show(declared: Pipeline, seen: PlanPreview) -> None:
-    from epochline.cli import printing
-
     rows = _rows(seen)
     printing.table(
         ("topic", "partition", "head", "would read", "offsets", "backlog after"),
@@ -141,8 +139,6 @@ def _show(declared: Pipeline, seen: PlanPreview) -> None:
 
 
 def _show_changes(since: int | None, changed: list[Change]) -> None:
-    from epochline.cli import printing
-
     if since is None:
         printing.say("the ledger has no epoch of it yet; every topic begins as its startup mode says")
     elif not changed:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
+
+from epochline.cli import printing
 
 
 def register(app: typer.Typer) -> None:
@@ -22,9 +25,6 @@ def publish(
     wait for the next call; other sinks go on. Exit code 0: every sink shows every committed epoch; 1: a sink is down or
     refuses, the message says which and why; 2: wrong use.
     """
-    from dataclasses import asdict
-
-    from epochline.cli import printing
     from epochline.cli.connections import ledger_of
     from epochline.config import discovery
     from epochline.coordinator import publish as publish_due

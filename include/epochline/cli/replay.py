@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from epochline.cli import printing
 
 if TYPE_CHECKING:
     from epochline.ports import TableDifference
@@ -33,7 +36,6 @@ def replay(
     and the ledger keeps both epochs. Only for targets of mode append, without state. Exit code 0: no difference, or
     promoted; 1: there are differences, or the replay was refused; 2: wrong use.
     """
-    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.cli.operations import actor, subject_of
     from epochline.operations.action import Request
@@ -65,10 +67,6 @@ def replay(
 
 
 def _show(found: Any, *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from epochline.cli import printing
-
     if as_json:
         printing.say(printing.as_json([asdict(one) for one in found]))
         return

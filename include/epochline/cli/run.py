@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from epochline.cli import printing
 from epochline.protocol.epoch import Epoch, Interval
 
 
@@ -42,7 +43,6 @@ def run(
     beyond the declared limit, and committed offsets are not read again. Exit code 0: committed, or nothing to read; 1:
     failed, the message says what is left; 2: wrong use, or an invalid declaration; 130: interrupted.
     """
-    from epochline.cli import printing
     from epochline.cli.execution import Execution
     from epochline.config import discovery
     from epochline.coordinator import PlanOutcome

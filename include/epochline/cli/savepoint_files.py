@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from epochline.cli import printing
+from epochline.errors import ActionRefusedError
+
 _CONNECTION = typer.Option(help="Connection id of the database; the pipeline's own if not given.")
 
 
@@ -26,9 +29,7 @@ def export(
 
     Exit code 0: written; 1: there is no such savepoint, or the file cannot be written; 2: wrong use.
     """
-    from epochline.cli import printing
     from epochline.cli.operations import subject_of
-    from epochline.errors import ActionRefusedError
     from epochline.operations.savepoint import missing
 
     with subject_of(pipeline, connection).ledger.transaction() as tx:

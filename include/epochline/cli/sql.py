@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from epochline.cli import printing
 from epochline.config.connections import POSTGRES
-from epochline.errors import ConfigurationError
+from epochline.errors import ConfigurationError, StackError
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +47,6 @@ def sql(
 
 
 def _print(columns: list[str], rows: list[tuple[Any, ...]], as_json: bool, as_csv: bool) -> None:
-    from epochline.cli import printing
-
     if as_json:
         if len(set(columns)) != len(columns):
             raise ConfigurationError("two columns have the same name, which JSON cannot hold: name them with AS.")
@@ -82,7 +81,6 @@ def _open_psql(dsn: str, write: bool) -> None:
 
 
 def _psql() -> str:
-    from epochline.errors import StackError
     from epochline.local.postgres import binaries
 
     try:

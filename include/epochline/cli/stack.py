@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from epochline.errors import EpochlineError
 from epochline.local.status import StackStatus, State
 
 NOT_HEALTHY = 3
@@ -47,7 +48,6 @@ def up(
 def _create_targets() -> None:
     """Create missing target tables. An invalid declaration is only a warning: the stack is ready all the same."""
     from epochline.cli.migrate import create_declared
-    from epochline.errors import EpochlineError
 
     try:
         create_declared(typer.echo)

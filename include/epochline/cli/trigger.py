@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epochline.cli import printing
 from epochline.errors import StackError
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ def trigger(
     Exit code 0: its epoch is committed, or there was nothing to read (with --no-follow: the run is started); 1: the
     run failed, or Airflow refuses; 2: wrong use.
     """
-    from epochline.cli import printing
-
     api = stack_api()
     paused = api.is_paused(pipeline)
     if paused is None:
@@ -82,7 +81,6 @@ def stack_api() -> AirflowApi:
 
 
 def _follow(api: AirflowApi, dag_id: str, run_id: str) -> str:
-    from epochline.cli import printing
     from epochline.local.airflow_api import FINISHED
 
     shown: dict[str, tuple[str | None, int]] = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from epochline.cli import printing
 from epochline.config.connections import KAFKA
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ def verify_topic(
 
     Exit code 0: success; 1: Kafka cannot be reached, or --key-unique was given and a key occurs twice; 2: wrong use.
     """
-    from epochline.cli import printing
     from epochline.cli.connections import kafka_settings
     from epochline.kafka.topic_comparison import Isolation, TopicReader
 
@@ -81,8 +81,6 @@ def _read(reader: TopicReader) -> None:
 
 
 def _follow(reader: TopicReader, seconds: float | None) -> None:
-    from epochline.cli import printing
-
     deadline = None if seconds is None else time.monotonic() + seconds
     try:
         while deadline is None or time.monotonic() < deadline:
@@ -98,8 +96,6 @@ def _counts(tally: TopicComparison) -> str:
 
 
 def _show(tally: TopicComparison) -> None:
-    from epochline.cli import printing
-
     levels = list(tally.seen.values())
     hidden = tally.hidden
     columns = ["partition", "start", "end", *(str(level.isolation) for level in levels)]
@@ -149,7 +145,6 @@ def _plain(tally: TopicComparison) -> dict[str, Any]:
 
 
 def _judge_keys(tally: TopicComparison) -> None:
-    from epochline.cli import printing
     from epochline.kafka.topic_comparison import Isolation
 
     seen = tally.seen[Isolation.READ_COMMITTED]

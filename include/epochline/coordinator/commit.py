@@ -158,7 +158,7 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
         if table.table in unsent:
             continue
         applied = tx.targets.apply(pipeline, table, ticket.table(table.table), epoch)
-        _refuse_swallowed_rows(epoch, table, sealed[table.table], applied)
+        _refuse_dropped_rows(epoch, table, sealed[table.table], applied)
         written += applied.rows
         if applied.upserted is not None:
             upserted[table.table] = applied.upserted
@@ -179,11 +179,11 @@ def commit_in(tx: Transaction, epoch: Epoch, evidence: Evidence) -> CommitResult
     return CommitResult(epoch=committed, outcome=CommitOutcome.COMMITTED, shown_before=shown)
 
 
-def _refuse_swallowed_rows(epoch: Epoch, table: PostgresTable, sealed: int, applied: Applied) -> None:
+def _refuse_dropped_rows(epoch: Epoch, table: PostgresTable, sealed: int, applied: Applied) -> None:
     if table.mode in ("append", "replace") and applied.rows != sealed:
         raise TargetError(
             f"{epoch}: {sealed} rows were sealed for {table}, but {applied.rows} arrived: a trigger or rule of the"
-            " table swallows rows. Nothing was changed. Take it off, or abort the epoch."
+            " table drops rows. Nothing was changed. Remove it and repeat the task, or abort the epoch."
         )
 
 

@@ -26,31 +26,35 @@ def stage(
 ) -> Counts | None:
     """Stage an epoch with a job, then seal it. A repeat fences the attempt before it and stages the same range again.
 
-    The order is the same for every host:
+    Airflow's task `pre_commit` and the command line both need this order:
 
     1. `begin` fences the attempt before, so that at most one job can write.
     2. The lease is kept alive from before the job starts until the seal has ended, so that no other run takes over.
     3. ``submit`` runs the job to its end. What is sealed while a job still writes would be incomplete.
-    4. `seal` asks Kafka for gaps after the job has read, and only then makes the epoch PRE_COMMITTED.
+    4. `seal` asks Kafka, after the job has read, whether a log was made again or truncated since the plan. Only then
+       does `seal` make the epoch PRE_COMMITTED.
 
-    A failure leaves the epoch PLANNED. The host then calls `abort`, or a retry calls this function again.
+    A failure before the seal's commit leaves the epoch PLANNED. The caller then calls `abort`, or a retry calls this
+    function again. After the seal's commit the epoch is PRE_COMMITTED, and the next run commits it. A fenced attempt
+    leaves the state that the fencing run or operator set.
 
     Args:
         ledger: where the epoch is.
-        source: the Kafka that the seal asks.
-        pipeline: its name.
-        epoch_id: of a planned epoch of the run.
-        run: that planned the epoch.
+        source: the Kafka that the epoch reads.
+        pipeline: name of the pipeline.
+        epoch_id: id of the epoch, which must belong to ``run``.
+        run: the run that owns the epoch.
         submit: runs the job of an attempt; returns, or raises an `Exception`, only when the job has ended.
-        stop: ends the job that ``submit`` started, if one runs. Called when the attempt is fenced, and when ``submit``
-            is interrupted (time-out, Ctrl-C, SIGTERM).
+        stop: ends the job that ``submit`` started; does nothing if no job runs. Called when the attempt is fenced, and
+            when a time-out, Ctrl-C or SIGTERM interrupts ``submit`` or the seal.
 
     Returns:
-        What was counted; None if the epoch was sealed or committed before and no job was needed.
+        How many records were read, passed, skipped and quarantined. None if the epoch was sealed or committed before;
+        then ``submit`` was not called.
 
     Raises:
         EpochlineError: as `begin` and `seal` raise.
-        EpochFencedError: the attempt was fenced while the job ran, whatever ``submit`` raised.
+        EpochFencedError: the attempt was fenced while the job or the seal ran. It replaces any other error.
     """
     ticket = begin(ledger, pipeline, epoch_id, run, lease=LEASE)
     if ticket is None:
@@ -60,6 +64,7 @@ def stage(
             submit(ticket)
             return seal(ledger, source, ticket, run)
     except Exception:
+        # The job has ended: `submit` raises an `Exception` only then, and a fence stops the job.
         raise
     except BaseException:
         # An interrupted job still writes. Stop the job before the error is raised: the caller may abort the epoch.

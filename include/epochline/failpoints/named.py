@@ -75,9 +75,10 @@ class _Armed:
                     f"{SWITCH} forbids failpoints here, but {NAMED} is set ({self._text!r}). Nothing was done. Unset"
                     f" {NAMED}."
                 )
-            self._faults = [_parse(text.strip()) for text in self._text.split(",")]
-            if self._record is None and any(fault.once for fault in self._faults):
+            faults = [_parse(text.strip()) for text in self._text.split(",")]
+            if self._record is None and any(fault.once for fault in faults):
                 raise ConfigurationError(f"{NAMED}: `once` needs {RECORD}, a file that records past actions.")
+            self._faults = faults
         return self._faults
 
     def passing(self, name: str) -> None:

@@ -67,6 +67,7 @@ class TransactionalSender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _discard(self._producer)
+        # librdkafka ends its threads and connections when the object goes, although a caller may keep this sender.
         del self._producer
 
     def fence(self) -> None:
@@ -89,7 +90,9 @@ class TransactionalSender:
         failpoint("topic.fenced")
 
     def send(self, topic: str, records: Iterable[Outgoing], marker_key: bytes, marker: bytes) -> int:
-        """Send records and their marker in one transaction. Returns the number of records.
+        """Send records to a topic, and their marker to the control topic, in one transaction.
+
+        Returns the number of records, without the marker.
 
         An error before the commit leaves nothing visible. If the commit is not answered, its outcome is unknown:
         call `epochline.kafka.markers.last_marker` after a new sender's `fence` to find out.
@@ -120,6 +123,7 @@ class TransactionalSender:
 
     def _commit(self, doing: str, deadline: float) -> None:
         try:
+            # At least one turn: librdkafka takes a negative time-out as no limit.
             self._producer.commit_transaction(max(deadline - time.monotonic(), _TURN_SECONDS))
         except KafkaException as error:
             reason: KafkaError = error.args[0]
@@ -142,9 +146,9 @@ class TransactionalSender:
 
 
 def send_plainly(settings: Mapping[str, str], topic: str, records: Iterable[Outgoing]) -> int:
-    """Send records without a transaction; each becomes visible at once. A repeat sends them again (K16).
+    """Send records without a transaction; each becomes visible at once.
 
-    Returns the number of records.
+    A repeat sends them again: a topic with ``semantics="at_least_once"`` gives up INV-5. Returns the number of records.
 
     Raises:
         SinkUnavailableError: Kafka does not answer.
@@ -208,7 +212,7 @@ class _Queue:
             except BufferError:
                 self._poll(_TURN_SECONDS)
                 continue
-            except (KafkaException, SystemError):
+            except (KafkaException, SystemError):  # SystemError: see `Reports.explaining`
                 with self._explaining():
                     raise
             self._put += 1
@@ -226,6 +230,7 @@ class _Queue:
         if error is None:
             self._stored += 1
         elif self._failed is None or self._failed.code() in _PURGED:
+            # If one record fails, librdkafka purges the others. Keep the error of the one that failed.
             self._failed = error
 
     def _flush(self) -> int:
@@ -239,7 +244,7 @@ class _Queue:
         self._reports.check()
         if self._failed is not None:
             if self._failed.code() in _PURGED:
-                # Another record's failure purged this one. Its report holds the reason and may come later.
+                # Wait for the report of the record that failed, which holds the reason.
                 self._flush()
             with self._explaining():
                 raise self._reports.explained(self._failed, self._doing)
@@ -247,7 +252,10 @@ class _Queue:
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Translate librdkafka's errors. After the transaction's time-out it fails with many different ones."""
+        """Translate librdkafka's errors.
+
+        After the transaction's time-out librdkafka fails with many different errors; `_check_time` replaces them.
+        """
         try:
             with self._reports.explaining(self._doing):
                 yield
@@ -259,8 +267,8 @@ class _Queue:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise SinkUnavailableError(
                 f"{self._doing} took longer than its transaction_timeout; {self._stored} of the {self._put} records"
-                " handed over were stored, and the transaction is aborted. Raise transaction_timeout, or lower the"
-                " number of records per epoch."
+                " handed over were stored, and the transaction is aborted. Raise the topic's transaction_timeout, which"
+                " the next try uses. For later epochs you may also lower records_per_epoch."
             )
 
 
@@ -274,7 +282,8 @@ def _known_partitions(producer: Producer, reports: Reports, topic: str) -> int:
 
 def _discard(producer: Producer) -> None:
     """Drop what is still in the queue: records that were not committed, or that were reported as failed."""
-    # The producer's own close() would wait for the brokers to abort. `send` has aborted already, or must not abort.
+    # The producer's own close() would wait for the brokers to abort. No abort is due: after an error before the commit
+    # `send` has aborted, and after a commit without an answer the marker tells the outcome.
     producer.purge()
     with suppress(KafkaException):
         producer.poll(0)

@@ -60,13 +60,13 @@ class Daemon:
         stop_signals: Sequence[tuple[signal.Signals, float]],
         owns: Callable[[psutil.Process], bool] = lambda _process: False,
     ) -> None:
-        """Name the server.
+        """Describe a server; nothing is started.
 
         Args:
-            home: of the stack.
-            name: of the server, its pid file and its log.
+            home: folder of the stack to which the server belongs.
+            name: name of the server, its pid file and its log.
             stop_signals: the signals that end the server, and how many seconds to wait after each.
-            owns: recognises a process of this server that left its session and overwrote its environment.
+            owns: returns True for a process of this server that has its own session and overwrote its environment.
         """
         self.name = name
         self._owns = owns
@@ -103,8 +103,16 @@ class Daemon:
     ) -> int:
         """Start the server, detached from this terminal. Processes left by a crashed server are ended first.
 
+        Args:
+            command: program and arguments.
+            environment: the server's entire environment; nothing is inherited.
+            cwd: the server's working directory.
+
+        Returns:
+            The server's pid.
+
         Raises:
-            StackError: the command could not be started.
+            StackError: the shell that starts the command could not be started. `wait_ready` reports a missing program.
         """
         self.end_leftovers()
         with self.log.open("ab") as log:
@@ -137,12 +145,18 @@ class Daemon:
         return child.pid
 
     def stop(self) -> bool:
-        """End the server and its child processes, and no others. Returns whether it was running."""
+        """End the server and its child processes, and no others. Returns whether it was running.
+
+        Raises:
+            StackError: the server did not end after the last signal.
+        """
         pid = self.pid
         if pid is not None:
             for number, patience in self._stop_signals:
                 if self._end(pid, number, patience):
                     break
+            else:
+                raise StackError(f"{self.name} (pid {pid}) did not end after {number.name}. Repeat `epochline down`.")
         self.end_leftovers()
         self._pid_file.unlink(missing_ok=True)
         return pid is not None
@@ -154,7 +168,10 @@ class Daemon:
             _quietly(lambda: os.kill(pid, self._stop_signals[0][0]))
 
     def end_leftovers(self) -> None:
-        """End processes that a dead server left behind, found by its session or by the mark in their environment."""
+        """End processes that a dead server left behind. Does nothing while the server runs.
+
+        They are found by its session, by the mark in their environment, or by ``owns``.
+        """
         if self.pid is not None:
             return
         leftovers = self._leftovers()
@@ -177,6 +194,7 @@ class Daemon:
         """
         deadline = time.monotonic() + seconds
         while True:
+            # Ask first: if the server has ended, another one on its port has answered.
             missing = ready()
             if self.pid is None:
                 raise StackError(f"{self.name} ended while starting. {self.log_tail()}")
@@ -217,11 +235,12 @@ class Daemon:
 
     def _leftovers(self) -> list[psutil.Process]:
         record = self._record()
-        # A session id is the pid of its leader, and it stays in use while a process of the session lives. If a process
-        # with this pid runs now, it is not the dead server: its session is another one, and is spared.
+        # A session's id is the pid of its leader, and no new process gets this pid while the session has processes. If
+        # a process has this pid now, nothing is left of the dead server's session: this session is somebody else's.
         leader = None if record is None else int(str(record["pid"]))
         reused = leader is not None and identity(leader) is not None
         me = psutil.Process()
+        # A command that runs inside a part of the stack, such as an Airflow task, inherits the mark.
         spared = {me.pid, *(parent.pid for parent in me.parents())}
         found = []
         for process in psutil.process_iter():

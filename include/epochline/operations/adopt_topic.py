@@ -27,29 +27,34 @@ class AdoptTopicParameters(Parameters):
     cluster: bool = Field(False, description="Instead of one topic: the connection leads to another cluster; take all.")
     at: Literal["earliest", "latest", "truncation"] = Field(
         "earliest",
-        description="Where the new log is begun. truncation: where each partition was cut off, which reads every record"
-        " that came in place of the lost ones, and none twice.",
+        description="Where each partition begins: at its log start, at its end, or (truncation) where it was cut off."
+        " truncation reads every record that replaced a lost one, and reads no record twice.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """The logs that Kafka has now, and where they were truncated below their heads; None if no leader epoch tells."""
+    """The logs that Kafka has now."""
 
     cluster_id: str | None
     partitions: Sequence[PartitionView]
-    truncated: Mapping[TopicPartition, int | None]
+    ends_below_head: Mapping[TopicPartition, int | None]
+    """Per partition whose log no longer reaches the head: up to which offset it is still the log that was read.
+
+    None if the log is another one.
+    """
     cut_off: Sequence[CutOff]
-    """What sinks show from before the ledger went back in time but the logs no longer hold."""
+    """After `accept-ledger`: offsets that a sink shows, that the restored tables lack, and that Kafka has truncated."""
 
 
 class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
-    """Begin a new generation whose origins lie in the topic as it is now."""
+    """Begin a new generation that reads the topic as it is now. Other topics keep their origins and heads."""
 
     name = "adopt-topic"
     help = (
-        "Go on with TOPIC although it is another log now (deleted and made again, or truncated): a new generation of"
-        " PIPELINE begins at its log start, every other topic goes on where it is. What was committed stays."
+        "Continue with TOPIC although its log is another one now (deleted and made again, or truncated). A new"
+        " generation of PIPELINE begins: in TOPIC where --at says, in every other topic at its head. Committed rows"
+        " stay."
     )
     parameters = AdoptTopicParameters
 
@@ -64,11 +69,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         offsets = {head.tp: head.next_offset for head in heads}
         # A truncated log that has not grown since ends before its head.
         cut = {one.tp: one.high_watermark for one in view.partitions if one.high_watermark < offsets.get(one.tp, 0)}
-        truncated = cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]}
         return Logs(
             cluster_id=view.cluster_id,
             partitions=view.partitions,
-            truncated=truncated,
+            ends_below_head=cut | {tp: end for tp, end in ends.items() if end is None or end < offsets[tp]},
             cut_off=cut_off(source, shown, view),
         )
 
@@ -88,7 +92,10 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         ]
         lines += [f"{one.tp}: goes on at {one.next_offset}" for one in carried]
         lines += _read_again(heads, adopted)
-        lines += [f"{one}: from there on it is shown like any other" for one in _shown_again(parameters, seen)]
+        lines += [
+            f"{one}; {one.shown_by} gets every record from offset {one.end} on"
+            for one in _cut_off_of_topic(parameters, seen)
+        ]
         if parameters.cluster:
             lines.append(f"its offsets belong to Kafka cluster {seen.cluster_id} from now on, not to {row.cluster_id}")
         return ActionPreview(
@@ -110,18 +117,21 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
             tx.chain.carry_over(subject.name, begun.generation, head, f"adopted at {parameters.at}")
         for head in _carried(parameters, heads):
             tx.chain.carry_over(subject.name, begun.generation, head, "carried over")
+        # Positions of deleted keys belong to the old log, and offsets of the new one must not be compared with them.
         tx.targets.restart_order(declared)
+        # A sink is not sent the offsets that it showed before `accept-ledger`. Behind the cut other records came in
+        # their place, so end these offsets at the cut.
         for one in tx.receipts.accepted(subject.name):
-            cuts = {cut.tp: cut.end for cut in _shown_again(parameters, seen) if cut.shown_by == one.shown_by}
+            cuts = {cut.tp: cut.end for cut in _cut_off_of_topic(parameters, seen) if cut.shown_by == one.shown_by}
             if cuts and one.shown.reached is not None:
                 left = cut_reached(one.shown.reached, cuts)
                 tx.receipts.accept(subject.name, one.shown_by, replace(one.shown, reached=left))
 
-        def show() -> Sequence[str]:
+        def mirror_heads() -> Sequence[str]:
             mirror(subject.ledger, source, subject.name)
             return [f"{subject.name} goes on in generation {begun.generation}"]
 
-        return show
+        return mirror_heads
 
     def _obstacle(
         self, tx: Transaction, subject: Subject, parameters: AdoptTopicParameters, seen: Logs, heads: Sequence[Head]
@@ -135,30 +145,31 @@ class AdoptTopic(DirectAction[AdoptTopicParameters, Logs]):
         moved = row is not None and row.cluster_id not in (None, seen.cluster_id)
         if parameters.cluster:
             if parameters.at == "truncation":
-                return "of another cluster every log is another one; say --at earliest or --at latest."
+                return "a log of another cluster was not cut off anywhere; say --at earliest or --at latest."
             same = f"{subject.name} reads Kafka cluster {seen.cluster_id}, as before; there is no cluster to adopt."
             return None if moved else same
         if moved:
             return (
-                f"the connection leads to Kafka cluster {seen.cluster_id}, so every topic is another one; correct it,"
-                " or say --cluster."
+                f"the connection leads to Kafka cluster {seen.cluster_id}, so every topic is another one; correct the"
+                " connection, or say --cluster."
             )
         if not any(one.tp.topic == parameters.topic for one in seen.partitions):
             return f"{subject.name} reads no topic {parameters.topic!r}, or Kafka does not have it."
         known = [head for head in heads if head.tp.topic == parameters.topic]
         views = {one.tp: one for one in seen.partitions}
-        same_log = all(head.tp in views and head.tp not in seen.truncated for head in known)
-        if same_log and not _shown_again(parameters, seen):
+        # A `tp` contains the topic's id: a partition of a topic that was made again is not in `views`.
+        same_log = all(head.tp in views and head.tp not in seen.ends_below_head for head in known)
+        if same_log and not _cut_off_of_topic(parameters, seen):
             return (
                 f"topic {parameters.topic} is the one that {subject.name} has read so far; there is nothing to adopt."
             )
         if parameters.at == "truncation":
             other = [head for head in known if head.tp not in views]
-            untold = [tp for tp, end in seen.truncated.items() if end is None and tp.topic == parameters.topic]
-            if other or untold:
+            unknown = [tp for tp, end in seen.ends_below_head.items() if end is None and tp.topic == parameters.topic]
+            if other or unknown:
                 return (
-                    f"{(other[0].tp if other else untold[0])} was not truncated, it is another log now; it is unknown"
-                    " what it still holds of the old one. Say --at earliest or --at latest."
+                    f"{(other[0].tp if other else unknown[0])}: the log is another one, not a truncated one, so nobody"
+                    " knows where it was cut off. Say --at earliest or --at latest."
                 )
         return None
 
@@ -169,7 +180,7 @@ def _begins_at(parameters: AdoptTopicParameters, one: PartitionView, seen: Logs,
     if parameters.at == "latest":
         return one.last_stable
     committed = {head.tp: head.next_offset for head in heads}
-    cut = seen.truncated.get(one.tp)
+    cut = seen.ends_below_head.get(one.tp)
     return max(one.log_start, committed.get(one.tp, one.log_start) if cut is None else cut)
 
 
@@ -201,7 +212,7 @@ def _read_again(heads: Sequence[Head], adopted: Sequence[Head]) -> list[str]:
     ]
 
 
-def _shown_again(parameters: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
+def _cut_off_of_topic(parameters: AdoptTopicParameters, seen: Logs) -> list[CutOff]:
     return [one for one in seen.cut_off if one.tp.topic == parameters.topic]
 
 

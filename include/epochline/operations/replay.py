@@ -38,7 +38,8 @@ def plan_replay(subject: Subject, epoch_id: int, run: Run, *, writers: int | Non
     """Write an epoch that reads the ranges of a committed one.
 
     Raises:
-        ActionRefusedError: there is no such epoch, or it cannot be compared; the message says why.
+        EpochNotFoundError: there is no such epoch.
+        ActionRefusedError: the epoch cannot be compared; the message says why.
         SourceError: Kafka cannot be asked.
         PlanChangedError, EpochBusyError, PipelinePausedError, PipelineDroppedError, TargetError: as a plan.
     """

@@ -49,8 +49,8 @@ class AnnouncedReceipt:
     sink: str
     rows: int
     shown_at: datetime
-    offsets: Mapping[str, Mapping[str, tuple[int, int]]]
-    """By topic and partition, ``[start, until)``."""
+    offsets: Mapping[str, Mapping[str, Sequence[int]]]
+    """By topic and partition, the first offset and the end, which is exclusive."""
 
 
 class Receipts(Protocol):

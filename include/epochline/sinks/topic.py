@@ -1,7 +1,7 @@
 """A Kafka topic as a sink: one Kafka transaction sends an epoch's outbox together with a marker (P9 to P13).
 
-The stable transactional id fences the previous publisher, which also ends its open transaction. After that the last
-marker, read as ``read_committed``, is the newest epoch in the topic.
+The marker goes to the control topic. The stable transactional id fences the previous publisher, which also ends its
+open transaction. After that the last marker, read as ``read_committed``, is the newest epoch in the topic.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class LedgerConnections(Protocol):
 
 
 class TopicSink:
-    """Publishes a pipeline's outbox to its topic; also ``Preflighted``, ``Measured`` and ``Inspectable``.
+    """Publishes a pipeline's outbox to its topic.
+
+    Implements ``Sink`` and the optional ``Preflighted``, ``Measured`` and ``Inspectable`` of `epochline.protocol.sink`.
 
     Rows are staged and committed as rows of the outbox, like those of any table. This class acts after that commit.
 
@@ -75,7 +77,7 @@ class TopicSink:
 
         Raises:
             SinkUnavailableError: the brokers do not answer.
-            SinkError: the topic has lost markers that the ledger knows.
+            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
         """
         if self._topic.semantics == "at_least_once":
             return None
@@ -132,10 +134,12 @@ class TopicSink:
     def commit(self, committable: Committable) -> None:
         """Send the epoch in one Kafka transaction, unless its marker is there.
 
+        An at-least-once topic gets the rows without a transaction, and without a look at markers.
+
         Raises:
             SinkUnavailableError: the brokers do not answer, another process publishes, or the outcome is unknown;
                 a retry reads the marker.
-            SinkAheadError: the topic holds an epoch that the ledger does not know.
+            SinkAheadError: the last marker is of an epoch that the ledger does not know.
             SinkError: Kafka refuses, or the outbox does not hold the sealed rows.
         """
         self._publish(committable)
@@ -189,14 +193,16 @@ class TopicSink:
             yield Outgoing(key=key, value=value, headers=headers, partition=partition)
         if sent != committable.rows:
             self._refuse_published(connection, committable)
+            plain = self._topic.semantics == "at_least_once"
             raise SinkError(
                 f"{self._topic.name}: the outbox {self._outbox.table} holds {sent} rows of epoch"
-                f" {committable.attempt.epoch_id} of {self._pipeline}, but {committable.rows} were committed. Nothing"
-                " was sent. The outbox was changed by hand; restore its rows from a backup."
+                f" {committable.attempt.epoch_id} of {self._pipeline}, but {committable.rows} were committed."
+                f" {'Some of the rows may have been' if plain else 'Nothing was'} sent. The outbox was changed by hand;"
+                " restore its rows from a backup."
             )
 
     def _refuse_published(self, connection: Connection, committable: Committable) -> None:
-        """Tell a changed outbox from one that another process has published since we read the marker (P13)."""
+        """Raise if another process published the epoch since the marker was read, which empties the outbox (P13)."""
         attempt = committable.attempt
         shown = last_shown(connection, self._pipeline, self._topic.name)
         if shown is not None and shown.epoch_id >= attempt.epoch_id:
@@ -216,7 +222,7 @@ class TopicSink:
         """Read the last marker. The ledger is read first, so that an epoch that it records as shown must be there.
 
         Raises:
-            SinkError: the topic has lost markers that the ledger knows.
+            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
         """
         with self._ledger.connection() as connection:
             shown = last_shown(connection, self._pipeline, self._topic.name)
@@ -224,15 +230,15 @@ class TopicSink:
         _refuse_lost(what, marker, shown)
         return marker
 
-    def _known_marker(self, what: str, due: str) -> Marker | None:
-        """Read the last marker and check that the ledger knows it.
+    def _known_marker(self, what: str, token: str) -> Marker | None:
+        """Read the last marker. Unless it is that of ``token``, check that the ledger knows it.
 
         Raises:
             SinkAheadError: the ledger does not know the marker.
-            SinkError: the topic has lost markers that the ledger knows.
+            SinkError: the control topic lacks the marker of an epoch that the ledger records as shown.
         """
         marker = self._marker(what)
-        if marker is not None and marker.token != due:
+        if marker is not None and marker.token != token:
             with self._ledger.connection() as connection:
                 known = committed_as(
                     connection, self._pipeline, self._topic.name, marker.epoch_id, marker.token
@@ -252,7 +258,7 @@ def _refuse_lost(what: str, marker: Marker | None, shown: Shown | None) -> None:
         return
     there = "no marker" if marker is None else f"the marker of epoch {marker.epoch_id}"
     raise SinkError(
-        f"{what}: the ledger says that epoch {shown.epoch_id} is in the topic, but the control topic holds {there}: it"
-        " was deleted, or the connection leads to another cluster. Nothing was sent, because the content of the topic"
-        " is unknown. Bring the control topic back, or publish to a new topic."
+        f"{what}: the ledger says that epoch {shown.epoch_id} is in the topic, but the control topic holds {there}. The"
+        " control topic was deleted, or the connection leads to another cluster. Nothing was sent, because the content"
+        " of the topic is unknown. Bring the control topic back, or publish to a new topic."
     )

@@ -30,14 +30,14 @@ _BATCH_RECORDS, _BATCH_BYTES = 10_000, 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class ClaimedPartition(InputPartition):  # type: ignore[misc]
+class ClaimedPartition(InputPartition):
     """The claimed records of one Kafka partition."""
 
     topic_id: str
     partition: int
 
 
-class ClaimReader(DataSourceReader):  # type: ignore[misc]
+class ClaimReader(DataSourceReader):
     """Reads the claimed records of an epoch, each Kafka partition as one Spark partition, in offset order.
 
     Claims are written with the epoch and never change, so that a repeated task reads the same records.
@@ -58,7 +58,7 @@ class ClaimReader(DataSourceReader):  # type: ignore[misc]
             cursor.execute(statement("claimed_partitions"), self._epoch())
             return [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
 
-    def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The records of one partition."""
         ticket = self._ticket
         with transaction(self._dsn, ticket.application_name) as session, session.cursor("claims") as cursor:
@@ -92,7 +92,7 @@ def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFra
 
 def _source(ticket: StagingTicket, dsn: str) -> type[DataSource]:
     # A local class is pickled by value with the DSN in its closure, so that no option, plan or log shows the DSN.
-    class ClaimSource(DataSource):  # type: ignore[misc]
+    class ClaimSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return SOURCE_NAME

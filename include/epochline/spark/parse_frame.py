@@ -148,11 +148,12 @@ class QuarantineFlow:
     def process(self, batch: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
         """Add up the counts of one batch and return its refused records."""
         kinds = batch.column(KIND)
-        for message in batch.filter(pc.equal(kinds, IS_COUNTS)).column(COUNTS).to_pylist():
+        messages: list[Any] = batch.filter(pc.equal(kinds, IS_COUNTS)).column(COUNTS).to_pylist()
+        for message in messages:
             self._counts = add_up((self._counts, counts_of(json.loads(message))))
         refused = batch.filter(pc.equal(kinds, IS_REFUSED)).column(REFUSED)
         schema = record_schema(QUARANTINE_COLUMNS)
-        columns = [refused.field(name).cast(schema.field(name).type) for name in schema.names]
+        columns = [pc.struct_field(refused, name).cast(schema.field(name).type) for name in schema.names]
         return {QUARANTINE: pa.RecordBatch.from_arrays(columns, schema=schema)}
 
     def finish(self) -> Mapping[str, pa.RecordBatch]:

@@ -50,14 +50,14 @@ class WriteOrder:
 
 
 @dataclass(frozen=True)
-class PartMessage(WriterCommitMessage):  # type: ignore[misc]
+class PartMessage(WriterCommitMessage):
     """A task's message to the driver: its parts in the ledger, by sink."""
 
     spark_partition: int
     parts: Mapping[str, Part]
 
 
-class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class StagingWriter(DataSourceArrowWriter):
     """Writes one DataFrame into the staging tables of its order.
 
     The constructor makes the write id: a plan that is executed again gets another id, which the seal refuses.
@@ -67,7 +67,7 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._order = order
         self._write_id = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:  # type: ignore[override]
         """Stage one Spark partition in one transaction; a repeat returns the first try's message.
 
         Raises:
@@ -89,7 +89,7 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
         finally:
             part.close()
 
-    def commit(self, messages: Sequence[PartMessage | None]) -> None:
+    def commit(self, messages: Sequence[PartMessage | None]) -> None:  # type: ignore[override]
         """Write the manifests of this write, one per sink, from the messages alone.
 
         Raises:
@@ -107,7 +107,7 @@ class StagingWriter(DataSourceArrowWriter):  # type: ignore[misc]
             failpoint("manifest.commit")
         failpoint("manifest.committed")
 
-    def abort(self, messages: Sequence[PartMessage | None]) -> None:
+    def abort(self, messages: Sequence[PartMessage | None]) -> None:  # type: ignore[override]
         """Do nothing: parts without a manifest do not count."""
 
 
@@ -121,7 +121,7 @@ def stage(frame: DataFrame, order: WriteOrder) -> None:
 
 def _source(order: WriteOrder) -> type[DataSource]:
     # A local class is pickled by value with the order in its closure, so that no option, plan or log shows the DSN.
-    class StagingSource(DataSource):  # type: ignore[misc]
+    class StagingSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return SOURCE_NAME

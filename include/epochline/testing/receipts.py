@@ -16,10 +16,10 @@ from epochline.testing.rows import ReceiptRow
 from epochline.testing.side import Side
 
 
-def _offsets_by_topic(ranges: Sequence[PlannedRange]) -> dict[str, dict[str, tuple[int, int]]]:
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+def _offsets_by_topic(ranges: Sequence[PlannedRange]) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, list[int]]] = {}
     for one in ranges:
-        found.setdefault(one.tp.topic, {})[str(one.tp.partition)] = (one.range.start, one.range.until)
+        found.setdefault(one.tp.topic, {})[str(one.tp.partition)] = [one.range.start, one.range.until]
     return found
 
 

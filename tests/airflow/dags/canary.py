@@ -11,18 +11,12 @@ LOGS = Path(os.environ.get("EPOCHLINE_HOME", tempfile.gettempdir())) / "logs"
 
 canary = epoch_dag(
     Pipeline(
-        name="canary",
-        source=KafkaSource(topics="canary"),
-        parse="scripted:parse",
-        record={"value": "text"},
-        sinks=[PostgresTable(table="canary", columns={"value": "text"})],
-        writer_connection="epochline_writer",
+        name="canary", source=KafkaSource(topics="canary"), parse="scripted:parse", record={"value": "text"},
+        sinks=[PostgresTable(table="canary", columns={"value": "text"})], writer_connection="epochline_writer",
         settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
         spark_conf={
-            "spark.ui.enabled": "true",
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.compress": "false",
+            "spark.ui.enabled": "true", "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
             "spark.eventLog.dir": LOGS.as_uri(),
         },
     )
-)
+)  # fmt: skip

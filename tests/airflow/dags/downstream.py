@@ -1,4 +1,4 @@
-"""Pipelines that publish and tell, one per test; a file in the stack's home makes the tasks of one fail somewhere."""
+"""Pipelines that publish and announce, one per test; a file in the stack's home makes the tasks of one fail."""
 
 import os
 from pathlib import Path
@@ -17,15 +17,12 @@ def failing(name: str) -> None:
 
 def pipeline(name: str, *sinks: KafkaTopic) -> Pipeline:
     return Pipeline(
-        name=name,
-        source=KafkaSource(topics=name),
-        parse=Text(),
+        name=name, source=KafkaSource(topics=name), parse=Text(), settings=Settings(restart=NoRestart()),
         sinks=[PostgresTable(table=name, columns={"value": "text"}), *sinks],
-        settings=Settings(restart=NoRestart()),
-    )
+    )  # fmt: skip
 
 
 failing("published")
-failing("told")
+failing("announced")
 published = epoch_dag(pipeline("published", KafkaTopic(topic="published_out", value=Text())))
-told = epoch_dag(pipeline("told"))
+announced = epoch_dag(pipeline("announced"))

@@ -9,8 +9,8 @@ from epochline.airflow.connections import postgres_dsn
 from epochline_examples.epoch_summaries import summarize
 
 with DAG(
-    dag_id="told_summaries",
-    schedule=sink_asset("told", "told"),
+    dag_id="announced_summaries",
+    schedule=sink_asset("announced", "announced"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
@@ -18,6 +18,8 @@ with DAG(
 
     @task
     def take_new_epochs() -> None:
-        summarize(postgres_dsn("epochline_postgres"), consumer="told_summaries", pipeline="told", sink="told")
+        summarize(
+            postgres_dsn("epochline_postgres"), consumer="announced_summaries", pipeline="announced", sink="announced"
+        )
 
     take_new_epochs()

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,12 @@ import pytest
 from psycopg2 import sql
 from pyspark.sql import SparkSession
 
-from epochline.coordinator import LEASE, Plan, begin, commit, plan, publish, seal
+from epochline.coordinator import LEASE, Plan, Published, abort, begin, commit, plan, publish, seal
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
+from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
-from epochline.operations import ACTIONS, Done, Request, Subject
+from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Epoch, Run
 from epochline.protocol.staging import StagingTicket
@@ -30,9 +31,15 @@ from epochline.sinks import sinks_by
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.job import run as run_job
 from epochline_examples.access_log.maker import lines
+from tests.databases import query
 from tests.integration import kafka_topics
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
+Records = Mapping[int, Sequence[bytes | None]]
+"""By partition, values of records."""
+Ranges = Mapping[tuple[str, int], tuple[int, int]]
+"""By topic and partition, first offset and end."""
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +49,6 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(event_log: Path) -> Iterator[SparkSession]:
-    from epochline.local.jars import spark_jars
-
     paths = [str(ROOT / "include"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # workers: epochline alone, no spark_jobs
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -66,106 +71,132 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
 
 @dataclass(frozen=True)
 class Database:
-    """The database of one test session, with the questions that tests ask."""
+    """The database of one test, with the questions that tests ask."""
 
     dsn: str
 
-    def query(self, statement: str | sql.Composable, values: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
-            cursor.execute(statement, tuple(values))
-            return cursor.fetchall() if cursor.description else []
+    def query(self, statement: str | sql.Composable, *values: object) -> list[tuple[Any, ...]]:
+        return query(self.dsn, statement, *values)
 
-    def attempt(self, pipeline: Pipeline, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> StagingTicket:
+    def attempt(self, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
         """Plan an epoch with these ranges and begin its first attempt."""
         with closing(psycopg2.connect(self.dsn)) as session, session, session.cursor() as cursor:
             return _begin(cursor, pipeline, ranges)
 
-    def rows(self, ticket: StagingTicket, sink: str, columns: str = "*") -> list[tuple[object, ...]]:
+    def rows(self, ticket: StagingTicket, sink: str, columns: str = "*") -> list[tuple[Any, ...]]:
         table = sql.Identifier("epochline_staging", ticket.table(sink).table)
         return self.query(sql.SQL("SELECT {} FROM {} ORDER BY 1, 2").format(sql.SQL(columns), table))
 
-    def parts(self, ticket: StagingTicket) -> dict[tuple[str, int], tuple[int, dict[str, object]]]:
-        found = self.query(
-            "SELECT sink, spark_partition, rows, message FROM epochline.part WHERE attempt_id = %s",
-            (ticket.attempt_id,),
-        )
-        return {(sink, at): (rows, message) for sink, at, rows, message in found}  # type: ignore[misc]
+    def ids(self, ticket: StagingTicket, sink: str = "public.ids", column: str = "id") -> list[Any]:
+        return [one for one, _ in self.rows(ticket, sink, f"{column}, _offset")]
+
+    def parts(self, ticket: StagingTicket) -> dict[tuple[str, int], tuple[int, dict[str, Any]]]:
+        found = "SELECT sink, spark_partition, rows, message FROM epochline.part WHERE attempt_id = %s"
+        return {(sink, at): (rows, message) for sink, at, rows, message in self.query(found, ticket.attempt_id)}
 
     def manifests(self, ticket: StagingTicket) -> dict[str, tuple[int, int]]:
-        found = self.query(
-            "SELECT sink, parts, rows FROM epochline.manifest WHERE attempt_id = %s", (ticket.attempt_id,)
-        )
-        return {sink: (parts, rows) for sink, parts, rows in found}  # type: ignore[misc]
+        found = "SELECT sink, parts, rows FROM epochline.manifest WHERE attempt_id = %s"
+        return {sink: (parts, rows) for sink, parts, rows in self.query(found, ticket.attempt_id)}
 
     def ended(self, ticket: StagingTicket) -> bool:
-        ((ended,),) = self.query(
-            "SELECT job_ended_at IS NOT NULL FROM epochline.attempt WHERE attempt_id = %s", (ticket.attempt_id,)
-        )
-        return bool(ended)
+        return bool(self._of_attempt(ticket, "job_ended_at IS NOT NULL"))
 
-    def fenced_writes(self, ticket: StagingTicket) -> list[tuple[object, ...]]:
-        return self.query(
-            "SELECT backend_pid, what FROM epochline.fenced_write WHERE attempt_id = %s", (ticket.attempt_id,)
-        )
+    def error(self, ticket: StagingTicket) -> str:
+        return str(self._of_attempt(ticket, "error"))
+
+    def _of_attempt(self, ticket: StagingTicket, column: str) -> object:
+        found = self.query(f"SELECT {column} FROM epochline.attempt WHERE attempt_id = %s", ticket.attempt_id)
+        return found[0][0]
+
+    def fenced_writes(self, ticket: StagingTicket) -> list[str]:
+        """What was refused."""
+        found = "SELECT what FROM epochline.fenced_write WHERE attempt_id = %s"
+        return [what for (what,) in self.query(found, ticket.attempt_id)]
 
     def fence(self, ticket: StagingTicket) -> None:
-        self.query("UPDATE epochline.attempt SET fenced_at = now() WHERE attempt_id = %s", (ticket.attempt_id,))
+        self.query("UPDATE epochline.attempt SET fenced_at = now() WHERE attempt_id = %s", ticket.attempt_id)
+
+    def wait_for_session(self, ticket: StagingTicket, condition: str) -> None:
+        """Wait until a session of an attempt is as the condition says."""
+        found = f"SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND {condition}"
+        wait_until(lambda: self.query(found, ticket.application_name))
 
 
-def _begin(
-    cursor: psycopg2.extensions.cursor, pipeline: Pipeline, ranges: Mapping[tuple[str, int], tuple[int, int]]
-) -> StagingTicket:
-    name, declared = pipeline.name, pipeline.declaration_hash
+def _begin(cursor: psycopg2.extensions.cursor, pipeline: Pipeline, ranges: Ranges) -> StagingTicket:
+    name = pipeline.name
     cursor.execute(
-        "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-        (declared, name, pipeline.stored()),
-    )
-    cursor.execute("INSERT INTO epochline.pipeline (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", (name,))
-    cursor.execute(
+        "INSERT INTO epochline.declaration (hash, pipeline, body) VALUES (%(hash)s, %(name)s, %(body)s);"
+        "INSERT INTO epochline.pipeline (pipeline) VALUES (%(name)s);"
         "INSERT INTO epochline.epoch (pipeline, epoch_id, generation, state, attempt, dag_id, run_id, host,"
-        " declaration_hash, lease_until) VALUES (%s, 1, 1, 'PLANNED', 1, 'd', 'r', 'h', %s, now() + '1 hour')",
-        (name, declared),
+        " declaration_hash, lease_until) VALUES (%(name)s, 1, 1, 'PLANNED', 1, 'd', 'r', 'h', %(hash)s, now() + '1 hour')",
+        {"name": name, "hash": pipeline.declaration_hash, "body": pipeline.stored()},
     )
-    for (topic, partition), (start, until) in ranges.items():
-        cursor.execute(
-            "INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset,"
-            " until_offset) VALUES (%s, 1, %s, %s, %s, %s, %s)",
-            (name, topic, f"id of {topic}", partition, start, until),
-        )
-    targets = {sink.table: sink.columns or {} for sink in pipeline.sinks}
-    for sink, columns in targets.items():
-        cursor.execute(
-            "INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns) VALUES (%s, 1, %s, %s)",
-            (name, sink, json.dumps(columns)),
-        )
+    cursor.executemany(
+        "INSERT INTO epochline.planned_range (pipeline, epoch_id, topic, topic_id, partition, start_offset,"
+        " until_offset) VALUES (%s, 1, %s, %s, %s, %s, %s)",
+        [(name, topic, f"id of {topic}", partition, *planned) for (topic, partition), planned in ranges.items()],
+    )
+    targets = {sink.table: sink.columns or {} for sink in pipeline.targets}
+    cursor.executemany(
+        "INSERT INTO epochline.planned_target (pipeline, epoch_id, sink, columns) VALUES (%s, 1, %s, %s)",
+        [(name, sink, json.dumps(columns)) for sink, columns in targets.items()],
+    )
     cursor.execute(
         "INSERT INTO epochline.attempt (pipeline, epoch_id, attempt, dag_id, run_id, host)"
         " VALUES (%s, 1, 1, 'd', 'r', 'h') RETURNING attempt_id, token::text",
         (name,),
     )
-    attempt_id, token = cursor.fetchone()  # type: ignore[misc]
+    ((attempt_id, token),) = cursor.fetchall()
     tables = staged_tables(pipeline, targets, 1, 1)
     for table in tables:
-        columns_sql = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(column), sql.SQL(kind)) for column, kind in table.columns.items()
-        )
-        cursor.execute(
-            sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier("epochline_staging", table.table), columns_sql)
-        )
+        made = (sql.SQL("{} {}").format(sql.Identifier(one), sql.SQL(kind)) for one, kind in table.columns.items())
+        staged = sql.Identifier("epochline_staging", table.table)
+        cursor.execute(sql.SQL("CREATE TABLE {} ({})").format(staged, sql.SQL(", ").join(made)))
     return StagingTicket(
         pipeline=name, epoch_id=1, attempt=1, attempt_id=attempt_id,
         application_name=f"epochline:{attempt_id}:{token[:8]}", tables=tables,
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Servers:
+    """Spark, a database and a broker, and a pipeline's name that no other test has."""
+
+    spark: SparkSession
+    database: Database
+    bootstrap: str
+    name: str
+
+    @property
+    def credentials(self) -> JobCredentials:
+        return JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
+
+    def produce(self, topic: str, records: Records) -> None:
+        """Append values to partitions."""
+        for partition, values in records.items():
+            kafka_topics.produce(self.bootstrap, topic, values, key=b"key", partition=partition, headers=[("h", b"1")])
+
+    def topic(self, records: Records) -> str:
+        """Make a topic of its own and fill its partitions."""
+        name = f"spark-{uuid.uuid4().hex[:12]}"
+        kafka_topics.make_topic(self.bootstrap, name, max(records, default=0) + 1)
+        self.produce(name, records)
+        return name
+
+    def run_job(self, credentials: JobCredentials | None = None, *, epoch_id: int = 1, attempt: int = 1) -> None:
+        """The job of an attempt of the pipeline that has the name."""
+        run_job(self.spark, self.name, epoch_id, attempt, credentials or self.credentials)
+
+
 class Runs:
     """A pipeline with its tables, and what its runs do: plan, stage with Spark, seal, commit."""
 
-    def __init__(self, spark: Any, database: Any, pipeline: Pipeline, bootstrap: str, *, create: bool = True) -> None:
-        self.spark, self.database, self.bootstrap = spark, database, bootstrap
+    def __init__(self, servers: Servers, pipeline: Pipeline, *, create: bool = True) -> None:
+        self.servers, self.database = servers, servers.database
         self.pipeline, self.name = pipeline, pipeline.name
-        self.ledger = PostgresLedger(database.dsn, sink_factory=sinks_by(lambda _: {"bootstrap.servers": bootstrap}))
-        self.kafka = KafkaOffsets({"bootstrap.servers": bootstrap})
+        settings = {"bootstrap.servers": servers.bootstrap}
+        self.ledger = PostgresLedger(self.database.dsn, sink_factory=sinks_by(lambda _: settings))
+        self.kafka = KafkaOffsets(settings)
         if create:
             with self.ledger.transaction() as tx:
                 tx.targets.create(self.pipeline)
@@ -180,8 +211,7 @@ class Runs:
         assert planned.epoch is not None
         ticket = begin(self.ledger, self.name, planned.epoch.epoch_id, who, lease=LEASE)
         assert ticket is not None
-        credentials = JobCredentials(dsn=self.database.dsn, kafka={"bootstrap.servers": self.bootstrap})
-        run_job(self.spark, self.name, planned.epoch.epoch_id, ticket.attempt, credentials)
+        run_job(self.servers.spark, self.name, planned.epoch.epoch_id, ticket.attempt, self.servers.credentials)
         return ticket
 
     def sealed(self, planned: Plan, who: Run) -> Epoch:
@@ -189,18 +219,35 @@ class Runs:
         assert planned.epoch is not None
         return planned.epoch
 
+    def abort(self, planned: Plan, who: Run) -> None:
+        """As an operator does after a crash."""
+        assert planned.epoch is not None
+        abort(self.ledger, self.name, planned.epoch.epoch_id, who, reason="a crash", by_operator=True)
+
+    def resume(self) -> None:
+        """After a failed epoch that the declared settings do not tolerate."""
+        with self.ledger.transaction() as tx:
+            tx.operators.resume(self.name)
+
     def epoch(self) -> Epoch:
         return self.committed(*self.planned())
 
-    def publish(self) -> list[tuple[int, str]]:
-        return [(one.epoch_id, one.sink) for one in publish(self.ledger, self.pipeline)]
+    def publish(self) -> Sequence[Published]:
+        return publish(self.ledger, self.pipeline)
 
-    def act(self, what: str, *, pipeline: Pipeline | None = None, **told: Any) -> Done:
-        """Have an operator do something, to this pipeline or to another one."""
-        declared = pipeline or self.pipeline
-        subject = Subject(name=declared.name, ledger=self.ledger, declared=declared, source=self.kafka)
+    @property
+    def subject(self) -> Subject:
+        return Subject(name=self.name, ledger=self.ledger, declared=self.pipeline, source=self.kafka)
+
+    def act(self, what: str, **parameters: Any) -> Done:
+        """What an operator does to the pipeline."""
         action = ACTIONS[what]
-        return action.act(subject, action.parse(told), Request(actor="ada", reason="to see"))  # type: ignore[attr-defined,no-any-return]
+        assert isinstance(action, DirectAction)
+        return action.act(self.subject, action.parse(parameters), Request(actor="ada", reason="to see"))
+
+    def produce(self, records: Records) -> None:
+        """Append values to partitions of its topic."""
+        self.servers.produce(self.pipeline.source.topics[0], records)
 
     def committed(self, planned: Plan, who: Run) -> Epoch:
         epoch = self.sealed(planned, who)
@@ -220,32 +267,10 @@ def database(postgres_dsn: str) -> Database:
 
 
 @pytest.fixture
-def produce(kafka_bootstrap: str) -> Callable[[str, Mapping[int, Sequence[bytes | None]]], None]:
-    """Append values to partitions."""
-
-    def append(name: str, records: Mapping[int, Sequence[bytes | None]]) -> None:
-        for partition, values in records.items():
-            kafka_topics.produce(kafka_bootstrap, name, values, key=b"key", partition=partition, headers=[("h", b"1")])
-
-    return append
-
-
-@pytest.fixture
-def topic(
-    kafka_bootstrap: str, produce: Callable[[str, Mapping[int, Sequence[bytes | None]]], None]
-) -> Callable[[Mapping[int, Sequence[bytes | None]]], str]:
-    """Make a topic of its own and fill its partitions."""
-
-    def make(records: Mapping[int, Sequence[bytes | None]]) -> str:
-        name = f"spark-{uuid.uuid4().hex[:12]}"
-        kafka_topics.make_topic(kafka_bootstrap, name, max(records, default=0) + 1)
-        produce(name, records)
-        return name
-
-    return make
-
-
-@pytest.fixture
 def name() -> str:
-    """A pipeline's name that no other test has."""
     return f"p-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def servers(spark: SparkSession, database: Database, kafka_bootstrap: str, name: str) -> Servers:
+    return Servers(spark, database, kafka_bootstrap, name)

@@ -13,23 +13,22 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
-from epochline.coordinator import abort
 from epochline.declare.aggregation import Windowed
 from epochline.declare.columns import DELETED, END, START
 from epochline.declare.event_time import EventTime, PartitionTime, watermark
-from epochline.declare.windows import Session, Sliding, Tumbling
+from epochline.declare.windows import Session, Sliding, Tumbling, Windows
 from epochline.spark.windowing import windowed
-from tests.integration.spark.conftest import Runs
+from tests.integration.spark.conftest import Database, Runs, Servers
 
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 CASES = 180
@@ -43,7 +42,11 @@ SLOW = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-WINDOWS = {"tumbling": Tumbling(size=10), "sliding": Sliding(size=10, slide=4), "session": Session(gap=7)}
+WINDOWS: dict[str, Windows] = {
+    "tumbling": Tumbling(size=10),
+    "sliding": Sliding(size=10, slide=4),
+    "session": Session(gap=7),
+}
 AGGREGATES = {"records": "count(*)", "total": "sum(amount)", "least": "min(amount)", "most": "max(amount)"}
 
 Key = tuple[int, str]
@@ -76,7 +79,7 @@ def at(second: float) -> datetime:
     return T0 + timedelta(seconds=second)
 
 
-def made_up(chance: random.Random, number: int, epochs: int) -> Case:
+def made_up(chance: random.Random, number: int) -> Case:
     """Records of some keys in some partitions, about in order, cut into epochs, some of them empty."""
     partitions = range(chance.randint(1, 3))
     disorder = chance.randint(0, 15)
@@ -84,18 +87,25 @@ def made_up(chance: random.Random, number: int, epochs: int) -> Case:
     for second in sorted(chance.randrange(120) for _ in range(chance.randint(0, 25))):
         key, partition = chance.choice("abc"), chance.choice(partitions)
         rows.append((number, key, partition, max(0, second - chance.randint(0, disorder)), chance.randint(0, 100)))
-    cuts = sorted(chance.randint(0, len(rows)) for _ in range(epochs - 1))
+    cuts = sorted(chance.randint(0, len(rows)) for _ in range(EPOCHS - 1))
     cut = [rows[start:until] for start, until in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
     declared = EventTime(column="at", out_of_orderness=timedelta(seconds=chance.choice([0, 2, 5])))
     return Case(number, cut, declared, dict.fromkeys(partitions, PartitionTime()))
 
 
 Result = tuple[int, int, int, int]
+KeyAndWindow = tuple[int, str, datetime, datetime]
+Cut = Callable[..., list[Case]]
+Table = dict[Any, Any]
 
 
-def by_hand(rows: Iterable[Row], declared: Windowed) -> dict[tuple[int, str, datetime, datetime], Result]:
+def rows_of(cases: Iterable[Case]) -> list[Row]:
+    return [row for case in cases for epoch in case.epochs for row in epoch]
+
+
+def by_hand(rows: Iterable[Row], declared: Windowed) -> dict[KeyAndWindow, Result]:
     """Every window of all records at once."""
-    amounts: dict[tuple[int, str, datetime, datetime], list[int]] = defaultdict(list)
+    amounts: dict[KeyAndWindow, list[int]] = defaultdict(list)
     if isinstance(declared.window, Session):
         by_key: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         for case, key, _, second, amount in rows:
@@ -104,8 +114,8 @@ def by_hand(rows: Iterable[Row], declared: Windowed) -> dict[tuple[int, str, dat
             session: list[tuple[int, int]] = []
             for second, amount in [*sorted(some), (10**6, 0)]:
                 if session and at(second) >= at(session[-1][0]) + declared.window.gap:
-                    window = (at(session[0][0]), at(session[-1][0]) + declared.window.gap)
-                    amounts[case, key, *window] = [amount for _, amount in session]
+                    start, end = at(session[0][0]), at(session[-1][0]) + declared.window.gap
+                    amounts[case, key, start, end] = [amount for _, amount in session]
                     session = []
                 session.append((second, amount))
     else:
@@ -115,13 +125,13 @@ def by_hand(rows: Iterable[Row], declared: Windowed) -> dict[tuple[int, str, dat
     return {key: (len(some), sum(some), min(some), max(some)) for key, some in amounts.items()}
 
 
-def epoch_by_epoch(spark: Any, cases: list[Case], declared: Windowed, epochs: int) -> tuple[dict[Any, Any], int]:
+def epoch_by_epoch(spark: SparkSession, cases: list[Case], declared: Windowed) -> tuple[Table, int]:
     """The result table after all epochs, as an upsert target holds it; and how many records came too late."""
-    tables: dict[str, dict[Any, Any]] = {"state": {}, "target": {}, "late": {}}
+    tables: dict[str, Table] = {"state": {}, "target": {}}
     names = ["case", "key", START, END, *AGGREGATES]
     kinds = f"case int, key string, {START} timestamp, {END} timestamp, " + ", ".join(f"{n} bigint" for n in AGGREGATES)
     late = 0
-    for epoch in range(epochs):
+    for epoch in range(EPOCHS):
         marks = spark.createDataFrame(
             [(case.number, *case.read(epoch)) for case in cases], "case int, before timestamp, after timestamp"
         )
@@ -145,16 +155,15 @@ def epoch_by_epoch(spark: Any, cases: list[Case], declared: Windowed, epochs: in
 
 def _together(out: Any, names: list[str]) -> DataFrame:
     """Everything in one job: the table that a row is for, and the row."""
-    frames = [
-        frame.select(F.lit(into).alias("into"), *names, DELETED)
-        for into, frame in (("target", out.results), ("state", out.state))
-    ]
+    results = out.results.select(F.lit("target").alias("into"), *names, DELETED)
+    state = out.state.select(F.lit("state").alias("into"), *names, DELETED)
     late = out.too_late.select(F.lit("late").alias("into"), "case", "key")
-    return reduce(lambda one, more: one.unionByName(more, allowMissingColumns=True), [*frames, late])
+    rows: DataFrame = results.unionByName(state).unionByName(late, allowMissingColumns=True)
+    return rows
 
 
-def _upsert(table: dict[Any, Any], rows: list[Any]) -> None:
-    written = {}
+def _upsert(table: Table, rows: list[Any]) -> None:
+    written: dict[object, bool] = {}
     for row in sorted(rows, key=lambda row: not row[-1]):
         case, key, start, end, *aggregates, deleted = row
         place = (case, key, start.astimezone(UTC))
@@ -167,17 +176,16 @@ def _upsert(table: dict[Any, Any], rows: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_any_cutting_into_epochs_gives_the_windows_of_one_batch(spark: Any, kind: str) -> None:
+def test_any_cutting_into_epochs_gives_the_windows_of_one_batch(spark: SparkSession, kind: str) -> None:
     """E5, E11, X21: nothing comes too late here, so that every closed window holds every record of it."""
     declared = _windows(WINDOWS[kind], ("case", "key"))
-    cases = [made_up(random.Random(f"{kind} {number}"), number, EPOCHS) for number in range(CASES)]
+    cases = [made_up(random.Random(f"{kind} {number}"), number) for number in range(CASES)]
 
-    target, late = epoch_by_epoch(spark, cases, declared, EPOCHS)
+    target, late = epoch_by_epoch(spark, cases, declared)
 
     marks = {case.number: case.mark for case in cases}
-    everything = by_hand((row for case in cases for epoch in case.epochs for row in epoch), declared)
     expected = {
-        key: result for key, result in everything.items()
+        key: result for key, result in by_hand(rows_of(cases), declared).items()
         if (mark := marks[key[0]]) is not None and key[3] <= mark
     }  # fmt: skip
     assert late == 0
@@ -185,7 +193,7 @@ def test_any_cutting_into_epochs_gives_the_windows_of_one_batch(spark: Any, kind
     assert target == expected
 
 
-def _windows(window: Any, key: tuple[str, ...]) -> Windowed:
+def _windows(window: Windows, key: tuple[str, ...]) -> Windowed:
     return Windowed(
         time=EventTime(column="at"), window=window, key=key, aggregates=AGGREGATES, into="cut",
         lateness=timedelta(hours=1),
@@ -202,12 +210,9 @@ def aggregated(records, state):
         F.count("*").alias("records"), F.sum("amount").alias("total"), F.min("amount").alias("least"),
         F.max("amount").alias("most"),
     )
-    both = new.join(held, F.col("key") == F.col("held_key"), "left")
-    made = both.select(
-        "key",
-        (F.coalesce("held_records", F.lit(0)) + F.col("records")).alias("records"),
-        (F.coalesce("held_total", F.lit(0)) + F.col("total")).alias("total"),
-        F.least("held_least", "least").alias("least"),
+    made = new.join(held, F.col("key") == F.col("held_key"), "left").select(
+        "key", F.expr("coalesce(held_records, 0) + records").alias("records"),
+        F.expr("coalesce(held_total, 0) + total").alias("total"), F.least("held_least", "least").alias("least"),
         F.greatest("held_most", "most").alias("most"),
     )
     return {"cut": made, "cut_state": made}
@@ -221,23 +226,19 @@ FAILURES = ("none", "before the seal", "after the seal", "between seal and commi
 
 
 @pytest.fixture
-def cut(spark, database, topic, produce, kafka_bootstrap, tmp_path, monkeypatch) -> Callable[..., list[Case]]:
+def cut(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cut:
     """Run a pipeline over the epochs of many cases, each attempt with a failure of its own."""
     (tmp_path / "cut_anyhow.py").write_text(TRANSFORM)
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def make(seed: int, **declared: Any) -> list[Case]:
-        for table in ("cut", "cut_state", "cut_open"):
-            database.query(f"DROP TABLE IF EXISTS {table}")
-        database.query("DELETE FROM epochline.target")
+        # Every example of a test has the same database.
+        servers.database.query("DROP TABLE IF EXISTS cut, cut_state, cut_open; DELETE FROM epochline.target")
         chance = random.Random(seed)
-        cases = [made_up(chance, number, EPOCHS) for number in range(KEYS)]
-        source = KafkaSource(topics=topic({0: [], 1: [], 2: []}))
+        cases = [made_up(chance, number) for number in range(KEYS)]
+        name, source = f"p-{uuid.uuid4().hex[:12]}", KafkaSource(topics=servers.topic({0: [], 1: [], 2: []}))
         record = {"key": "text", "at": "timestamptz", "amount": "bigint"}
-        runs = Runs(
-            spark, database,
-            Pipeline(name=f"p-{uuid.uuid4().hex[:12]}", source=source, parse=Json(columns=record), **declared), kafka_bootstrap,
-        )  # fmt: skip
+        runs = Runs(servers, Pipeline(name=name, source=source, parse=Json(columns=record), **declared))
         for epoch in range(EPOCHS):
             rows = [row for case in cases for row in case.epochs[epoch]]
             if epoch == EPOCHS - 1:
@@ -247,7 +248,7 @@ def cut(spark, database, topic, produce, kafka_bootstrap, tmp_path, monkeypatch)
             for number, key, partition, second, amount in rows:
                 value = {"key": f"{number} {key}", "at": at(second).isoformat(), "amount": amount}
                 by_partition[partition].append(json.dumps(value).encode())
-            produce(source.topics[0], by_partition)
+            runs.produce(by_partition)
             _run(runs, chance.choice(FAILURES))
         return cases
 
@@ -257,14 +258,13 @@ def cut(spark, database, topic, produce, kafka_bootstrap, tmp_path, monkeypatch)
 def _run(runs: Runs, failure: str) -> None:
     """One epoch to its commit, through one failure."""
     planned, who = runs.planned()
-    assert planned.epoch is not None
     if failure == "between seal and commit":
         runs.sealed(planned, who)
         runs.planned()  # another run finds it sealed, and commits it
     else:
         if failure != "none":
             (runs.staged if failure == "before the seal" else runs.sealed)(planned, who)
-            abort(runs.ledger, runs.name, planned.epoch.epoch_id, who, reason="a failure on purpose", by_operator=True)
+            runs.abort(planned, who)
             planned, who = runs.planned()
         runs.committed(planned, who)
 
@@ -272,7 +272,7 @@ def _run(runs: Runs, failure: str) -> None:
 @settings(SLOW, max_examples=2)
 @given(seed=SEEDS)
 def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epochs_fail(
-    database: Any, cut: Callable[..., list[Case]], seed: int
+    database: Database, cut: Cut, seed: int
 ) -> None:
     """C1, C8, S14, INV-2: records by key, counted on from the state, through PostgreSQL, Kafka and failed attempts."""
     columns = {"key": "text", **SUMS}
@@ -285,7 +285,7 @@ def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epoc
     )
 
     amounts = defaultdict(list)
-    for number, key, _, _, amount in (row for case in cases for epoch in case.epochs for row in epoch):
+    for number, key, _, _, amount in rows_of(cases):
         amounts[f"{number} {key}"].append(amount)
     expected = {(key, len(some), sum(some), min(some), max(some)) for key, some in amounts.items()}
     expected.add((f"{KEYS} end", 3, 0, 0, 0))
@@ -297,7 +297,7 @@ def test_any_cutting_into_epochs_gives_the_aggregates_of_one_batch_although_epoc
 @settings(SLOW, max_examples=2)
 @given(seed=SEEDS, kind=st.sampled_from(sorted(WINDOWS)))
 def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_fail(
-    database: Any, cut: Callable[..., list[Case]], seed: int, kind: str
+    database: Database, cut: Cut, seed: int, kind: str
 ) -> None:
     """E5, E11, INV-2: the same windows through PostgreSQL, Kafka and failed attempts; the last records close them all."""
     declared = _windows(WINDOWS[kind], ("key",))
@@ -309,10 +309,7 @@ def test_any_cutting_into_epochs_gives_the_windows_of_one_batch_although_epochs_
         sinks=[PostgresTable(table="cut", mode="upsert", key=("key", START), columns=columns, aggregated=True)],
     )
 
-    everything = by_hand((row for case in cases for epoch in case.epochs for row in epoch), declared)
-    expected = {
-        (f"{number} {key}", start, end, *aggregates) for (number, key, start, end), aggregates in everything.items()
-    }
+    windows = by_hand(rows_of(cases), declared)
+    expected = {(f"{case} {key}", start, end, *sums) for (case, key, start, end), sums in windows.items()}
     assert len(expected) > KEYS
-    found = database.query(f"SELECT key, {START}, {END}, records, total, least, most FROM cut")
-    assert set(found) == expected
+    assert set(database.query(f"SELECT key, {START}, {END}, records, total, least, most FROM cut")) == expected

@@ -6,21 +6,19 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epochline import EventTime, Json, KafkaSource, Pipeline, PostgresTable, Tumbling, Windowed
 from epochline.config.discovery import find
-from epochline.coordinator import PlanOutcome, abort, preview
+from epochline.coordinator import PlanOutcome, preview
 from epochline.protocol.epoch import EpochKind
 from tests.crash.reliability import Recovery
-from tests.integration.spark.conftest import Runs
+from tests.integration.spark.conftest import ROOT, Records, Runs, Servers
 
-ROOT = Path(__file__).parents[3]
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 RECORD = {"ip": "text", "at": "timestamptz"}
 HITS = {"ip": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
@@ -48,9 +46,7 @@ class Counted(Runs):
     def left(self) -> list[tuple[float | None, int]]:
         """Per committed epoch the watermark that it left, and how many records came too late."""
         found = self.database.query(
-            "SELECT watermark, records_too_late FROM epochline.epochs WHERE pipeline = %s AND state = 'COMMITTED'"
-            " ORDER BY epoch_id",
-            (self.name,),
+            "SELECT watermark, records_too_late FROM epochline.epochs WHERE state = 'COMMITTED' ORDER BY epoch_id"
         )
         return [(None if mark is None else (mark - T0).total_seconds(), late) for mark, late in found]
 
@@ -59,50 +55,41 @@ NewCounted = Callable[..., Counted]
 
 
 @pytest.fixture
-def counted(spark, database, topic, name, kafka_bootstrap) -> Iterable[NewCounted]:
-    for table in ("hits", "late_hits", "hits_open"):
-        database.query(f"DROP TABLE IF EXISTS {table}")
-    database.query("DELETE FROM epochline.target")
+def counted(servers: Servers) -> NewCounted:
+    results = PostgresTable(
+        table="hits", mode="upsert", key=("ip", "window_start"), columns=HITS, aggregated=True, before_images=10
+    )
 
-    def make(records: dict[int, list[bytes]], *, size: float, time: EventTime, **windows: Any) -> Counted:
+    def make(records: Records, *, size: float, time: EventTime, **windows: Any) -> Counted:
         pipeline = Pipeline(
-            name=name, source=KafkaSource(topics=topic(records)), parse=Json(columns=RECORD),
+            name=servers.name, source=KafkaSource(topics=servers.topic(records)), parse=Json(columns=RECORD),
             windows=Windowed(
                 time=time, window=Tumbling(size=size), key="ip", aggregates={"hits": "count(*)"},
                 into="hits", too_late="late_hits", **windows,
             ),
-            sinks=[
-                PostgresTable(
-                    table="hits", mode="upsert", key=("ip", "window_start"), columns=HITS, aggregated=True,
-                    before_images=10,
-                ),
-                PostgresTable(table="late_hits", columns=RECORD),
-            ],
-            bad_records="quarantine",
+            sinks=[results, PostgresTable(table="late_hits", columns=RECORD)], bad_records="quarantine",
         )  # fmt: skip
-        return Counted(spark, database, pipeline, kafka_bootstrap)
+        return Counted(servers, pipeline)
 
     return make
 
 
 @pytest.mark.fault("F32")
 def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
-    counted: NewCounted, produce, database, recovery: Recovery
+    counted: NewCounted, recovery: Recovery
 ) -> None:
     """E5, X21, INV-6: late by the watermark before the epoch, closed by the one after; a second attempt is the same."""
     run = counted(
         {0: [*hits(1, 3), *hits(9, ip="b"), b'{"ip": "a"}'], 1: hits(2, 8)},
         size=5, time=EventTime(column="at", out_of_orderness=2), lateness=5,
     )  # fmt: skip
-    topic = run.pipeline.source.topics[0]
     first = run.epoch()
     assert (run.hits(), first.counts.quarantined) == ({("a", 0): 3}, 1)
 
-    produce(topic, {0: hits(4)})
+    run.produce({0: hits(4)})
     planned, who = run.planned()
     run.sealed(planned, who)
-    assert planned.epoch is not None
-    abort(run.ledger, run.name, planned.epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+    run.abort(planned, who)
     assert run.hits() == {("a", 0): 3}
     recovery.last_fault()
     run.epoch()
@@ -110,15 +97,15 @@ def test_windows_close_are_corrected_and_take_nothing_that_comes_too_late(
     recovery.took()
     assert run.open_windows() == [("a", 0), ("a", 5), ("b", 5)]
 
-    produce(topic, {0: hits(20, ip="b"), 1: hits(21)})
+    run.produce({0: hits(20, ip="b"), 1: hits(21)})
     run.epoch()
     assert run.hits() == {("a", 0): 4, ("a", 5): 1, ("b", 5): 1}
     assert run.open_windows() == [("a", 20), ("b", 20)]
 
-    produce(topic, {1: hits(3)})
+    run.produce({1: hits(3)})
     run.epoch()
     assert run.hits() == {("a", 0): 4, ("a", 5): 1, ("b", 5): 1}
-    assert database.query("SELECT ip, at, _partition, _offset FROM late_hits") == [("a", at(3), 1, 3)]
+    assert run.database.query("SELECT ip, at, _partition, _offset FROM late_hits") == [("a", at(3), 1, 3)]
     assert run.left() == [(6, 0), (6, 0), (18, 0), (18, 1)]
 
 
@@ -153,18 +140,16 @@ def test_without_idleness_a_partition_without_records_holds_windows_open(counted
     assert run.planned()[0].outcome is PlanOutcome.NOTHING_TO_READ
 
 
-def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted, produce) -> None:
+def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted) -> None:
     """C12, E7: what had been too late is in time again, and going on gives the same results."""
     run = counted({0: hits(1, 3)}, size=5, time=EventTime(column="at"))
-    topic = run.pipeline.source.topics[0]
     run.epoch()
     run.act("savepoint", name="before")
-    produce(topic, {0: hits(2, 12)})
+    run.produce({0: hits(2, 12)})
     run.epoch()
-    produce(topic, {0: hits(4)})
+    run.produce({0: hits(4)})
     run.epoch()
-    whole = run.hits()
-    assert (whole, run.left()) == ({("a", 0): 3}, [(3, 0), (12, 0), (12, 1)])
+    assert (run.hits(), run.left()) == ({("a", 0): 3}, [(3, 0), (12, 0), (12, 1)])
 
     run.act("restore", name="before")
 
@@ -174,22 +159,16 @@ def test_a_restore_puts_windows_and_watermark_back(counted: NewCounted, produce)
     assert run.hits() == {("a", 0): 4}
 
 
-def test_visits_of_a_real_log_are_counted_as_one_batch_counts_them(
-    spark, database, topic, name, kafka_bootstrap, real_lines: list[bytes]
-) -> None:
+def test_visits_of_a_real_log_are_counted_as_one_batch_counts_them(servers: Servers, real_lines: list[bytes]) -> None:
     """E5, E5b, I10, G9: four epochs over real lines; what came too late is in its table, and nowhere else."""
-    for table in ("ip_count", "ip_count_late", "ip_count_open"):
-        database.query(f"DROP TABLE IF EXISTS {table}")
-    database.query("DELETE FROM epochline.target")
-    lines = real_lines[:8000]
+    lines, database = real_lines[:8000], servers.database
     declared = find("ip_count", ROOT / "dags")
-    source = KafkaSource(topics=topic({0: lines}), records_per_epoch=2000)
-    run = Runs(spark, database, declared.model_copy(update={"name": name, "source": source}), kafka_bootstrap)
+    source = KafkaSource(topics=servers.topic({0: lines}), records_per_epoch=2000)
+    run = Runs(servers, declared.model_copy(update={"name": servers.name, "source": source}))
 
     epochs = [run.epoch() for _ in range(4)]
 
-    last = "SELECT watermark FROM epochline.epochs WHERE pipeline = %s ORDER BY epoch_id DESC LIMIT 1"
-    ((mark,),) = database.query(last, (name,))
+    ((mark,),) = database.query("SELECT watermark FROM epochline.epochs ORDER BY epoch_id DESC LIMIT 1")
     every = Counter(visit for visit in map(visit_of, lines) if visit is not None)
     late = Counter((ip, window_of(at)) for ip, at in database.query("SELECT ip, visited_at FROM ip_count_late"))
     expected = {

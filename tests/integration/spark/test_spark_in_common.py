@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.spark.in_common import in_common
-from tests.integration.spark.conftest import Runs
+from tests.integration.spark.conftest import Runs, Servers
 
 DRAWING = '''
 """Draws a number for each word, and breaks ties by whichever line comes first."""
@@ -34,42 +35,31 @@ def draw(lines, state):
 COLUMNS = {"word": "text", "drawn": "bigint", "line": "bigint"}
 
 
-@pytest.fixture
-def drawing(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch) -> Callable[..., Runs]:
+def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-2: a random number, and a tie, are drawn once for both writes."""
     (tmp_path / "drawing.py").write_text(DRAWING)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for table in ("drawn", "drawn_state"):
-        database.query(f"DROP TABLE IF EXISTS {table}")
-    database.query("DELETE FROM epochline.target")
+    source = KafkaSource(topics=servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]}))
+    pipeline = Pipeline(
+        name=servers.name, source=source, parse=Text(), transform="drawing:draw",
+        sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=COLUMNS, aggregated=True)],
+        state=[StateTable(table="drawn_state", key="word", columns=COLUMNS, keys="drawing:keys")],
+    )  # fmt: skip
 
-    def make(*lines: str) -> Runs:
-        pipeline = Pipeline(
-            name=name, source=KafkaSource(topics=topic({0: [line.encode() for line in lines]})), parse=Text(),
-            transform="drawing:draw",
-            sinks=[PostgresTable(table="drawn", mode="upsert", key="word", columns=COLUMNS, aggregated=True)],
-            state=[StateTable(table="drawn_state", key="word", columns=COLUMNS, keys="drawing:keys")],
-        )  # fmt: skip
-        return Runs(spark, database, pipeline, kafka_bootstrap)
+    Runs(servers, pipeline).epoch()
 
-    return make
-
-
-def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(drawing: Callable[..., Runs]) -> None:
-    """INV-2: a random number, and a tie, are drawn once for both writes."""
-    line = drawing(*[f"word {n % 50}" for n in range(500)])
-
-    line.epoch()
-
-    target = line.database.query("SELECT word, drawn, line FROM drawn ORDER BY word")
+    target = servers.database.query("SELECT word, drawn, line FROM drawn ORDER BY word")
     assert len(target) == 50
-    assert line.database.query("SELECT word, drawn, line FROM drawn_state ORDER BY word") == target
+    assert servers.database.query("SELECT word, drawn, line FROM drawn_state ORDER BY word") == target
 
 
 def columns_of(frames: list[Any]) -> list[list[str]]:
     return sorted(frame.columns for frame in frames)
 
 
-def test_what_two_frames_share_is_found_once_and_what_they_were_given_is_not(spark) -> None:
+def test_what_two_frames_share_is_found_once_and_what_they_were_given_is_not(spark: SparkSession) -> None:
     given = spark.range(10).withColumn("k", F.col("id") % 3)
     shared = given.groupBy("k").agg(F.count("*").alias("n"))
     one, two = shared.where("n > 1"), shared.select("k")
@@ -78,7 +68,7 @@ def test_what_two_frames_share_is_found_once_and_what_they_were_given_is_not(spa
     assert in_common(spark, [given.where("k = 1"), given.select("id")], [given]) == []
 
 
-def test_a_frame_that_is_part_of_another_is_shared_whole(spark) -> None:
+def test_a_frame_that_is_part_of_another_is_shared_whole(spark: SparkSession) -> None:
     given = spark.range(10)
     one = given.withColumn("r", F.rand())
 
@@ -86,7 +76,7 @@ def test_a_frame_that_is_part_of_another_is_shared_whole(spark) -> None:
     assert in_common(spark, [one], [given]) == []
 
 
-def test_what_is_built_twice_in_the_same_way_is_one_thing(spark) -> None:
+def test_what_is_built_twice_in_the_same_way_is_shared_once(spark: SparkSession) -> None:
     """Spark's own equality: the numbers of columns do not count."""
     given = spark.range(10)
     one, two = (given.groupBy((F.col("id") % 3).alias("k")).agg(F.max("id").alias("m")) for _ in range(2))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
 
 import psycopg2
 import pytest
@@ -13,143 +15,137 @@ from epochline import KafkaSource, Pipeline, PostgresTable
 from epochline.declare.parsers import Json
 from epochline.errors import EpochFencedError, LedgerUnavailableError, NonDeterministicPartError
 from epochline.postgres.ledger.parts import Part
+from epochline.protocol.staging import StagingTicket
 from epochline.spark.transaction import PartTransaction
+from tests.crash.reliability import Recovery
+from tests.integration.spark.conftest import Database
+
+
+@dataclass
+class Attempt:
+    """An attempt, whose parts are written by hand."""
+
+    database: Database
+    ticket: StagingTicket
+    write_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def part(self) -> PartTransaction:
+        return PartTransaction(self.ticket, self.database.dsn, self.write_id, 0)
+
+    def copy(self, part: PartTransaction, ids: Sequence[int]) -> None:
+        data = "".join(f"{i},t,0,{i},0\n" for i in ids).encode()
+        part.copy(self.ticket.table("public.ids"), "FORMAT csv", data)
+
+    def write(self, ids: Sequence[int] = (1, 2, 3), digest: str = "1") -> dict[str, Part]:
+        with closing(self.part()) as part:
+            self.copy(part, ids)
+            message = {"rows": len(ids), "digest": digest}
+            return part.finish([Part(sink="public.ids", rows=len(ids), message=message)])
+
+    def ids(self) -> list[int]:
+        return self.database.ids(self.ticket)
+
+    def refused(self) -> list[str]:
+        """The writes that the fence refused."""
+        return self.database.fenced_writes(self.ticket)
+
+    def end_sessions(self) -> None:
+        ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+        self.database.query(ended, self.ticket.application_name)
 
 
 @pytest.fixture
-def ticket(database, name):
+def attempt(database: Database, name: str) -> Attempt:
     columns = {"id": "bigint"}
     pipeline = Pipeline(
         name=name, source=KafkaSource(topics="t"), parse=Json(columns=columns),
         sinks=(PostgresTable(table="public.ids", columns=columns),),
     )  # fmt: skip
-    return database.attempt(pipeline, {("t", 0): (0, 5)})
-
-
-def _write(database, ticket, write_id, ids, *, digest="1", finish=True):
-    part = PartTransaction(ticket, database.dsn, write_id, 0)
-    try:
-        data = "".join(f"{i},t,0,{i},0\n" for i in ids).encode()
-        part.copy(ticket.table("public.ids"), "FORMAT csv", data)
-        message = {"rows": len(ids), "digest": digest}
-        return part.finish([Part(sink="public.ids", rows=len(ids), message=message)]) if finish else None
-    finally:
-        part.close()
-
-
-def _ids(database, ticket):
-    return [row[0] for row in database.rows(ticket, "public.ids", "id, _offset")]
+    return Attempt(database, database.attempt(pipeline, {("t", 0): (0, 5)}))
 
 
 @pytest.mark.fault("F5")
-def test_a_second_try_of_a_part_answers_with_the_first_and_keeps_no_row_of_its_own(database, ticket, recovery):
-    write_id = str(uuid.uuid4())
-    first = _write(database, ticket, write_id, [1, 2, 3])
+def test_a_second_try_of_a_part_answers_with_the_first_and_keeps_no_row_of_its_own(
+    attempt: Attempt, recovery: Recovery
+) -> None:
+    first = attempt.write()
 
     recovery.last_fault()
-    second = _write(database, ticket, write_id, [1, 2, 3])
+    second = attempt.write()
 
     assert second == first
-    assert _ids(database, ticket) == [1, 2, 3]
+    assert attempt.ids() == [1, 2, 3]
     recovery.took()
 
 
 @pytest.mark.parametrize(("ids", "digest"), [([1, 2], "1"), ([1, 2, 3], "2")], ids=["rows", "digest"])
-def test_a_second_try_that_gives_other_rows_is_refused(database, ticket, ids, digest):
-    write_id = str(uuid.uuid4())
-    _write(database, ticket, write_id, [1, 2, 3])
+def test_a_second_try_that_gives_other_rows_is_refused(attempt: Attempt, ids: list[int], digest: str) -> None:
+    attempt.write()
 
     with pytest.raises(NonDeterministicPartError):
-        _write(database, ticket, write_id, ids, digest=digest)
+        attempt.write(ids, digest)
 
-    assert _ids(database, ticket) == [1, 2, 3]
+    assert attempt.ids() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("mark", ["sealed_at", "fenced_at"])
-def test_a_part_that_waits_for_the_lock_of_a_seal_or_fence_inserts_nothing(database, ticket, mark):
-    raised: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            _write(database, ticket, str(uuid.uuid4()), [1, 2, 3])
-        except BaseException as error:
-            raised.append(error)
-
-    seal = psycopg2.connect(database.dsn)
-    seal.cursor().execute("SELECT 1 FROM epochline.attempt WHERE attempt_id = %s FOR UPDATE", (ticket.attempt_id,))
-    writer = threading.Thread(target=write)
-    writer.start()
-    _until_it_waits(database, ticket)
-    seal.cursor().execute(f"UPDATE epochline.attempt SET {mark} = now() WHERE attempt_id = %s", (ticket.attempt_id,))
-    seal.commit()
-    seal.close()
-    writer.join(20)
-
-    assert [type(error) for error in raised] == [EpochFencedError]
-    assert _ids(database, ticket) == []
-    assert database.parts(ticket) == {}
-    assert [what for _, what in database.fenced_writes(ticket)] == ["insert parts"]
-
-
-def _until_it_waits(database, ticket) -> None:
-    until = time.monotonic() + 20
-    while not database.query(
-        "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'",
-        (ticket.application_name,),
+def test_a_part_that_waits_for_the_lock_of_a_seal_or_fence_inserts_nothing(attempt: Attempt, mark: str) -> None:
+    this = (attempt.ticket.attempt_id,)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        closing(psycopg2.connect(attempt.database.dsn)) as seal,
+        seal.cursor() as cursor,
     ):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+        cursor.execute("SELECT 1 FROM epochline.attempt WHERE attempt_id = %s FOR UPDATE", this)
+        writing = pool.submit(attempt.write)
+        attempt.database.wait_for_session(attempt.ticket, "wait_event_type = 'Lock'")
+        cursor.execute(f"UPDATE epochline.attempt SET {mark} = now() WHERE attempt_id = %s", this)
+        seal.commit()
+        with pytest.raises(EpochFencedError):
+            writing.result(20)
+
+    assert attempt.ids() == []
+    assert attempt.database.parts(attempt.ticket) == {}
+    assert attempt.refused() == ["insert parts"]
 
 
-def _end_sessions(database, ticket) -> None:
-    database.query(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
-        (ticket.application_name,),
-    )
-
-
-def test_a_writer_whose_session_was_ended_by_a_fence_records_the_refused_write(database, ticket):
-    part = PartTransaction(ticket, database.dsn, str(uuid.uuid4()), 0)
-    database.fence(ticket)
-    _end_sessions(database, ticket)
-
-    with pytest.raises(EpochFencedError):
-        part.copy(ticket.table("public.ids"), "FORMAT csv", b"1,t,0,1,0\n")
-
-    assert len(database.fenced_writes(ticket)) == 1
-
-
-def test_a_writer_whose_table_was_dropped_by_a_fence_records_the_refused_write(database, ticket):
-    database.fence(ticket)
-    database.query(f"DROP TABLE epochline_staging.{ticket.table('public.ids').table}")
+def test_a_writer_whose_session_was_ended_by_a_fence_records_the_refused_write(attempt: Attempt) -> None:
+    part = attempt.part()
+    attempt.database.fence(attempt.ticket)
+    attempt.end_sessions()
 
     with pytest.raises(EpochFencedError):
-        _write(database, ticket, str(uuid.uuid4()), [1])
+        attempt.copy(part, [1])
 
-    assert len(database.fenced_writes(ticket)) == 1
+    assert len(attempt.refused()) == 1
 
 
-def test_a_writer_whose_session_ended_for_another_reason_may_be_tried_again(database, ticket):
-    part = PartTransaction(ticket, database.dsn, str(uuid.uuid4()), 0)
-    _end_sessions(database, ticket)
+def test_a_writer_whose_table_was_dropped_by_a_fence_records_the_refused_write(attempt: Attempt) -> None:
+    attempt.database.fence(attempt.ticket)
+    attempt.database.query(f"DROP TABLE epochline_staging.{attempt.ticket.table('public.ids').table}")
+
+    with pytest.raises(EpochFencedError):
+        attempt.write([1])
+
+    assert len(attempt.refused()) == 1
+
+
+def test_a_writer_whose_session_ended_for_another_reason_may_be_tried_again(attempt: Attempt) -> None:
+    part = attempt.part()
+    attempt.end_sessions()
 
     with pytest.raises(LedgerUnavailableError) as raised:
-        part.copy(ticket.table("public.ids"), "FORMAT csv", b"1,t,0,1,0\n")
+        attempt.copy(part, [1])
 
     assert raised.value.retryable
-    assert database.fenced_writes(ticket) == []
+    assert attempt.refused() == []
 
 
 @pytest.mark.fault("F5")
-def test_two_concurrent_tries_of_a_part_give_one_set_of_rows(database, ticket):
-    write_id, answers = str(uuid.uuid4()), []
-    writers = [
-        threading.Thread(target=lambda: answers.append(_write(database, ticket, write_id, [1, 2, 3]))) for _ in range(4)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(20)
+def test_two_concurrent_tries_of_a_part_give_one_set_of_rows(attempt: Attempt) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        tries = [pool.submit(attempt.write) for _ in range(4)]
+        answers = [one.result(20) for one in tries]
 
-    assert len(answers) == 4
-    assert _ids(database, ticket) == [1, 2, 3]
+    assert answers == answers[:1] * 4
+    assert attempt.ids() == [1, 2, 3]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable
-from epochline.operations import ACTIONS, Request, Subject
+from epochline.operations import Request
+from epochline.operations.requeue import Requeue
 from epochline.protocol.epoch import Epoch, EpochKind, Run
-from tests.integration.spark.conftest import Runs
+from tests.integration.spark.conftest import Runs, Servers
 
 PARSE = """
 import pyarrow as pa
@@ -29,39 +30,34 @@ def parse(batch):
 
 
 @pytest.fixture
-def parsers(tmp_path, monkeypatch):
+def parsers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules strict, half and mended, of which each refuses less."""
     for name, refused in (("rq_strict", ["bad", "worse"]), ("rq_half", ["worse"]), ("rq_mended", [])):
         (tmp_path / f"{name}.py").write_text(PARSE.format(refused=refused))
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    for name in ("rq_strict", "rq_half", "rq_mended"):
-        sys.modules.pop(name, None)
 
 
+@pytest.mark.usefixtures("parsers")
 def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes_times_and_headers(
-    spark, database, topic, name, kafka_bootstrap, parsers
-):
+    servers: Servers,
+) -> None:
     """INV-9: three epochs, the second of which mends one of two records only."""
-    records = topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]})
     columns = {"value": "text", "at": "timestamptz"}
-
-    def declared(parse: str) -> Pipeline:
-        return Pipeline(
-            name=name, source=KafkaSource(topics=records), parse=f"{parse}:parse", record=columns,
-            sinks=[PostgresTable(table="again", columns=columns)], bad_records="quarantine",
-        )  # fmt: skip
-
-    line = Runs(spark, database, declared("rq_strict"), kafka_bootstrap)
+    strict = Pipeline(
+        name=servers.name, source=KafkaSource(topics=servers.topic({0: [b"good", b"bad", b"good too"], 1: [b"worse"]})),
+        parse="rq_strict:parse", record=columns, sinks=[PostgresTable(table="again", columns=columns)],
+        bad_records="quarantine",
+    )  # fmt: skip
+    line, database = Runs(servers, strict), servers.database
 
     def requeue(parse: str, run: str) -> Epoch:
-        action, who = ACTIONS["requeue"], Run(dag_id=name, run_id=run, host="here")
-        subject = Subject(name=name, ledger=line.ledger, declared=declared(parse), source=line.kafka)
+        line.pipeline = strict.model_copy(update={"parse": f"{parse}:parse"})
+        action, who = Requeue(), Run(dag_id=line.name, run_id=run, host="here")
         order = Request(actor="ada", reason="the parse was mended")
-        return line.committed(action.plan(subject, action.parameters(everything=True), order, who), who)  # type: ignore[attr-defined]
+        return line.committed(action.plan(line.subject, action.parse({"everything": True}), order, who), who)
 
     committed = line.epoch()
-    times = dict(database.query("SELECT value, record_timestamp FROM epochline.quarantine"))
+    times = database.query("SELECT value, record_timestamp FROM epochline.quarantine")
     assert (committed.counts.passed, committed.counts.quarantined) == (2, 2)
 
     half = requeue("rq_half", "an operator's first")
@@ -69,18 +65,15 @@ def test_quarantined_records_are_written_once_by_a_mended_parse_with_their_bytes
     whole = requeue("rq_mended", "an operator's second")
 
     assert (half.kind, half.counts.read, half.counts.passed, half.counts.quarantined) == (EpochKind.REQUEUE, 2, 1, 1)
-    assert [(bytes(value), reason, by) for value, reason, by in kept] == [  # type: ignore[arg-type]
-        (b"bad", "bad is refused", half.epoch_id),
-        (b"worse", "worse is refused", None),
-    ]
+    assert [(bytes(value), reason, by) for value, reason, by in kept] == [
+        (b"bad", "bad is refused", half.epoch_id), (b"worse", "worse is refused", None),
+    ]  # fmt: skip
     assert (whole.counts.read, whole.counts.passed) == (1, 1)
     header = "[('h', '1')]"
     rows = database.query("SELECT value, _partition, _offset, _epoch, at FROM again ORDER BY _partition, _offset")
     assert [row[:4] for row in rows] == [
-        (f"good {header}", 0, 0, 1),
-        (f"bad {header}", 0, 1, half.epoch_id),
-        (f"good too {header}", 0, 2, 1),
-        (f"worse {header}", 1, 0, whole.epoch_id),
-    ]
-    at = {bytes(value): moment for value, moment in times.items()}  # type: ignore[arg-type]
+        (f"good {header}", 0, 0, 1), (f"bad {header}", 0, 1, half.epoch_id),
+        (f"good too {header}", 0, 2, 1), (f"worse {header}", 1, 0, whole.epoch_id),
+    ]  # fmt: skip
+    at = {bytes(value): moment for value, moment in times}
     assert (rows[1][4], rows[3][4]) == (at[b"bad"], at[b"worse"])

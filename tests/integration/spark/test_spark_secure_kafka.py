@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.config.kafka import broker_settings
 from epochline.protocol.offsets import OffsetRange, PlannedRange, TopicPartition
 from epochline.spark.credentials import JobCredentials
-from epochline.spark.job import run
 from epochline.spark.source import read_ranges
 from tests.integration.kafka_topics import make_topic, produce
 from tests.integration.secure_kafka import PASSWORD, USER, SecureKafka
+from tests.integration.spark.conftest import Servers
 
 
 def test_a_job_reads_over_tls_and_shows_no_password_and_no_key(
-    spark, database, name, secure_kafka: SecureKafka, topic_name, event_log
-):
+    servers: Servers, secure_kafka: SecureKafka, topic_name: str, event_log: Path
+) -> None:
     settings = broker_settings("test", secure_kafka.connection(), login=USER, password=PASSWORD)
     make_topic(settings, topic_name)
     produce(settings, topic_name, [b"row %d" % number for number in range(20)], partition=0)
-    pipeline = Pipeline(
-        name=name,
-        source=KafkaSource(topics=topic_name),
-        parse=Text(),
-        sinks=[PostgresTable(table="hits", columns={"value": "text"})],
-    )
-    ticket = database.attempt(pipeline, {(topic_name, 0): (5, 20)})
+    sinks = [PostgresTable(table="hits", columns={"value": "text"})]
+    pipeline = Pipeline(name=servers.name, source=KafkaSource(topics=topic_name), parse=Text(), sinks=sinks)
+    ticket = servers.database.attempt(pipeline, {(topic_name, 0): (5, 20)})
 
-    run(spark, name, 1, 1, JobCredentials(dsn=database.dsn, kafka=settings))
+    servers.run_job(JobCredentials(dsn=servers.database.dsn, kafka=settings))
 
-    assert [row[0] for row in database.rows(ticket, "hits", "_offset, value")] == list(range(5, 20))
+    assert servers.database.ids(ticket, "hits", "_offset") == list(range(5, 20))
     logged = "".join(path.read_text(errors="replace") for path in event_log.rglob("*") if path.is_file())
-    one = PlannedRange(
-        tp=TopicPartition(topic=topic_name, partition=0, topic_id="id"), range=OffsetRange(start=0, until=1)
-    )
-    explained = read_ranges(spark, [one], settings)._jdf.queryExecution().toString()
+    tp = TopicPartition(topic=topic_name, partition=0, topic_id="id")
+    one = PlannedRange(tp=tp, range=OffsetRange(start=0, until=1))
+    explained = read_ranges(servers.spark, [one], settings)._jdf.queryExecution().toString()
     for text in (logged, explained):
         assert topic_name in text
         assert "Zq9d1fxW" not in text

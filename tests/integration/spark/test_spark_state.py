@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.config.discovery import find
-from epochline.coordinator import abort, commit, plan, preview
+from epochline.coordinator import commit, plan, preview
 from epochline.errors import EpochlineError, StateError
-from epochline.operations import ACTIONS, Request, Subject
-from tests.integration.spark.conftest import Runs
+from epochline.operations.accept_state import AcceptState
+from epochline.protocol.epoch import Epoch
+from tests.integration.spark.conftest import ROOT, Runs, Servers
 
-ROOT = Path(__file__).parents[3]
 COUNTING = '''
 """Words of lines, counted on from the state."""
 
@@ -41,45 +40,41 @@ def count_on(lines, state):
     return {"u_wordcount": made["t_wordcount"], "u_given": made["given"], "u_word_count": made["word_count"]}
 '''
 COLUMNS = {"word": "text", "count": "bigint"}
-
-
-def restorable(pipeline: Pipeline) -> Pipeline:
-    return pipeline.model_copy(
-        update={"sinks": tuple(one.model_copy(update={"before_images": 10}) for one in pipeline.sinks)}
-    )
+DECLARED = find("word_count", ROOT / "dags")
+RESTORABLE = DECLARED.model_copy(
+    update={"sinks": tuple(one.model_copy(update={"before_images": 10}) for one in DECLARED.sinks)}
+)
 
 
 class Counting(Runs):
     """A pipeline that counts words."""
 
-    def counts(self, table: str = "word_count") -> dict[Any, Any]:
+    def counts(self, table: str = "word_count") -> dict[str, int]:
         return dict(self.database.query(f"SELECT word, count FROM {table}"))
+
+    def both(self) -> dict[str, int]:
+        """The counts, which target and state agree about."""
+        counts = self.counts()
+        assert self.counts("t_wordcount") == counts
+        return counts
 
     def given(self) -> list[str]:
         """What the transform of the last epoch was given."""
-        return [
-            seen
-            for (seen,) in self.database.query(
-                "SELECT seen FROM given WHERE _epoch = (SELECT max(epoch_id) FROM epochline.epochs WHERE pipeline = %s"
-                " AND state = 'COMMITTED') ORDER BY 1",
-                (self.name,),
-            )
-        ]
+        last = "SELECT max(epoch_id) FROM epochline.epochs WHERE state = 'COMMITTED'"
+        found = self.database.query(f"SELECT seen FROM given WHERE _epoch = ({last}) ORDER BY 1")
+        return [seen for (seen,) in found]
 
 
 NewCounting = Callable[..., Counting]
 
 
 @pytest.fixture
-def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch) -> NewCounting:
+def counting(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NewCounting:
     (tmp_path / "counting.py").write_text(COUNTING)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for table in ("t_wordcount", "given", "word_count"):
-        database.query(f"DROP TABLE IF EXISTS {table}")
-    database.query("DELETE FROM epochline.target")
 
     def make(*lines: str, declared: Pipeline | None = None) -> Counting:
-        source = KafkaSource(topics=topic({0: [line.encode() for line in lines]}))
+        name, source = servers.name, KafkaSource(topics=servers.topic({0: [line.encode() for line in lines]}))
         pipeline = declared or Pipeline(
             name=name, source=source, parse=Text(), transform="counting:count",
             sinks=[
@@ -88,137 +83,116 @@ def counting(spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatc
             ],
             state=[StateTable(table="word_count", key="word", columns=COLUMNS, keys="counting:words")],
         )  # fmt: skip
-        return Counting(spark, database, pipeline.model_copy(update={"name": name, "source": source}), kafka_bootstrap)
+        return Counting(servers, pipeline.model_copy(update={"name": name, "source": source}))
 
     return make
 
 
-def test_the_word_count_of_the_documents(counting: NewCounting, produce) -> None:
+def test_the_word_count_of_the_documents(counting: NewCounting) -> None:
     """E3: counted on, and set; a crash before the commit and a second attempt count nothing twice."""
-    line = counting("hello world", "hello flink", declared=find("word_count", ROOT / "dags"))
+    line = counting("hello world", "hello flink", declared=DECLARED)
     planned, who = line.planned()
     line.sealed(planned, who)
     assert line.counts("t_wordcount") == {}
-    assert planned.epoch is not None
-    abort(line.ledger, line.name, planned.epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+    line.abort(planned, who)
 
-    line.sealed(plan(line.ledger, line.kafka, line.pipeline, who), who)
-    commit(line.ledger, line.kafka, line.name, planned.epoch.epoch_id)
+    line.committed(plan(line.ledger, line.kafka, line.pipeline, who), who)
     assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
 
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    line.produce({0: [b"hello"]})
     line.epoch()
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}
+    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
 
 
-def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(
-    counting: NewCounting, produce
-) -> None:
+def test_counts_go_on_from_the_state_and_only_keys_that_occur_are_read_and_written(counting: NewCounting) -> None:
     """C1, C8, S14: absolute counts; a crash before the commit changes nothing; one version per epoch."""
     line = counting("hello world", "hello flink")
     line.epoch()
-    assert line.counts() == line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
+    assert line.both() == {"hello": 2, "world": 1, "flink": 1}
     assert line.given() == []
 
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    line.produce({0: [b"hello"]})
     planned, who = line.planned()
-    epoch = line.sealed(planned, who)
-    abort(line.ledger, line.name, epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
+    line.sealed(planned, who)
+    line.abort(planned, who)
     assert line.counts() == {"hello": 2, "world": 1, "flink": 1}
-    line.sealed(plan(line.ledger, line.kafka, line.pipeline, who), who)
-    commit(line.ledger, line.kafka, line.name, epoch.epoch_id)
+    line.committed(plan(line.ledger, line.kafka, line.pipeline, who), who)
 
-    assert line.counts() == line.counts("t_wordcount") == {"hello": 3, "world": 1, "flink": 1}
+    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
     assert line.given() == ["hello=2"]
     assert dict(line.database.query("SELECT word, _epoch FROM word_count")) == {"hello": 2, "world": 1, "flink": 1}
-    assert line.database.query("SELECT epoch_id, keys FROM epochline.state WHERE pipeline = %s ORDER BY 1", (line.name,)) == [
-        (1, 3), (2, 3),
-    ]  # fmt: skip
+    assert line.database.query("SELECT epoch_id, keys FROM epochline.state ORDER BY 1") == [(1, 3), (2, 3)]
 
 
-EDITS = [
-    (
-        "UPDATE word_count SET count = 7 WHERE word = 'hello'",
-        "the same number of keys with other values",
-        "UPDATE word_count SET count = 2 WHERE word = 'hello'",
-    ),
-    (
-        "DELETE FROM word_count WHERE word = 'hello'",
-        "epoch 1 left 3 keys, it now holds 2 keys",
-        "INSERT INTO word_count VALUES ('hello', 2, 1)",
-    ),
-    (
-        "INSERT INTO word_count VALUES ('new', 1, 1)",
-        "it now holds 4 keys",
-        "DELETE FROM word_count WHERE word = 'new'",
-    ),
-    (
-        "TRUNCATE word_count",
-        "it now holds 0 keys",
-        "INSERT INTO word_count VALUES ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)",
-    ),
-    ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any", None),
-    ("DROP TABLE word_count", "word_count does not exist", None),
+HELLO, INSERT = "WHERE word = 'hello'", "INSERT INTO word_count VALUES"
+UNDONE = [
+    (f"UPDATE word_count SET count = 7 {HELLO}", "the same number of keys with other values", f"UPDATE word_count SET count = 2 {HELLO}"),
+    (f"DELETE FROM word_count {HELLO}", "epoch 1 left 3 keys, it now holds 2 keys", f"{INSERT} ('hello', 2, 1)"),
+    (f"{INSERT} ('new', 1, 1)", "it now holds 4 keys", "DELETE FROM word_count WHERE word = 'new'"),
+    ("TRUNCATE word_count", "it now holds 0 keys", f"{INSERT} ('hello', 2, 1), ('world', 1, 1), ('flink', 1, 1)"),
+]  # fmt: skip
+"""Edits of the state, what the refusal says of them, and how they are taken back."""
+LASTING = [
+    ("DELETE FROM epochline.state_version", "holds 3 keys, though no epoch has written any"),
+    ("DROP TABLE word_count", "word_count does not exist"),
 ]
 
 
 @pytest.mark.fault("F33")
-def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting: NewCounting, produce) -> None:
-    """S14: before anything is planned, and again before anything is committed; put back, the pipeline goes on."""
+def test_state_that_is_not_what_the_last_epoch_left_stops_the_pipeline(counting: NewCounting) -> None:
+    """S14: before anything is planned, and again before anything is committed.
+
+    Put back, the pipeline goes on: what counts is what the table holds, not who wrote to it.
+    """
     line = counting("hello world", "hello flink")
     line.epoch()
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+
+    def refused(edit: str, answer: str, epoch: Epoch) -> None:
+        before = line.counts("t_wordcount")
+        line.database.query(edit)
+        with pytest.raises(EpochlineError, match=answer):
+            commit(line.ledger, line.kafka, line.name, epoch.epoch_id)
+        with pytest.raises(EpochlineError, match=answer):
+            preview(line.ledger, line.kafka, line.pipeline)
+        assert line.counts("t_wordcount") == before
+
+    for edit, answer, undo in UNDONE:
+        line.database.query(edit)
+        with pytest.raises(StateError, match=answer):
+            line.planned()
+        line.database.query(undo)
+    line.produce({0: [b"hello"]})
+    sealed = line.sealed(*line.planned())
+    for edit, answer, undo in UNDONE:
+        refused(edit, answer, sealed)
+        line.database.query(undo)
+    commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
+    assert line.both() == {"hello": 3, "world": 1, "flink": 1}
+
+    line.produce({0: [b"hello"]})
     planned, who = line.planned()
     sealed = line.sealed(planned, who)
-
-    for edit, said, undo in EDITS:
-        line.database.query(edit)
-        with pytest.raises(EpochlineError, match=said):
-            commit(line.ledger, line.kafka, line.name, sealed.epoch_id)
-        with pytest.raises(EpochlineError, match=said):
-            preview(line.ledger, line.kafka, line.pipeline)
-        assert line.counts("t_wordcount") == {"hello": 2, "world": 1, "flink": 1}
-        if undo is not None:
-            line.database.query(undo)
-    abort(line.ledger, line.name, sealed.epoch_id, who, reason="the state is wrong", by_operator=True)
+    for edit, answer in LASTING:
+        refused(edit, answer, sealed)
+    line.abort(planned, who)
     with pytest.raises(EpochlineError, match="word_count does not exist"):
         line.planned()
 
 
-def test_state_that_was_put_back_as_it_was_stops_nothing(counting: NewCounting, produce) -> None:
-    """S14: what counts is what the table holds, not who wrote to it."""
-    line = counting("hello world", "hello flink")
-    line.epoch()
-    for edit, said, undo in EDITS:
-        if undo is not None:
-            line.database.query(edit)
-            with pytest.raises(StateError, match=said):
-                line.planned()
-            line.database.query(undo)
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
-
-    line.epoch()
-
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}
-
-
-def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting, produce) -> None:
+def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting) -> None:
     """Refused while an epoch is unfinished, which was made from the state as it was."""
-    line = counting("hello world", "hello flink")
+    line, action = counting("hello world", "hello flink"), AcceptState()
     line.epoch()
-    subject = Subject(name=line.name, ledger=line.ledger, declared=line.pipeline, source=line.kafka)
-    action, order = ACTIONS["accept-state"], Request(actor="ada", reason="hello was counted wrongly")
-    assert "there is nothing to accept" in str(action.preview(subject, action.parameters()).refusal)
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    assert "there is nothing to accept" in str(action.preview(line.subject, action.parse({})).refusal)
+    line.produce({0: [b"hello"]})
     planned, who = line.planned()
-    assert planned.epoch is not None
     line.database.query("UPDATE word_count SET count = 10 WHERE word = 'hello'")
-    assert "abort it first" in str(action.preview(subject, action.parameters()).refusal)
-    abort(line.ledger, line.name, planned.epoch.epoch_id, who, reason="made way", by_operator=True)
+    assert "abort it first" in str(action.preview(line.subject, action.parse({})).refusal)
+    line.abort(planned, who)
     with pytest.raises(StateError, match=f"epochline accept-state {line.name}"):
         line.planned()
 
-    done = action.act(subject, action.parameters(), order)
+    done = line.act("accept-state")
 
     assert done.row.before == {"word_count": {"keys": 3, "digest": done.row.before["word_count"]["digest"]}}
     assert done.row.before != done.row.after
@@ -226,91 +200,83 @@ def test_an_operator_may_accept_the_state_as_it_is(counting: NewCounting, produc
     assert line.counts()["hello"] == 11
 
 
-def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting, produce) -> None:
+def test_a_restored_word_count_goes_on_from_the_savepoint(counting: NewCounting) -> None:
     """E7, C12, C13: state, target and head go back together; what came since is read again, and counted once."""
-    line = counting(*["hello world"] * 5, declared=restorable(find("word_count", ROOT / "dags")))
-    topic = line.pipeline.source.topics[0]
+    line = counting(*["hello world"] * 5, declared=RESTORABLE)
     line.epoch()
     line.act("savepoint", name="five")
-    produce(topic, {0: [b"hello moon", b"hello"]})
+    line.produce({0: [b"hello moon", b"hello"]})
     line.epoch()
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 7, "world": 5, "moon": 1}
+    assert line.both() == {"hello": 7, "world": 5, "moon": 1}
 
     line.act("restore", name="five")
 
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 5, "world": 5}
-    assert line.database.query("SELECT next_offset FROM epochline.heads WHERE pipeline = %s", (line.name,)) == [(5,)]
-    produce(topic, {0: [b"hello world"]})
+    assert line.both() == {"hello": 5, "world": 5}
+    assert line.database.query("SELECT next_offset FROM epochline.heads") == [(5,)]
+    line.produce({0: [b"hello world"]})
     line.epoch()
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 8, "world": 6, "moon": 1}
+    assert line.both() == {"hello": 8, "world": 6, "moon": 1}
 
 
-def test_a_new_pipeline_counts_on_from_a_savepoint_and_one_without_it_from_nothing(
-    counting: NewCounting, produce
-) -> None:
+def test_a_new_pipeline_counts_on_from_a_savepoint(counting: NewCounting) -> None:
     """E7: do counts go on from the savepoint, or from 0?"""
     line = counting(*["hello world"] * 5)
     line.epoch()
     line.act("savepoint", name="five")
     tables = {"t_wordcount": "u_wordcount", "given": "u_given", "word_count": "u_word_count"}
-    for table in tables.values():
-        line.database.query(f"DROP TABLE IF EXISTS {table}")
     other = line.pipeline.model_copy(
         update={
             "name": f"{line.name}-2",
             "transform": "counting:count_on",
-            "sinks": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.sinks),
+            "sinks": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.targets),
             "state": tuple(one.model_copy(update={"table": tables[one.table]}) for one in line.pipeline.state),
         }
     )
-    second = Counting(line.spark, line.database, other, line.bootstrap)
+    second = Counting(line.servers, other)
 
     second.act("restore", name="five", of=line.name)
 
     assert second.counts("u_word_count") == {"hello": 5, "world": 5}
-    produce(line.pipeline.source.topics[0], {0: [b"hello world"]})
-    second_epoch = second.epoch()
-    assert (second_epoch.epoch_id, second.counts("u_word_count")) == (2, {"hello": 6, "world": 6})
-    assert second.counts("u_wordcount") == {"hello": 6, "world": 6}
+    line.produce({0: [b"hello world"]})
+    assert second.epoch().epoch_id == 2
+    assert second.counts("u_word_count") == second.counts("u_wordcount") == {"hello": 6, "world": 6}
     assert line.counts() == {"hello": 5, "world": 5}
 
 
-def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting: NewCounting, produce) -> None:
+def test_a_pipeline_that_begins_without_a_savepoint_begins_from_nothing(counting: NewCounting) -> None:
     """E7: hello once, though it was there five times before the pipeline was."""
     line = counting(*["hello world"] * 5)
     latest = line.pipeline.source.model_copy(update={"startup": "latest"})
-    line = Counting(line.spark, line.database, line.pipeline.model_copy(update={"source": latest}), line.bootstrap)
+    line.pipeline = line.pipeline.model_copy(update={"source": latest})
     assert line.planned()[0].epoch is None
-    produce(latest.topics[0], {0: [b"hello world"]})
+    line.produce({0: [b"hello world"]})
 
     line.epoch()
 
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 1, "world": 1}
+    assert line.both() == {"hello": 1, "world": 1}
 
 
-def test_a_copy_that_was_changed_restores_nothing(counting: NewCounting, produce) -> None:
+def test_a_copy_that_was_changed_restores_nothing(counting: NewCounting) -> None:
     """S14, INV-2: what is put back is what was saved, or nothing is: neither the state nor the target."""
-    line = counting("hello", declared=restorable(find("word_count", ROOT / "dags")))
+    line = counting("hello", declared=RESTORABLE)
     line.epoch()
     line.act("savepoint", name="one")
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    line.produce({0: [b"hello"]})
     line.epoch()
-    ((copy,),) = line.database.query(
-        "SELECT table_name FROM epochline.savepoint_state WHERE pipeline = %s", (line.name,)
-    )
+    ((copy,),) = line.database.query("SELECT table_name FROM epochline.savepoint_state")
     line.database.query(f"UPDATE epochline.{copy} SET count = 99")
 
     with pytest.raises(StateError, match="is not what was saved"):
         line.act("restore", name="one")
 
-    assert line.counts() == line.counts("t_wordcount") == {"hello": 2}
+    assert line.both() == {"hello": 2}
 
 
-def test_a_state_table_that_was_made_anew_is_counted_before_it_is_trusted(counting: NewCounting, produce) -> None:
+def test_a_state_table_that_was_made_again_is_counted_before_it_is_trusted(counting: NewCounting) -> None:
     """S14: as a backup brings it back: with triggers that saw nothing of what was loaded, or without any."""
     line = counting("hello world", "hello flink")
     line.epoch()
-    produce(line.pipeline.source.topics[0], {0: [b"hello"]})
+    line.produce({0: [b"hello"]})
     made = "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgrelid = 'word_count'::regclass AND NOT tgisinternal"
     triggers = [definition for (definition,) in line.database.query(made)]
     line.database.query("ALTER TABLE word_count RENAME TO kept")
@@ -333,4 +299,4 @@ def test_a_state_table_that_was_made_anew_is_counted_before_it_is_trusted(counti
     line.database.query("INSERT INTO word_count SELECT * FROM kept WHERE word = 'hello'")
     line.epoch()
 
-    assert line.counts("t_wordcount") == line.counts() == {"hello": 3, "world": 1, "flink": 1}
+    assert line.both() == {"hello": 3, "world": 1, "flink": 1}

@@ -4,93 +4,94 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from epochline.config.discovery import find
-from epochline.coordinator import Published, abort, publish
 from epochline.failpoints import FailpointError
 from pipelines.running_counts import FAULT
 from tests.armed import armed
 from tests.integration.kafka_topics import delete_topic, make_topic
 from tests.integration.sinks_world import Seen, seen
-from tests.integration.spark.conftest import Runs
+from tests.integration.spark.conftest import ROOT, Records, Runs, Servers
 
-ROOT = Path(__file__).parents[3]
-PARTITIONS = 3
+Window = tuple[str, str, int]
+"""Address, second that the window begins with, and count."""
 
 
 class Publishing(Runs):
     """A pipeline whose topic is on the tests' own broker."""
 
-    def publish(self) -> list[Published]:
-        return list(publish(self.ledger, self.pipeline))
-
     def seen(self, isolation: str = "read_committed") -> list[Seen]:
-        return seen(self.bootstrap, self.pipeline.topics[0].topic, isolation)
+        return seen(self.servers.bootstrap, self.pipeline.topics[0].topic, isolation)
+
+    def read_and_publish(self, records: Records) -> None:
+        self.produce(records)
+        self.epoch()
+        self.publish()
 
 
 Shipped = Callable[..., Publishing]
 
 
 @pytest.fixture
-def shipped(spark, database, name, kafka_bootstrap) -> Iterator[Shipped]:
+def shipped(servers: Servers) -> Iterator[Shipped]:
     """A program of ``dags/examples`` under its own topics' names; the topics are created again, with three partitions (E1b)."""
     made: list[str] = []
 
-    def make(program: str, partitions: int = PARTITIONS) -> Publishing:
+    def make(program: str, partitions: int = 3) -> Publishing:
         declared = find(program, ROOT / "dags")
         for topic in (*declared.source.topics, *(sink.topic for sink in declared.topics)):
-            delete_topic(kafka_bootstrap, topic)
-            made.append(make_topic(kafka_bootstrap, topic, partitions))
-        return Publishing(spark, database, declared.model_copy(update={"name": name}), kafka_bootstrap)
+            delete_topic(servers.bootstrap, topic)
+            made.append(make_topic(servers.bootstrap, topic, partitions))
+        return Publishing(servers, declared.model_copy(update={"name": servers.name}))
 
     yield make
     for topic in made:
-        delete_topic(kafka_bootstrap, topic)
+        delete_topic(servers.bootstrap, topic)
 
 
-def counts(records: list[Seen]) -> dict[str, list[int]]:
+def counts(records: Sequence[Seen]) -> dict[str, list[int]]:
     """By word, its running counts in the order in which a consumer of its partition sees them."""
-    found: dict[str, list[int]] = {}
+    found = defaultdict(list)
     for one in records:
         word, _, count = (one.value or "").partition(":::")
         assert one.key == word
-        found.setdefault(word, []).append(int(count))
+        found[word].append(int(count))
     return found
 
 
-def test_hello_world_hello_is_counted_word_by_word(shipped: Shipped, produce) -> None:
+def test_hello_world_hello_is_counted_word_by_word(shipped: Shipped) -> None:
     """E1, E1b."""
     line = shipped("running_counts")
     assert line.planned()[0].epoch is None  # latest: what comes from now on
-    produce("flink_kafka", {0: [b"hello world hello"]})
-    line.epoch()
 
-    line.publish()
+    line.read_and_publish({0: [b"hello world hello"]})
 
     assert sorted(one.value or "" for one in line.seen()) == ["hello:::1", "hello:::2", "world:::1"]
 
 
 def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
-    shipped: Shipped, produce, monkeypatch: pytest.MonkeyPatch
+    shipped: Shipped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E1, C8: attempts that throw leave nothing behind, and a publisher that fails behind its send repeats nothing."""
     line = shipped("running_counts")
     line.planned()
-    lines = [{0: [b"hello world"], 1: [b"hello"]}, {2: [b"flink hello world"]}, {0: [b"hello", b"hello world"]}]
+    lines: list[Records] = [
+        {0: [b"hello world"], 1: [b"hello"]}, {2: [b"flink hello world"]}, {0: [b"hello", b"hello world"]},
+    ]  # fmt: skip
     seeds, thrown = itertools.count(24), []
     for records in lines:
-        produce("flink_kafka", records)
+        line.produce(records)
         planned, who = line.planned()
         committed = None
         while committed is None:
-            # Each attempt draws anew, as it would under Airflow, where its application has another name.
+            # Each attempt draws for itself, as it would under Airflow, where its application has another name.
             monkeypatch.setenv(FAULT, f"0.2:{next(seeds)}")
             try:
                 committed = line.committed(planned, who)
@@ -109,54 +110,44 @@ def test_each_word_is_counted_one_to_n_although_every_fifth_word_throws(
     assert kept == {"hello": 5, "world": 3, "flink": 1}
 
 
-def visits(*seconds: int, ip: str = "192.168.1.1") -> list[bytes]:
-    return [f"2019-09-15_10:00:{second:02} {ip}".encode() for second in seconds]
+def visits(*seconds: int) -> list[bytes]:
+    return [f"2019-09-15_10:00:{second:02} 192.168.1.1".encode() for second in seconds]
 
 
-def windows(records: list[Seen]) -> list[tuple[str, str, int]]:
-    """Address, second that the window begins with, and count, in the order of the topic."""
+def windows(records: Sequence[Seen]) -> list[Window]:
+    """In the order of the topic."""
     found = []
     for one in records:
-        told = json.loads(one.value or "")
-        assert json.loads(one.key or "") == {name: told[name] for name in ("ip", "window_start")}
-        found.append((told["ip"], told["window_start"][17:19], told["count"]))
+        value = json.loads(one.value or "")
+        assert json.loads(one.key or "") == {name: value[name] for name in ("ip", "window_start")}
+        found.append((value["ip"], value["window_start"][17:19], value["count"]))
     return found
 
 
-def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_record(
-    shipped: Shipped, produce
-) -> None:
+def test_a_window_reaches_the_topic_once_and_a_late_visit_makes_a_second_higher_record(shipped: Shipped) -> None:
     """E5, K19, X21, INV-6: five visits over two epochs and a crash make one count of five; what is too late, none."""
     line = shipped("ip_count_topic", partitions=1)  # one that never has a record would hold the watermark back
-    source = line.pipeline.source.topics[0]
     assert line.pipeline.topics[0].transaction_timeout == timedelta(milliseconds=60_000)
-    produce(source, {0: visits(0, 1, 2)})
+    line.produce({0: visits(0, 1, 2)})
     line.epoch()
-    produce(source, {0: visits(3, 4)})
+    line.produce({0: visits(3, 4)})
     planned, who = line.planned()
-    epoch = line.sealed(planned, who)
-    abort(line.ledger, line.name, epoch.epoch_id, who, reason="a crash before the commit", by_operator=True)
-    with line.ledger.transaction() as tx:
-        tx.operators.resume(line.name)  # the profile tolerates no failed epoch
+    line.sealed(planned, who)
+    line.abort(planned, who)
+    line.resume()
     line.epoch()
     line.publish()
     assert line.seen() == []
 
-    produce(source, {0: visits(5)})
-    line.epoch()
-    line.publish()
+    line.read_and_publish({0: visits(5)})
     assert windows(line.seen()) == [("192.168.1.1", "00", 5)]
 
-    produce(source, {0: visits(3)})
-    line.epoch()
-    line.publish()
+    line.read_and_publish({0: visits(3)})
     assert windows(line.seen()) == [("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6)]
 
-    produce(source, {0: visits(20)})
+    line.produce({0: visits(20)})
     line.epoch()
-    produce(source, {0: visits(1)})
-    line.epoch()
-    line.publish()
+    line.read_and_publish({0: visits(1)})
     assert sorted(windows(line.seen())) == [
         ("192.168.1.1", "00", 5), ("192.168.1.1", "00", 6), ("192.168.1.1", "05", 1),
     ]  # fmt: skip

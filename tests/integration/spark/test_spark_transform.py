@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from types import ModuleType
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from epochline import KafkaSource, Pipeline, PostgresTable
@@ -15,13 +17,13 @@ from epochline.declare.parsers import Json
 from epochline.errors import DeclarationError
 from epochline.postgres.ledger.parts import PARSE, counts_of
 from epochline.protocol.offsets import add_up
-from epochline.spark.credentials import JobCredentials
-from epochline.spark.job import run
+from epochline.protocol.staging import StagingTicket
+from tests.integration.spark.conftest import Records, Servers
 
 RECORD = {"who": "text", "n": "integer", "at": "timestamp with time zone"}
 
 
-def transform(parsed):
+def transform(parsed: DataFrame) -> dict[str, DataFrame]:
     return {
         "public.raw": parsed,
         "public.totals": parsed.groupBy("who").agg(F.sum("n").alias("n")),
@@ -30,12 +32,12 @@ def transform(parsed):
     }
 
 
-def misses_a_table(parsed):
+def misses_a_table(parsed: DataFrame) -> dict[str, DataFrame]:
     return {"public.raw": parsed}
 
 
 @pytest.fixture(autouse=True)
-def module(monkeypatch):
+def module(monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions as a pipeline's module: not importable where the executors look."""
     made = ModuleType("pipelines_of_tests")
     for function in (transform, misses_a_table):
@@ -43,10 +45,11 @@ def module(monkeypatch):
     monkeypatch.setitem(sys.modules, made.__name__, made)
 
 
-def _pipeline(name: str, topic: str, function: str) -> Pipeline:
-    raw = {"who": "text", "n": "bigint"}
+def begun(servers: Servers, records: Records, function: str) -> StagingTicket:
+    """An attempt that is to read all of these records."""
+    topic, raw = servers.topic(records), {"who": "text", "n": "bigint"}
     body = {
-        "name": name, "source": KafkaSource(topics=topic).model_dump(), "parse": Json(columns=RECORD).model_dump(),
+        "name": servers.name, "source": KafkaSource(topics=topic).model_dump(), "parse": Json(columns=RECORD).model_dump(),
         "bad_records": "quarantine", "transform": f"pipelines_of_tests:{function}",
         "sinks": [sink.model_dump() for sink in (
             PostgresTable(table="public.raw", columns=raw),
@@ -55,34 +58,25 @@ def _pipeline(name: str, topic: str, function: str) -> Pipeline:
             PostgresTable(table="public.none", columns=raw, aggregated=True),
         )],
     }  # fmt: skip
-    return Pipeline.from_stored(json.dumps(body))
+    ranges = {(topic, partition): (0, len(values)) for partition, values in records.items()}
+    return servers.database.attempt(Pipeline.from_stored(json.dumps(body)), ranges)
 
 
-@pytest.fixture
-def credentials(database, kafka_bootstrap):
-    return JobCredentials(dsn=database.dsn, kafka={"bootstrap.servers": kafka_bootstrap})
+def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(servers: Servers) -> None:
+    rows = [{"who": f"w{i % 3}", "n": i, "at": f"2026-01-01T00:00:{i:02}Z"} for i in range(60)]
+    values = [json.dumps(row).encode() for row in rows]
+    ticket, database = begun(servers, {0: values[:30], 1: [*values[30:], b"nope"]}, "transform"), servers.database
 
+    servers.run_job()
 
-def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(spark, database, topic, name, credentials):
-    def values(start):
-        return [
-            json.dumps({"who": f"w{i % 3}", "n": i, "at": f"2026-01-01T00:00:{i % 60:02}Z"}).encode()
-            for i in range(start, start + 30)
-        ]
-
-    records = topic({0: values(0), 1: [*values(30), b"nope"]})
-    ticket = database.attempt(_pipeline(name, records, "transform"), {(records, 0): (0, 30), (records, 1): (0, 31)})
-
-    run(spark, name, 1, 1, credentials)
-
-    assert [row[0] for row in database.rows(ticket, "public.raw", "n, _offset")] == list(range(60))
-    totals: dict[object, int] = {}
+    assert database.ids(ticket, "public.raw", "n") == list(range(60))
+    totals: Counter[str] = Counter()
     for who, n in database.rows(ticket, "public.totals", "who, n"):
-        totals[who] = totals.get(who, 0) + n
+        totals[who] += n
     assert totals == {f"w{k}": sum(range(k, 60, 3)) for k in range(3)}
     latest = database.rows(ticket, "public.latest", "n, _order_at, _deleted")
     assert (len(latest), latest[7][1].isoformat(), latest[7][2]) == (60, "2026-01-01T00:00:07+00:00", False)
-    assert [row[0] for row in database.rows(ticket, QUARANTINE, '"offset", partition')] == [30]
+    assert database.rows(ticket, QUARANTINE, '"offset", partition') == [(30, 1)]
     manifests = database.manifests(ticket)
     assert {sink: rows for sink, (_, rows) in manifests.items()} == {
         "public.raw": 60, "public.totals": manifests["public.totals"][1], "public.latest": 60, "public.none": 0,
@@ -92,20 +86,16 @@ def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(spark, 
     assert {sink for sink, _ in parts} == set(manifests)
     assert PARSE not in manifests
     seen = add_up(counts_of(message) for (sink, _), (_, message) in parts.items() if sink == QUARANTINE)
-    assert {key[1]: (c.received, c.passed, c.quarantined) for key, c in seen.items()} == {
-        0: (30, 30, 0),
-        1: (31, 30, 1),
-    }
+    counts = {key[1]: (one.received, one.passed, one.quarantined) for key, one in seen.items()}
+    assert counts == {0: (30, 30, 0), 1: (31, 30, 1)}
     assert database.ended(ticket)
 
 
-def test_a_transform_that_misses_a_declared_table_fails_and_names_it(spark, database, topic, name, credentials):
-    records = topic({0: [b'{"who": "a", "n": 1}']})
-    ticket = database.attempt(_pipeline(name, records, "misses_a_table"), {(records, 0): (0, 1)})
+def test_a_transform_that_misses_a_declared_table_fails_and_names_it(servers: Servers) -> None:
+    ticket = begun(servers, {0: [b'{"who": "a", "n": 1}']}, "misses_a_table")
 
     with pytest.raises(DeclarationError, match=r"no DataFrame for public\.totals"):
-        run(spark, name, 1, 1, credentials)
+        servers.run_job()
 
-    assert not database.ended(ticket)
-    ((error,),) = database.query("SELECT error FROM epochline.attempt WHERE attempt_id = %s", (ticket.attempt_id,))
-    assert "public.totals" in error
+    assert not servers.database.ended(ticket)
+    assert "public.totals" in servers.database.error(ticket)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from epochline import (
     Windowed,
 )  # fmt: skip
 from tests.integration.sinks_world import new_topics
-from tests.integration.spark.conftest import Runs
+from tests.integration.spark.conftest import Runs, Servers
 
 NEEDLESS = {
     "airflow", "alembic", "authlib", "confluent_kafka", "fastavro", "httpx", "kafka", "pydantic", "pydantic_core",
@@ -50,10 +51,13 @@ TOTALS = {"who": "text", "n": "bigint"}
 HITS = {"who": "text", "window_start": "timestamptz", "window_end": "timestamptz", "hits": "bigint"}
 RECORDS = [json.dumps({"who": f"w{n % 3}", "n": n, "at": f"2026-01-01T00:00:{n:02}Z"}).encode() for n in range(60)]
 
+Declared = Callable[[str, Path], dict[str, Any]]
+"""Takes a topic and a folder to write to."""
+
 ROWS = PostgresTable(table="rows", columns=TOTALS)
 
 
-def one_pass(out: str, folder: Path) -> dict[str, object]:
+def one_pass(out: str, folder: Path) -> dict[str, Any]:
     return {
         "sinks": [
             ROWS,
@@ -65,7 +69,7 @@ def one_pass(out: str, folder: Path) -> dict[str, object]:
     }
 
 
-def transformed_with_state(out: str, folder: Path) -> dict[str, object]:
+def transformed_with_state(out: str, folder: Path) -> dict[str, Any]:
     return {
         "sinks": [ROWS, PostgresTable(table="totals", mode="upsert", key="who", columns=TOTALS, aggregated=True)],
         "transform": "imports_of_tests:count",
@@ -73,11 +77,9 @@ def transformed_with_state(out: str, folder: Path) -> dict[str, object]:
     }
 
 
-def windowed(out: str, folder: Path) -> dict[str, object]:
+def windowed(out: str, folder: Path) -> dict[str, Any]:
     return {
-        "sinks": [
-            PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True)
-        ],
+        "sinks": [PostgresTable(table="hits", mode="upsert", key=("who", "window_start"), columns=HITS, aggregated=True)],
         "windows": Windowed(
             time=EventTime(column="at"), window=Tumbling(size=timedelta(seconds=5)), key="who",
             aggregates={"hits": "count(*)"}, into="hits",
@@ -86,30 +88,28 @@ def windowed(out: str, folder: Path) -> dict[str, object]:
 
 
 @pytest.fixture
-def imported(spark, tmp_path, monkeypatch) -> Callable[[], set[str]]:
-    """What workers import from now on; another environment makes Spark start new ones."""
+def imported(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What workers import from now on is written here; another environment makes Spark start new ones."""
     log, site = tmp_path / "imported", tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(HOOK.format(log=str(log)))
-    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(site))
-    return lambda: set(log.read_text().split())
+    monkeypatch.setitem(servers.spark.sparkContext.environment, "PYTHONPATH", str(site))
+    return log
 
 
 @pytest.mark.parametrize("kind", [one_pass, transformed_with_state, windowed], ids=lambda kind: kind.__name__)
 def test_a_worker_imports_neither_pydantic_nor_what_reads_avro(
-    spark, database, topic, name, kafka_bootstrap, tmp_path, monkeypatch, imported, kind
-):
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: Path, kind: Declared
+) -> None:
     (tmp_path / "imports_of_tests.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for table in ("rows", "sums", "latest", "totals", "seen", "hits", "hits_open"):
-        database.query(f"DROP TABLE IF EXISTS {table}")
-    database.query("DELETE FROM epochline.target")
-    source = KafkaSource(topics=topic({0: RECORDS[:40], 1: RECORDS[40:]}))
-    declared = kind(new_topics(kafka_bootstrap, names=("out",))[0], tmp_path / "files")
-    pipeline = Pipeline(name=name, source=source, parse=Json(columns=RECORD), **declared)
+    source = KafkaSource(topics=servers.topic({0: RECORDS[:40], 1: RECORDS[40:]}))
+    (out,) = new_topics(servers.bootstrap, names=("out",))
+    pipeline = Pipeline(name=servers.name, source=source, parse=Json(columns=RECORD), **kind(out, tmp_path / "files"))
 
-    epoch = Runs(spark, database, pipeline, kafka_bootstrap).epoch()
+    epoch = Runs(servers, pipeline).epoch()
 
     assert epoch.counts.read == 60
-    assert {"epochline.spark.staging", "epochline.arrow.stage.flow"} <= imported()
-    assert NEEDLESS.intersection(module.partition(".")[0] for module in imported()) == set()
+    modules = set(imported.read_text().split())
+    assert {"epochline.spark.staging", "epochline.arrow.stage.flow"} <= modules
+    assert NEEDLESS.intersection(module.partition(".")[0] for module in modules) == set()

@@ -17,18 +17,19 @@ class ByteLayout(NamedTuple):
     data: memoryview
 
 
-def byte_layout(array: pa.BinaryArray) -> ByteLayout:
+def byte_layout(array: pa.Array) -> ByteLayout:
     """The layout of an array of type ``binary`` or ``string`` (32-bit offsets). A slice gives only its own bytes."""
     _, offsets, data = array.buffers()
     if len(array) == 0 or offsets is None:
         empty = np.zeros(0, np.int64)
         return ByteLayout(empty, empty, memoryview(b""))
-    bounds = np.frombuffer(offsets, np.int32, count=len(array) + 1, offset=array.offset * 4).astype(np.int64)
+    ends = np.frombuffer(memoryview(offsets), np.int32, count=len(array) + 1, offset=array.offset * 4)
+    bounds = ends.astype(np.int64)
     whole = memoryview(b"" if data is None else data)
     return ByteLayout(bounds[:-1] - bounds[0], np.diff(bounds), whole[int(bounds[0]) : int(bounds[-1])])
 
 
-def hexadecimal(array: pa.BinaryArray) -> pa.StringArray:
+def hexadecimal(array: pa.Array) -> pa.Array:
     r"""Each row in PostgreSQL's text form of ``bytea``: ``\x`` and two digits per byte. NULL stays NULL."""
     layout = byte_layout(array)
     digits = bytes(layout.data).hex().encode()

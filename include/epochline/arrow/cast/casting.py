@@ -48,7 +48,7 @@ def cast_column(name: str, array: pa.Array, kind: ColumnType) -> Cast:
     plain = _plain(array)
     target = arrow_type(kind)
     if pa.types.is_null(plain.type):
-        return Cast(pa.nulls(len(plain), target))
+        return Cast(pa.array([None] * len(plain), target))
     convert = _converter(kind)
     try:
         return _cast_pieces(name, plain, kind, convert)
@@ -62,10 +62,9 @@ def _plain(array: pa.Array) -> pa.Array:
     """The array with one Arrow type per kind of value: no dictionaries, no large or fixed-size variants."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    kind = array.type
-    if pa.types.is_dictionary(kind):
+    if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
-        kind = array.type
+    kind = array.type
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return array.cast(pa.string())
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
@@ -107,7 +106,7 @@ def _cast_pieces(name: str, array: pa.Array, kind: ColumnType, convert: Convert)
         raise
     except (pa.ArrowInvalid, ValueError) as error:
         if len(array) == 1:
-            return Cast(pa.nulls(1, arrow_type(kind)), {0: _reason(name, array, kind, error)})
+            return Cast(pa.array([None], arrow_type(kind)), {0: _reason(name, array, kind, error)})
     middle = len(array) // 2
     left = _cast_pieces(name, array.slice(0, middle), kind, convert)
     right = _cast_pieces(name, array.slice(middle), kind, convert)

@@ -10,7 +10,7 @@ class DoesNotFitError(ValueError):
     """A value does not fit its type. The message is a few words, with which the reason of a bad record ends."""
 
 
-def require(holds: pa.BooleanArray, otherwise: str) -> None:
+def require(holds: pa.Array, otherwise: str) -> None:
     """Refuse an array unless a condition holds in every row; NULL counts as true.
 
     Raises:
@@ -18,6 +18,11 @@ def require(holds: pa.BooleanArray, otherwise: str) -> None:
     """
     if not pc.all(holds, skip_nulls=True, min_count=0).as_py():
         raise DoesNotFitError(otherwise)
+
+
+def any_true(flags: pa.Array) -> bool:
+    """Whether a boolean array holds a true value. NULL counts as false."""
+    return bool(pc.any(flags, min_count=0).as_py())
 
 
 def require_utf8(text: str) -> None:

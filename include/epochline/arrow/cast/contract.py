@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.source import ColumnMismatchError
 from epochline.errors import EpochlineError
 
@@ -80,7 +81,7 @@ def marks(what: str, batch: pa.RecordBatch) -> tuple[dict[int, str], list[int]]:
         column = batch.column(SKIP)
         if not (pa.types.is_null(column.type) or pa.types.is_boolean(column.type)):
             raise BatchContractError(f"{what}: {SKIP} has type {column.type}; it must be boolean")
-        if not pa.types.is_null(column.type) and column.true_count:
+        if not pa.types.is_null(column.type) and any_true(column):
             skipped = [row for row, skip in enumerate(column.to_pylist()) if skip and row not in errors]
     return errors, skipped
 

@@ -43,14 +43,12 @@ class Measure:
         # Arrow sums decimals in the widest precision of their width; 38 digits may be too few.
         return column.cast(pa.decimal256(76, column.type.scale))
 
-    def values(self, column: pa.Array) -> list[Any]:
+    def values(self, column: pa.Array | pa.ChunkedArray) -> list[Any]:
         """The column as Python numbers."""
+        values: list[Any] = column.to_pylist()
         if self._bare:
-            return [Decimal(text) for text in column.to_pylist()]
-        if self._integer:
-            return [int(value) for value in column.to_pylist()]
-        numbers: list[Any] = column.to_pylist()
-        return numbers
+            return [Decimal(text) for text in values]
+        return [int(value) for value in values] if self._integer else values
 
     def sum(self, one: Any, other: Any) -> Any:
         """The exact sum."""

@@ -6,18 +6,18 @@ import pyarrow as pa
 
 from epochline.errors import EpochlineError
 
-SOURCE_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestamp_type", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+_TYPES: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_type": pa.int32(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
+
+SOURCE_SCHEMA = pa.schema(_TYPES)
 """The argument of ``parse``. ``headers`` is NULL if the reader does not read them."""
 
 _NEEDED = ("topic", "partition", "offset", "value")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from epochline.declare.columns import Carrier, ColumnType, parse_type
 
-_ARROW = {
+_ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "smallint": pa.int16(),
     "integer": pa.int32(),

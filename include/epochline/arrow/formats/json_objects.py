@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.calendar import outside_years
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.jsontext import read_json, write_json
 from epochline.arrow.formats.postgres_text import as_text, numeric_text
 from epochline.declare.columns import INTEGERS, ColumnType
@@ -37,7 +38,7 @@ class JsonWriter:
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
         self._columns = dict(columns)
 
-    def write(self, rows: pa.RecordBatch) -> tuple[pa.StringArray, dict[int, str]]:
+    def write(self, rows: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
         """One object per row, and the reason for each row that JSON cannot express.
 
         Args:
@@ -90,6 +91,6 @@ def _each(column: pa.Array, write: Callable[[Any], str]) -> pa.Array:
 def _texts(texts: pa.Array) -> pa.Array:
     quoted = pc.binary_join_element_wise('"', texts, '"', "")
     special = pc.fill_null(pc.match_substring_regex(texts, _NEEDS_ESCAPE), False)
-    if not special.true_count:
+    if not any_true(special):
         return quoted
     return pc.replace_with_mask(quoted, special, _each(texts.filter(special), _quoted))

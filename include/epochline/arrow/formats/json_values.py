@@ -39,7 +39,7 @@ class JsonReader:
         self.schema = pa.schema([(name, member.carried) for name, member in self._members.items()])
         self._at_once = all(member.at_once for member in self._members.values())
 
-    def read(self, texts: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
+    def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """The columns, and the reason for each row that is not such an object. ``texts`` must not contain NULL."""
         if self._at_once and len(texts) >= _ONE_BY_ONE:
             columns = self._read_at_once(texts)
@@ -50,9 +50,10 @@ class JsonReader:
             right, more = self.read(texts.slice(middle))
             problems |= {middle + row: reason for row, reason in more.items()}
             return [pa.concat_arrays(pair) for pair in zip(left, right, strict=True)], problems
-        return self.read_each(texts.to_pylist())
+        documents: list[Any] = texts.to_pylist()
+        return self.read_each(documents)
 
-    def _read_at_once(self, texts: pa.StringArray) -> list[pa.Array] | None:
+    def _read_at_once(self, texts: pa.Array) -> list[pa.Array] | None:
         """Read all records with Arrow's reader. Returns None unless each text certainly gave one row.
 
         Every text begins with ``{`` and ends with ``}``. Inside a document no ``{`` can directly follow a ``}``, and a
@@ -70,7 +71,7 @@ class JsonReader:
         data = lines.buffers()[2]
         try:
             table = pyarrow.json.read_json(
-                pa.BufferReader(data),
+                pa.BufferReader(data),  # type: ignore[arg-type]  # the stubs know only files of Python
                 pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
                 pyarrow.json.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
             )
@@ -110,7 +111,8 @@ class _Member:
         self.name = name
         self.kind = kind
         self.at_once = True
-        self.carried = self.written = pa.string()
+        self.carried: pa.DataType = pa.string()
+        self.written: pa.DataType = pa.string()
         self._take: Callable[[Any], Any] = _text
         if kind.name == "boolean":
             self.carried = self.written = pa.bool_()

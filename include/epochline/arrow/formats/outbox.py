@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.json_objects import JsonWriter
 from epochline.arrow.formats.postgres_text import as_text
@@ -96,9 +97,10 @@ class TopicEncoder:
         for at, (header, name) in enumerate(self._topic.headers.items()):
             # Headers often repeat, so each distinct value is encoded once.
             distinct = self._bytes(rows, name).dictionary_encode()
-            encoded = [f'"{base64.b64encode(value).decode()}"' for value in distinct.dictionary.to_pylist()]
-            values = pa.array(encoded, pa.string()).take(distinct.indices)
-            pieces += [f"{', ' if at else '['}[{json.dumps(header)}, ", pc.fill_null(values, "null"), "]"]
+            values: list[Any] = distinct.dictionary.to_pylist()
+            encoded = [f'"{base64.b64encode(value).decode()}"' for value in values]
+            texts = pa.array(encoded, pa.string()).take(distinct.indices)
+            pieces += [f"{', ' if at else '['}[{json.dumps(header)}, ", pc.fill_null(texts, "null"), "]"]
         return pc.binary_join_element_wise(*pieces, "]", "")
 
     def _partitions(self, rows: pa.RecordBatch, problems: dict[int, str]) -> pa.Array:
@@ -119,7 +121,7 @@ def _deleted(rows: pa.RecordBatch) -> pa.Array | None:
     if DELETED not in rows.schema.names:
         return None
     deleted = pc.fill_null(rows.column(DELETED).cast(pa.bool_()), False)
-    return deleted if deleted.true_count else None
+    return deleted if any_true(deleted) else None
 
 
 def _value_encoder(topic: TopicSpec, kinds: Mapping[str, ColumnType]) -> ValueEncoder:

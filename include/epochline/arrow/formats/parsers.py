@@ -131,7 +131,7 @@ class _RegexParser:
         columns, problems = _cast(columns, self._kinds, problems)
         return _with_errors(list(self._kinds), columns, problems)
 
-    def _absent_groups(self, values: pa.StringArray, groups: list[pa.Array]) -> list[pa.Array]:
+    def _absent_groups(self, values: pa.Array, groups: list[pa.Array]) -> list[pa.Array]:
         """Set groups that took no part in the match to NULL. RE2 gives an empty text for them."""
         empty = [pc.fill_null(pc.equal(group, ""), False) for group in groups]
         doubtful = pa.array([False] * len(values))
@@ -141,8 +141,8 @@ class _RegexParser:
         if not rows:
             return groups
         absent: list[set[int]] = [set() for _ in groups]
-        for row, value in zip(rows, values.take(pa.array(rows)).to_pylist(), strict=True):
-            match = self._python.fullmatch(value)
+        for row, value in zip(rows, values.take(pa.array(rows)), strict=True):
+            match = self._python.fullmatch(value.as_py())
             for at, name in enumerate(self._kinds):
                 if match is not None and match[name] is None:
                     absent[at].add(row)
@@ -174,7 +174,7 @@ class _JsonParser:
         columns, problems = _cast(columns, self._kinds, values.problems | problems)
         return _with_errors(list(self._kinds), columns, values.problems | problems)
 
-    def _with_tombstones(self, batch: pa.RecordBatch, values: pa.StringArray) -> tuple[list[pa.Array], dict[int, str]]:
+    def _with_tombstones(self, batch: pa.RecordBatch, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
         """Read columns, for records without a value from their keys. Undecodable values stay NULL."""
         with_value = pc.indices_nonzero(values.is_valid()).to_pylist()
         without = pc.indices_nonzero(values.is_null()).to_pylist()

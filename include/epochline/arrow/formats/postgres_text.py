@@ -46,7 +46,7 @@ def numeric_text(column: pa.Array) -> pa.Array:
     return texts if pc.all(plain, min_count=0).as_py() else _each(texts, _digits)
 
 
-def _each(texts: pa.StringArray, write: Callable[[str], str]) -> pa.Array:
+def _each(texts: pa.Array, write: Callable[[str], str]) -> pa.Array:
     return pa.array([None if text is None else write(text) for text in texts.to_pylist()], pa.string())
 
 

@@ -35,7 +35,7 @@ def _fold(state: Hashes, word: Hashes) -> Hashes:
     return mixed ^ (mixed >> _SHIFT)
 
 
-def _fold_bytes(state: Hashes, array: pa.BinaryArray) -> Hashes:
+def _fold_bytes(state: Hashes, array: pa.Array) -> Hashes:
     starts, lengths, data = byte_layout(array)
     marks = lengths + 1
     if array.null_count:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from epochline.arrow.cast.contract import BatchContractError
 
 
-def explode(batch: pa.RecordBatch, name: str, keep_empty: pa.BooleanArray) -> tuple[pa.RecordBatch, pa.Array, pa.Array]:
+def explode(batch: pa.RecordBatch, name: str, keep_empty: pa.Array) -> tuple[pa.RecordBatch, pa.Array, pa.Array]:
     """Make one row per element of a list column.
 
     The fields of a list of structs become columns, and replace columns of the same name. The elements of another list

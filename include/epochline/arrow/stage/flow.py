@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import ERROR, SKIP, marks, require_columns
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.source import source_batch
@@ -21,7 +23,7 @@ from epochline.arrow.formats.parsers import build_parser
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.explode import explode
 from epochline.arrow.stage.quarantine import quarantine_batch
-from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder, cast_rows
+from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder
 from epochline.arrow.stage.topic_rows import TopicRows
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
@@ -31,7 +33,8 @@ from epochline.protocol.offsets import PartitionCounts
 from epochline.protocol.refused import NONE_REFUSED, Refused
 from epochline.protocol.staging import StagedTable
 
-Counts = dict[tuple[str, int], PartitionCounts]
+CountsByPartition = dict[tuple[str, int], PartitionCounts]
+"""CountsByPartition of records, by topic and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Processed:
 
     rows: Mapping[str, pa.RecordBatch]
     quarantine: pa.RecordBatch
-    counts: Counts
+    counts: CountsByPartition
 
 
 @dataclass(slots=True)
@@ -65,7 +68,8 @@ class BatchFlow:
     Args:
         pipeline: the resolved declaration.
         tables: the attempt's staging tables, which may include the quarantine.
-        refused: records that a target refused earlier, with the reasons. They count as bad.
+        refused: records that a target refused when an earlier attempt of the epoch was sealed, with the reasons. They
+            count as bad.
     """
 
     def __init__(self, pipeline: PipelineSpec, tables: Sequence[StagedTable], refused: Refused = NONE_REFUSED) -> None:
@@ -81,13 +85,15 @@ class BatchFlow:
         )
 
     def with_refused(self, refused: Refused) -> BatchFlow:
-        """A copy of this flow with other refused records, for another epoch."""
+        """A copy of this flow with the refused records of another epoch: the audit reads many epochs with one flow."""
         other = copy(self)
         other._refused = refused
         return other
 
     def process(self, batch: pa.RecordBatch) -> Processed:
         """The rows of every sink, the quarantine's rows and the counts of one source batch.
+
+        For a pipeline without a ``transform``; see `transformed`.
 
         Raises:
             BadRecordError: a record is bad and the pipeline's policy is ``fail``. It names the first bad record.
@@ -96,14 +102,16 @@ class BatchFlow:
         source = source_batch(batch)
         parsed = self._parse_records(source)
         built: dict[str, tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = {}
-        good = len(parsed.reasons)
+        bad_before = len(parsed.reasons)
         for name, sink in self._sinks.items():
+            # problems: reason by row of `parsed.rows`. kept: the row in `parsed.rows` of each built row; None if all.
             rows, problems, kept = sink.build(parsed.rows)
             for row, reason in problems.items():
                 parsed.reasons.setdefault(int(parsed.record[row]), reason)
             built[name] = (rows, parsed.record if kept is None else parsed.record[np.asarray(kept)])
         self._fail_if_declared(source, parsed.reasons)
-        found_more = len(parsed.reasons) > good
+        # `parsed.rows` lacks the records that were bad before: only what a sink found calls for another filter.
+        found_more = len(parsed.reasons) > bad_before
         return Processed(
             rows={
                 name: _without(rows, record, parsed.reasons) if found_more else rows
@@ -113,7 +121,7 @@ class BatchFlow:
             counts=_counts(source, parsed),
         )
 
-    def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, Counts]:
+    def parse_only(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch, CountsByPartition]:
         """For a pipeline with a ``transform``: parsed rows, the quarantine's rows and the counts.
 
         The rows have `parsed_schema`. If a sink quarantines tombstones, they are quarantined here, because a
@@ -126,7 +134,7 @@ class BatchFlow:
         source = source_batch(batch)
         parsed = self._parse_records(source)
         rows = parsed.rows
-        if self._quarantines_tombstones and rows.column(TOMBSTONE).true_count:
+        if self._quarantines_tombstones and any_true(rows.column(TOMBSTONE)):
             for row in pc.indices_nonzero(rows.column(TOMBSTONE)).to_pylist():
                 record = int(parsed.record[row])
                 parsed.reasons[record] = "the record has no value, and tombstones are quarantined"
@@ -149,10 +157,6 @@ class BatchFlow:
         columns = dict(self._pipeline.parsed_columns) | STAGED_LINEAGE | {TOMBSTONE: "boolean"}
         return record_schema(columns)
 
-    def cast_rows(self, staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Cast a transform's rows to the staging columns; see `epochline.arrow.stage.rows.cast_rows`."""
-        return cast_rows(staged, sink, batch)
-
     def _parse_records(self, source: pa.RecordBatch) -> _Parsed:
         what = f"parse of {self._pipeline.name}"
         given = self._parse(source)
@@ -161,6 +165,7 @@ class BatchFlow:
         record = np.arange(source.num_rows)
         skip = np.zeros(source.num_rows, bool)
         skip[skipped] = True
+        # A record that the parse skips stays skipped, although a target refused its row earlier.
         for row, reason in self._refused_rows(source):
             if not skip[row]:
                 reasons.setdefault(row, reason)
@@ -183,15 +188,17 @@ class BatchFlow:
             columns[name] = cast.array
             for row, reason in cast.problems.items():
                 reasons.setdefault(int(record[row]), reason)
+        # Only a pipeline with windows has required columns: they place a record in its window.
         for name in self._pipeline.required:
             for row in pc.indices_nonzero(columns[name].is_null()).to_pylist():
                 reasons.setdefault(int(record[row]), f"{name} is NULL, so the record belongs to no window")
-        whole = len(record) == source.num_rows and self._pipeline.explode is None
+        # Whether each record gave exactly one row, in order: then columns need no copy.
+        one_to_one = len(record) == source.num_rows and self._pipeline.explode is None
         for name in ("topic", "partition", "offset"):
             column = source.column(name)
-            columns[f"_{name}"] = column if whole else column.take(pa.array(record))
+            columns[f"_{name}"] = column if one_to_one else column.take(pa.array(record))
         columns["_row"] = numbers
-        columns[TOMBSTONE] = tombstones if whole else tombstones.take(pa.array(record))
+        columns[TOMBSTONE] = tombstones if one_to_one else tombstones.take(pa.array(record))
         rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
         parsed = _Parsed(rows=rows, record=record, reasons=reasons, skip=skip)
         if reasons:
@@ -237,7 +244,7 @@ def _without(rows: pa.RecordBatch, record: npt.NDArray[np.int64], reasons: Mappi
     return rows.filter(pa.array(~np.isin(record, list(reasons))))
 
 
-def _counts(source: pa.RecordBatch, parsed: _Parsed) -> Counts:
+def _counts(source: pa.RecordBatch, parsed: _Parsed) -> CountsByPartition:
     hashes = record_hashes(source)
     bad = np.zeros(source.num_rows, bool)
     bad[list(parsed.reasons)] = True
@@ -245,13 +252,14 @@ def _counts(source: pa.RecordBatch, parsed: _Parsed) -> Counts:
     offsets = np.asarray(source.column("offset"))
     topics = source.column("topic").dictionary_encode()
     topic_of = np.asarray(topics.indices)
-    counts: Counts = {}
-    for at, topic in enumerate(topics.dictionary.to_pylist()):
+    counts: CountsByPartition = {}
+    names: list[Any] = topics.dictionary.to_pylist()
+    for at, topic in enumerate(names):
         for partition in np.unique(partitions[topic_of == at]).tolist():
             here = (topic_of == at) & (partitions == partition)
             received = int(here.sum())
             quarantined = int((here & bad).sum())
-            skipped = int((here & parsed.skip & ~bad).sum())
+            skipped = int((here & parsed.skip).sum())
             counts[topic, partition] = PartitionCounts(
                 received=received,
                 passed=received - quarantined - skipped,

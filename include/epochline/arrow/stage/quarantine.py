@@ -33,11 +33,11 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def _header_texts(headers: pa.ListArray) -> list[str | None]:
+def _header_texts(headers: pa.Array) -> list[str | None]:
     if headers.null_count == len(headers):
         return [None] * len(headers)
     # As bytes, because the name of a header may be invalid UTF-8, on which Arrow raises.
-    raw = headers.cast(pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])))
+    raw: pa.Array = headers.cast(pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])))
     return [None if pairs is None else _header_text(pairs) for pairs in raw.to_pylist()]
 
 

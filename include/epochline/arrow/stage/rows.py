@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column, null_rows, shown
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import BatchContractError, BatchFunction, call, require_columns
 from epochline.arrow.cast.keys import KEY_BYTES, too_long
 from epochline.arrow.cast.reasons import without_values
@@ -70,7 +71,7 @@ class RowBuilder:
             chosen = call(what, self._select, rows)
         require_columns(what, chosen, self._targets)
         tombstones = rows.column(TOMBSTONE)
-        on_tombstone = self._sink.on_tombstone if tombstones.true_count else None
+        on_tombstone = self._sink.on_tombstone if any_true(tombstones) else None
         deleted = self._deleted(rows, on_tombstone)
         columns: dict[str, pa.Array] = {}
         for name in self._targets:
@@ -110,7 +111,7 @@ class RowBuilder:
         by_parse = deleted_by_parse(rows)
         if by_parse is not None:
             deleted = by_parse if deleted is None else pc.or_(deleted, by_parse)
-        return deleted if deleted is not None and deleted.true_count else None
+        return deleted if deleted is not None and any_true(deleted) else None
 
     def _own_columns(self, rows: pa.RecordBatch, columns: dict[str, pa.Array], deleted: pa.Array | None) -> None:
         for name in self._kinds:
@@ -178,16 +179,16 @@ def cast_rows(staged: StagedTable, sink: TableSpec, batch: pa.RecordBatch) -> pa
     orders = {order_column(name): name for name in sink.order_by}
     kinds = column_types(staged.columns, staged.labels)
     deleted = _deleted(sink, batch) if DELETED in staged.columns else None
-    columns = []
+    columns: list[pa.Array] = []
     for name in staged.columns:
-        if name == DELETED:
+        if name == DELETED and deleted is not None:
             columns.append(deleted)
             continue
         source = orders.get(name, name) if name not in batch.schema.names else name
         require_columns(f"the transform of {sink}", batch, [source])
         column = batch.column(source)
         own = name in STAGED_LINEAGE or name in orders
-        if deleted is not None and not own and name not in sink.key and deleted.true_count:
+        if deleted is not None and not own and name not in sink.key and any_true(deleted):
             column = pc.if_else(deleted, pa.scalar(None, column.type), column)
         cast = cast_column(source, column, kinds[name])
         if cast.problems:

@@ -84,7 +84,7 @@ class PartialSums:
                 return None
             columns[name] = summable
         columns["#row"] = pa.array(range(batch.num_rows), pa.int64())
-        wanted = [("#row", "min"), *((name, "sum") for name in self._measures)]
+        wanted: list[Any] = [("#row", "min"), *((name, "sum") for name in self._measures)]
         table = pa.table(columns)
         try:
             grouped = table.group_by(self._keys, use_threads=False).aggregate(wanted).sort_by("#row_min")
@@ -96,7 +96,7 @@ class PartialSums:
                 return None
         keys = zip(*(grouped.column(name).to_pylist() for name in self._keys), strict=True)
         rows = zip(*sums, strict=True)
-        firsts = grouped.column("#row_min").to_pylist()
+        firsts: list[Any] = grouped.column("#row_min").to_pylist()
         return [(key, list(row), first) for key, row, first in zip(keys, rows, firsts, strict=True)]
 
     def _single_rows(self, batch: pa.RecordBatch) -> list[tuple[Key, list[Any], int]]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
+from epochline.arrow.cast.checks import any_true
 from epochline.arrow.cast.contract import BatchFunction, call, require_columns
 from epochline.arrow.cast.reasons import without_values
 from epochline.arrow.cast.types import column_type, record_schema
@@ -53,7 +54,7 @@ class TopicRows:
         tombstones = rows.column(TOMBSTONE)
         by_parse = deleted_by_parse(rows)
         deleted = tombstones if by_parse is None else pc.or_(tombstones, by_parse)
-        encoded, problems = self._encode(what, chosen, deleted if deleted.true_count else None)
+        encoded, problems = self._encode(what, chosen, deleted if any_true(deleted) else None)
         columns = {name: encoded.column(name) for name in encoded.schema.names}
         columns |= {name: rows.column(name) for name in STAGED_LINEAGE}
         return self._batch(columns), problems, None

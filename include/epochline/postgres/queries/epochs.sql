@@ -177,7 +177,7 @@ WHERE pipeline = %(pipeline)s AND epoch_id = ANY (%(epochs)s) AND undone_by IS N
 -- The restore or replay that undid an epoch, or NULL.
 SELECT undone_by FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch_id)s
 
--- name: superseded_epochs
+-- name: last_epoch_of_earlier_generations
 -- The last epoch of all earlier generations, or 0. The rows of these epochs come from logs whose offsets cannot be
 -- compared with those of this generation.
 SELECT coalesce(max(epoch_id), 0) FROM epochline.epoch WHERE pipeline = %(pipeline)s AND generation < %(generation)s

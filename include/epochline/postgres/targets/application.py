@@ -24,7 +24,7 @@ class Application:
     sink: PostgresTable
     staged: StagedTable
     target: Target
-    superseded: int = 0
+    last_earlier_epoch: int = 0
     """Highest epoch id of earlier generations, or 0. The rows of those epochs have offsets of another log."""
     rows: sql.Identifier | None = None
     """A table or view with some of the staged rows; None for the whole staging table."""
@@ -50,7 +50,7 @@ class Application:
 
         After a topic was adopted, positions can be compared only if the target has ``_epoch``.
         """
-        return kept_order(self.sink, self.target, self.superseded)
+        return kept_order(self.sink, self.target, self.last_earlier_epoch)
 
     @property
     def carried(self) -> list[str]:
@@ -59,10 +59,10 @@ class Application:
         return [name for name in names if not name.startswith("_") or name in self.target.columns]
 
 
-def kept_order(sink: PostgresTable, target: Target, superseded: int) -> list[str]:
+def kept_order(sink: PostgresTable, target: Target, last_earlier_epoch: int) -> list[str]:
     """`Application.kept_order` for a sink without staging."""
     whole, declared = order_of(sink), [order_column(name) for name in sink.order_by]
-    positions_compare = not superseded or "_epoch" in sink.carried_lineage
+    positions_compare = not last_earlier_epoch or "_epoch" in sink.carried_lineage
     for kept in (whole, declared) if positions_compare else (declared,):
         if all(name in target.columns for name in kept):
             return kept
@@ -92,4 +92,4 @@ def with_epoch(what: Application, epoch: Epoch, prefix: str) -> tuple[sql.Compos
 
 def of_generation(what: Application, row: str) -> sql.Composed:
     """The condition that the epoch's own generation wrote a row of the target."""
-    return sql.SQL("coalesce({}, 0) > {}").format(sql.Identifier(row, "_epoch"), sql.Literal(what.superseded))
+    return sql.SQL("coalesce({}, 0) > {}").format(sql.Identifier(row, "_epoch"), sql.Literal(what.last_earlier_epoch))

@@ -99,7 +99,7 @@ def _refuse_unordered_keys(connection: Connection, what: Application) -> None:
     if found is None and not what.sink.aggregated:
         anything = sql.SQL("true")
         # Rows of an earlier generation are older than all rows of this one, in every partition.
-        ours = of_generation(what, "t") if what.superseded else anything
+        ours = of_generation(what, "t") if what.last_earlier_epoch else anything
         others = [(what.deleted_keys, anything)] + ([(what.target.identifier, ours)] if what.kept_order else [])
         for other, compared in others:
             found = found or _first(

@@ -90,17 +90,15 @@ class PostgresTargets:
         ]
 
     def keeps_order(self, pipeline: Pipeline) -> Mapping[str, bool]:
-        superseded = 0
+        last_epoch = 0
         generation = run(self._connection, "pipeline", pipeline=pipeline.name).one_or_none()
         if generation is not None:
-            superseded = run(
-                self._connection, "superseded_epochs", pipeline=pipeline.name, generation=generation.generation
-            ).scalar_one()
+            last_epoch = self._last_earlier_epoch(pipeline.name, generation.generation)
         kept = {}
         for sink in pipeline.tables:
             target = find_target(self._connection, sink.table)
             if sink.mode == "upsert" and target is not None:
-                kept[sink.table] = bool(kept_order(sink, target, superseded))
+                kept[sink.table] = bool(kept_order(sink, target, last_epoch))
         return kept
 
     def restart_order(self, pipeline: Pipeline) -> None:
@@ -202,10 +200,15 @@ class PostgresTargets:
         target = find_target(self._connection, sink.table)
         if target is None:
             raise TargetError(f"{pipeline.name}: target {sink.table} is gone. Nothing was changed. Bring it back.")
-        superseded = run(
-            self._connection, "superseded_epochs", pipeline=epoch.pipeline, generation=epoch.generation
-        ).scalar_one()
-        return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, superseded=int(superseded))
+        last_epoch = self._last_earlier_epoch(epoch.pipeline, epoch.generation)
+        return Application(pipeline=pipeline, sink=sink, staged=staged, target=target, last_earlier_epoch=last_epoch)
+
+    def _last_earlier_epoch(self, pipeline: str, generation: int) -> int:
+        return int(
+            run(
+                self._connection, "last_epoch_of_earlier_generations", pipeline=pipeline, generation=generation
+            ).scalar_one()
+        )
 
     def prepare(self, pipeline: Pipeline, sink: PostgresTable, staged: StagedTable, epoch: Epoch) -> Prepared:
         return prepare(self._connection, self._application(pipeline, sink, staged, epoch))

@@ -111,7 +111,7 @@ def _fails(connection: Connection, tables: Sequence[Application], epoch: Epoch) 
             if staged != rows:
                 raise SealRefusedError(
                     f"{epoch}: of the rows for {what.sink} only {rows} arrived in a trial: a trigger or rule of the"
-                    " table swallows rows. Take it off. Nothing was sealed."
+                    " table drops rows. Remove it. Nothing was sealed."
                 )
         execute_sql(connection, sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
     except psycopg2.Error as error:

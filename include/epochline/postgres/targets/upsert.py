@@ -1,7 +1,11 @@
-"""Upsert: the row with the highest order wins per key, and every staged row is accounted for (C8).
+"""Upsert: the row with the highest order wins per key, and every staged row is accounted for (INV-9).
 
 Each count is made twice. A query predicts the outcome of each key; the statements report how many rows they wrote and
-deleted. If the two differ, nothing is committed (INV-9).
+deleted. If the two differ, nothing is committed. Prediction and statements state the same conditions in different
+words, so that they do not share a mistake (ADR 0017).
+
+``order`` are the staging columns that order the rows of a key: the declared ones, then the record's position.
+``kept_order`` is the part of them that the target has. Both are empty for aggregated rows without ``order_by``.
 """
 
 from __future__ import annotations
@@ -57,6 +61,7 @@ def _fates(connection: Connection, what: Application) -> _Fates:
     behind: sql.Composable
     side: sql.Composable
     remembered: sql.Composable
+    # A fate of NULL is counted nowhere, so that the sum is too small and `_refuse_imbalance` stops the commit.
     deleted, there = sql.Identifier("w", DELETED), sql.SQL("{} IS NOT NULL").format(sql.Identifier("t", key[0]))
     behind, side, remembered = sql.SQL("false"), sql.SQL(""), sql.SQL("false")
     if what.order:
@@ -95,14 +100,16 @@ def _refuse_imbalance(what: Application, epoch: Epoch, fates: _Fates, written: i
     if due.total != fates.staged:
         raise TargetError(
             f"{epoch}: of {fates.staged} rows staged for {what.sink}, {fates.staged - due.total} are neither newer nor"
-            " older than the row that the table has of their key. Nothing was changed. Look at what the table holds in"
-            f" {', '.join(what.kept_order)}, then abort the epoch and clear its run from plan_epoch."
+            " older than the row that the table has of their key. Nothing was changed. The seal should have refused"
+            f" them: a staged row has NULL in {', '.join(what.kept_order)}. Keep its staging table for a report, then"
+            " abort the epoch and clear its run from plan_epoch."
         )
     if (written, deleted) != (due.inserted + due.updated, due.deleted):
         raise TargetError(
             f"{epoch}: {due.inserted} rows were to be inserted into {what.sink}, {due.updated} updated and"
             f" {due.deleted} deleted, but {written} were written and {deleted} deleted: a trigger or rule of the table"
-            " swallows rows, or somebody else writes to it. Nothing was changed. Take it off, or abort the epoch."
+            " drops rows, or another program writes to it. Nothing was changed. Remove the trigger or stop the program"
+            " and repeat the task, or abort the epoch."
         )
 
 
@@ -123,8 +130,8 @@ def _at_least(left: sql.Composable, right: sql.Composable) -> sql.Composed:
     return sql.SQL("({}) >= ({})").format(left, right)
 
 
-def _declared_alone(what: Application) -> bool:
-    """Whether the target has the declared order but no position: of equal rows the later epoch's wins."""
+def _keeps_declared_order_only(what: Application) -> bool:
+    """Whether the target keeps the declared order but no position. Of equal rows the later epoch's wins."""
     return bool(what.kept_order) and what.kept_order != what.order
 
 
@@ -132,7 +139,7 @@ def _replaces(what: Application, left: str, right: str) -> sql.Composable:
     """The condition that a staged row replaces a target row."""
     if not what.kept_order:
         return sql.SQL("true")
-    if _declared_alone(what):
+    if _keeps_declared_order_only(what):
         return sql.SQL("NOT {}").format(_newer(names(what.kept_order, right), names(what.kept_order, left)))
     return _newer(_staged_order(what, left), _kept_order(what, right))
 
@@ -141,7 +148,7 @@ def _stays(what: Application) -> sql.Composable:
     """The condition that a target row ``t`` is known to be newer than the staged row ``w`` of its key."""
     if not what.kept_order:
         return sql.SQL("false")
-    if _declared_alone(what):
+    if _keeps_declared_order_only(what):
         return sql.SQL("({}) > ({})").format(names(what.kept_order, "t"), names(what.kept_order, "w"))
     return _at_least(_kept_order(what, "t"), _staged_order(what, "w"))
 
@@ -155,9 +162,12 @@ def _kept_order(what: Application, row: str) -> sql.Composed:
 
 
 def _with_generation(what: Application, row: str, generation: sql.Composable) -> sql.Composed:
-    """The order of a row: the declared columns, its generation (offsets may restart in a new one), its position."""
+    """The order of a row: the declared columns, whether this generation wrote it, its position.
+
+    false < true, so a row of an earlier generation is older than every staged row: offsets may restart in a new one.
+    """
     columns: list[sql.Composable] = [sql.Identifier(row, name) for name in what.kept_order]
-    if what.superseded and not what.sink.aggregated:
+    if what.last_earlier_epoch and not what.sink.aggregated:
         columns.insert(len(what.sink.order_by), generation)
     return sql.SQL(", ").join(columns)
 
@@ -206,6 +216,7 @@ def _write(connection: Connection, what: Application, epoch: Epoch) -> int:
 
 
 def _not_deleted_since(what: Application) -> sql.Composable:
+    """The condition that no stored tombstone is as new as the staged row."""
     if not what.order:
         return sql.SQL("true")
     return sql.SQL("NOT EXISTS (SELECT FROM {} d WHERE {} AND NOT {})").format(
@@ -232,7 +243,10 @@ def _delete(connection: Connection, what: Application) -> int:
 
 
 def _remember(connection: Connection, what: Application) -> None:
-    """Store key and order of deleted rows, so that an older record does not bring one back."""
+    """Store key and order of every winning tombstone, so that an older record does not bring its key back.
+
+    It is stored even if it deleted no row.
+    """
     key, kept = what.sink.key, [*what.sink.key, *what.order]
     statement = sql.SQL(
         "WITH w AS ({winners}) INSERT INTO {side} AS d ({kept}) SELECT {values} FROM w WHERE w.{deleted} ORDER BY"

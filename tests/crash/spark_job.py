@@ -1,0 +1,64 @@
+"""The Spark job of an attempt, started as spark-submit does in client mode."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from epochline.local.jars import spark_jars
+from epochline.protocol.staging import StagingTicket
+from tests.crash.line import Line
+from tests.processes.client import ROOT
+
+LOCAL = "local[2,4]"
+"""A failed task is tried again here too, and no executor has to start."""
+
+
+@contextmanager
+def job(line: Line, ticket: StagingTicket, folder: Path, master: str, **environment: str) -> Iterator[psutil.Popen]:
+    """The job in a process of its own; what is left of it is ended with the block."""
+    credentials = folder / "credentials.json"
+    credentials.touch(mode=0o600)
+    servers = {"postgres": {"dsn": line.via}, "kafka": {"bootstrap.servers": line.kafka}}
+    credentials.write_text(json.dumps(servers))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.jars": ",".join(map(str, spark_jars())),
+        "spark.log.level": "WARN",
+        "spark.executor.memory": "512m",
+        "spark.local.dir": str(folder / "spark"),
+    }
+    conf = [f"--conf {name}={value}" for name, value in settings.items()]
+    environment = {
+        **os.environ,
+        "PYSPARK_SUBMIT_ARGS": " ".join([f"--master {master} --driver-memory 512m", *conf, "pyspark-shell"]),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("include", "spark_jobs", "tests/functions")),
+        "EPOCHLINE_CREDENTIALS": str(credentials),
+        "EPOCHLINE_HOME": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **environment,
+    }
+    command = [sys.executable, str(ROOT / "spark_jobs" / "pre_commit.py"), "--pipeline", line.name]
+    command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
+    with (folder / "job.log").open("wb") as log:
+        running = psutil.Popen(command, env=environment, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield running
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            for process in [running, *running.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        running.wait(30)
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "job.log").read_text(errors="replace")[-4000:]
