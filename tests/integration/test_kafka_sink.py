@@ -204,7 +204,10 @@ def test_an_epoch_that_its_time_out_was_too_short_for_is_sent_with_a_longer_one(
     """K17: the declaration of now says how long a transaction may take, also for what is committed already."""
     world = new(OUT.model_copy(update={"transaction_timeout": timedelta(seconds=1)}))
     commit(world, "a", "b")
-    with armed("topic.record@1:sleep:1.2"), pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout"):
+    with (
+        armed("topic.record@1:sleep:1.2"),
+        pytest.raises(SinkUnavailableError, match="Raise the topic.s transaction_timeout"),
+    ):
         world.it.publish()
     out, *others = world.it.pipeline.sinks
     longer = out.model_copy(update={"transaction_timeout": timedelta(minutes=1)})
