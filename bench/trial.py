@@ -28,7 +28,7 @@ from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from epochline.testing import FakeKafka
 
 ROWS, ROUNDS, AT_ONCE = 100_000, 7, 10_000
@@ -85,7 +85,7 @@ class Ruled:
         flow = OnePassFactory(pipeline=spec, tables=ticket.written, functions=ship_functions(spec))
         writer = StagingWriter(WriteOrder(ticket=ticket, flow=flow, dsn=self._dsn))
         (only,) = planned.ranges
-        writer.commit([writer.write(self._batches(only.range.start, only.range.until))])
+        write_manifests([writer], [writer.write(self._batches(only.range.start, only.range.until))])
         with transaction(self._dsn, ticket.application_name) as session, session.cursor() as cursor:
             end_job(cursor, ticket.attempt_id)
         begun = time.monotonic()

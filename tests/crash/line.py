@@ -45,7 +45,7 @@ from epochline.sinks import sinks_by
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from tests.integration.kafka_topics import make_topic
 from tests.reading import read_range
 from tests.waiting import wait_for
@@ -190,7 +190,7 @@ class Line:
         for number, batches in enumerate(parts):
             with spark_partition(number):
                 messages.append(writer.write(batches))
-        writer.commit(messages)
+        write_manifests([writer], messages)
 
     def read(self, planned: PlannedRange, batch: int = 8) -> Iterator[pa.RecordBatch]:
         """The committed records of a range, in small batches."""

@@ -31,7 +31,7 @@ from epochline.spark.functions import ship_functions
 from epochline.spark.open_windows import WindowReader
 from epochline.spark.sink_frames import DIGEST, SinkFlowFactory
 from epochline.spark.stage_frames import Made
-from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from epochline.spark.state import StateReader
 from epochline.spark.transaction import PartTransaction
 from tests.crash.kinds import ALL_TIME, KINDS, WINDOW
@@ -130,7 +130,7 @@ class SharedTopic(Line):
         row = pa.RecordBatch.from_pylist([{**key, "records": records, DIGEST: records}])
         with spark_partition(0):
             message = writer.write(iter([row]))
-        writer.commit([message])
+        write_manifests([writer], [message])
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""

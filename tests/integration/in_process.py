@@ -28,7 +28,7 @@ from epochline.spark.claims import ClaimReader
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from tests.databases import query
 
 Read = Callable[[PlannedRange], Iterable[pa.RecordBatch]]
@@ -97,7 +97,7 @@ class InProcess:
         finally:
             # The writer puts shipped functions in the place of their modules; here that place is the test's own.
             sys.modules.update({name: before[name] for name in before if sys.modules.get(name) is not before[name]})
-        writer.commit([message])
+        write_manifests([writer], [message])
         with transaction(self.dsn, ticket.application_name) as session, session.cursor() as cursor:
             assert end_job(cursor, ticket.attempt_id)
 

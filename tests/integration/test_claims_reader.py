@@ -1,4 +1,4 @@
-"""What a requeue epoch's job reads, without starting Spark: the reader's own two methods on a real ledger."""
+"""What a requeue epoch's job reads, without starting Spark: the reader's two methods on a real ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import TRAVELLING_SCHEMA, with_headers
 from epochline.coordinator import LEASE
 from epochline.ports import Selection
 from epochline.protocol.epoch import EpochKind
@@ -53,8 +53,8 @@ def test_the_claimed_records_come_as_kafka_gave_them_and_the_same_at_every_try(r
 
     assert [one.partition for one in partitions] == [0, 1]
     assert first == again
-    assert all(batch.schema.equals(SOURCE_SCHEMA) for batch in first)
-    (row,), (other,) = (batch.to_pylist() for batch in first)
+    assert all(batch.schema.equals(TRAVELLING_SCHEMA) for batch in first)
+    (row,), (other,) = (with_headers(batch).to_pylist() for batch in first)
     assert (row["topic"], row["partition"], row["offset"], row["value"]) == ("orders", 0, 3, b"x")
     assert (other["offset"], other["key"], other["value"], other["timestamp"]) == (4, b"k", None, AT)
     assert other["headers"] == [{"key": "h", "value": b"\x00\xff"}, {"key": "empty", "value": None}]

@@ -23,7 +23,7 @@ from epochline.spark.attempt_plan import read_plan
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.staging import StagingWriter, WriteOrder
+from epochline.spark.staging import StagingWriter, WriteOrder, write_manifests
 from tests.reading import read_range
 
 # Short, so that runs take over from dead ones while the soak lasts.
@@ -89,6 +89,6 @@ class Tasks:
         flow = OnePassFactory(pipeline=spec, tables=work.ticket.written, functions=ship_functions(spec))
         writer = StagingWriter(WriteOrder(ticket=work.ticket, flow=flow, dsn=self._servers.dsn, external=spec.external))
         reads = (read_range(self._servers.bootstrap, one, batch=500, patience=_READ_SECONDS) for one in work.ranges)
-        writer.commit([writer.write(chain.from_iterable(reads))])
+        write_manifests([writer], [writer.write(chain.from_iterable(reads))])
         with transaction(self._servers.dsn, ticket.application_name) as session, session.cursor() as cursor:
             end_job(cursor, ticket.attempt_id)

@@ -62,10 +62,10 @@ for one in pickle.load(sys.stdin.buffer):
         one.functions.install()
         BatchFlow(one.pipeline, one.ticket.tables).parse_only(records)
     if isinstance(one, StagingWriter):
-        flow = one._order.flow.make()
-        for sink in one._order.external:
+        flow = one.order.flow.make()
+        for sink in one.order.external:
             external_sink(sink)
-        if isinstance(one._order.flow, OnePassFactory):
+        if isinstance(one.order.flow, OnePassFactory):
             flow.process(records)
             flow.finish()
 print(*sorted({name.partition(".")[0] for name in sys.modules}))

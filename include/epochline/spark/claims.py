@@ -1,27 +1,21 @@
-"""Reads the quarantined records that a requeue epoch claimed, in the columns of Kafka's source.
-
-It is a custom Spark data source, so that the database's password is in the pickled reader and not in an option (K21).
-"""
+"""Reads the quarantined records that a requeue epoch claimed, in the columns of Kafka's source."""
 
 from __future__ import annotations
 
-import base64
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import TRAVELLING_SCHEMA
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.connection import transaction
-
-SOURCE_NAME = "epochline_claims"
 
 _FETCHED = 100
 """Records per fetch from the server: few, because a record may have many megabytes."""
@@ -29,39 +23,38 @@ _FETCHED = 100
 _BATCH_RECORDS, _BATCH_BYTES = 10_000, 16 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ClaimedPartition(InputPartition):
+@dataclass(frozen=True, slots=True)
+class ClaimedPartition:
     """The claimed records of one Kafka partition."""
 
     topic_id: str
     partition: int
 
 
-class ClaimReader(DataSourceReader):
-    """Reads the claimed records of an epoch, each Kafka partition as one Spark partition, in offset order.
+@dataclass(frozen=True, slots=True)
+class ClaimReader:
+    """Reads the claimed records of an epoch, each Kafka partition in offset order.
 
     Claims are written with the epoch and never change, so that a repeated task reads the same records.
     """
 
-    def __init__(self, ticket: StagingTicket, dsn: str) -> None:
-        self._ticket = ticket
-        self._dsn = dsn
+    ticket: StagingTicket
+    dsn: str = field(repr=False)
 
     def _epoch(self) -> dict[str, Any]:
-        return {"pipeline": self._ticket.pipeline, "epoch_id": self._ticket.epoch_id}
+        return {"pipeline": self.ticket.pipeline, "epoch_id": self.ticket.epoch_id}
 
     def partitions(self) -> Sequence[ClaimedPartition]:
-        """One Spark partition for each Kafka partition with a claimed record."""
+        """The Kafka partitions with a claimed record."""
         failpoint("claims.connect")
-        with transaction(self._dsn, self._ticket.application_name) as session, session.cursor() as cursor:
+        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
             failpoint("claims.partitions")
             cursor.execute(statement("claimed_partitions"), self._epoch())
             return [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
 
-    def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The records of one partition."""
-        ticket = self._ticket
-        with transaction(self._dsn, ticket.application_name) as session, session.cursor("claims") as cursor:
+    def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one partition, in batches of `TRAVELLING_SCHEMA`."""
+        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor("claims") as cursor:
             cursor.itersize = _FETCHED
             failpoint("claims.records")
             cursor.execute(
@@ -74,36 +67,29 @@ class ClaimReader(DataSourceReader):
                 rows.append(_record(row))
                 held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
                 if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
-                    yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+                    yield pa.RecordBatch.from_pylist(rows, schema=TRAVELLING_SCHEMA)
                     rows, held = [], 0
             if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
+                yield pa.RecordBatch.from_pylist(rows, schema=TRAVELLING_SCHEMA)
 
 
 def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFrame:
     """A DataFrame of the records that the attempt's epoch claimed, in the columns of `read_ranges`.
 
-    The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
+    Each Kafka partition with a claim is a Spark partition. The quarantine keeps no timestamp type, so
+    ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
     """
-    source = _source(ticket, dsn)
-    spark.dataSource.register(source)
-    return spark.read.format(SOURCE_NAME).load()
+    # The reader travels in the pickled function, so that no option, plan or log shows the DSN (K21).
+    reader = ClaimReader(ticket, dsn)
+    partitions = reader.partitions()
 
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at in batch.column("id").to_numpy():
+                yield from reader.read(partitions[at])
 
-def _source(ticket: StagingTicket, dsn: str) -> type[DataSource]:
-    # A local class is pickled by value with the DSN in its closure, so that no option, plan or log shows the DSN.
-    class ClaimSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return SOURCE_NAME
-
-        def schema(self) -> Any:
-            return from_arrow_schema(SOURCE_SCHEMA)
-
-        def reader(self, schema: object) -> ClaimReader:
-            return ClaimReader(ticket, dsn)
-
-    return ClaimSource
+    numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
+    return numbers.mapInArrow(read, from_arrow_schema(TRAVELLING_SCHEMA))
 
 
 def _record(row: tuple[Any, ...]) -> dict[str, Any]:
@@ -116,7 +102,5 @@ def _record(row: tuple[Any, ...]) -> dict[str, Any]:
         "timestamp_type": None,
         "key": None if key is None else bytes(key),
         "value": None if value is None else bytes(value),
-        "headers": None
-        if headers is None
-        else [{"key": name, "value": None if text is None else base64.b64decode(text)} for name, text in headers],
+        "headers": None if headers is None else json.dumps(headers),
     }

@@ -96,10 +96,10 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
         refused=plan.ticket.refused,
     )  # fmt: skip
     sets_aside = spec.bad_records == "quarantine"
-    stage(
-        records,
-        WriteOrder(ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, sets_aside=sets_aside),
-    )
+    order = WriteOrder(
+        ticket=plan.ticket, flow=flow, dsn=credentials.dsn, external=spec.external, sets_aside=sets_aside
+    )  # fmt: skip
+    stage([(records, order)])
     return Made()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,7 +74,7 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registrie
     with _kept() as keep:
         frame = keep(parse(records, task))
         first = QuarantineFactory(tables=(ticket.table(QUARANTINE),))
-        stage(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))
+        writes = [(refused_and_counted(frame), WriteOrder(ticket=ticket, flow=first, dsn=dsn))]
         if pipeline.windows is not None and plan.times is not None:
             frames, made = _by_windows(frame, plan, pipeline.windows, plan.times, dsn, keep)
         else:
@@ -85,7 +85,8 @@ def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registrie
                 pipeline=spec, sink=sink, tables=(staged,), functions=functions, registries=registries
             )
             rows = staged_frame(sink, staged, frames[sink.table])
-            stage(rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, external=spec.external))
+            writes.append((rows, WriteOrder(ticket=ticket, flow=flow, dsn=dsn, external=spec.external)))
+        stage(writes)
     return made
 
 
@@ -96,8 +97,7 @@ def _by_transform(frame: DataFrame, plan: AttemptPlan, dsn: str, keep: _Keep) ->
     states = {state.table: keep(read_state(rows, _reader_of(state, plan, dsn), state.keys)) for state in pipeline.state}
     made = transform(rows, states) if states else transform(rows)
     frames = by_table(f"{pipeline.name}: {pipeline.transform}", _declared_rows(pipeline), made, states)
-    for common in in_common(frame.sparkSession, frames.values(), [rows, *states.values()]):
-        keep(common)
+    _compute_once(frame, frames, [rows, *states.values()], keep)
     return frames
 
 
@@ -116,12 +116,20 @@ def _by_windows(
     too_late = keep(out.too_late)
     rows_of = _declared_rows(plan.pipeline)
     frames = {rows_of[windows.into]: out.results, state.table: out.state}
-    # Computed once, because a sum of floats depends on the order of its terms.
-    for common in in_common(frame.sparkSession, frames.values(), [rows, known]):
-        keep(common)
+    # A sum of floats depends on the order of its terms.
+    _compute_once(frame, frames, [rows, known], keep)
     if windows.too_late is not None:
         frames[rows_of[windows.too_late]] = too_late
     return frames, Made(watermark=after, too_late=too_late.count())
+
+
+def _compute_once(frame: DataFrame, frames: Mapping[str, DataFrame], given: Sequence[DataFrame], keep: _Keep) -> None:
+    """Compute what several frames have in common before the one job that writes them all.
+
+    Two executors of that job could otherwise compute the same block at the same time, each in its own way.
+    """
+    for common in in_common(frame.sparkSession, frames.values(), given):
+        keep(common).count()
 
 
 def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:

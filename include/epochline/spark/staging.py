@@ -1,21 +1,22 @@
-"""The Spark data source that stages rows: a writer per write, a transaction per Spark partition, a manifest at the end.
+"""Stages rows by `mapInArrow`: a write per DataFrame, a transaction per Spark partition, all writes in one Spark job.
 
-The writers' messages and the ledger's parts decide which rows count. A driver may die before it calls `commit` or
-`abort`: the seal refuses an attempt without manifests and end mark (INV-9).
+The tasks' messages and the ledger's parts decide which rows count. A driver may die before it writes the manifests:
+the seal refuses an attempt without manifests and end mark (INV-9).
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from epochline.arrow.stage.encoding import CopyEncoder
 from epochline.declare.columns import STAGED_LINEAGE, STAGED_PLACE
@@ -33,7 +34,10 @@ from epochline.spark.whole_input import require_whole_input
 
 _PLACE = ("_topic", "_partition", "_offset")
 
-SOURCE_NAME = "epochline_staging"
+_MESSAGE = pa.schema([("write_id", pa.string()), ("rows", pa.string())])
+"""What a task returns to the driver: the id of its write, and as JSON the number of rows by sink."""
+
+_MESSAGE_DDL = "write_id string, rows string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +53,31 @@ class WriteOrder:
     """Whether a record that staging refuses goes to the quarantine in the next attempt."""
 
 
-@dataclass(frozen=True)
-class PartMessage(WriterCommitMessage):
-    """A task's message to the driver: its parts in the ledger, by sink."""
+@dataclass(frozen=True, slots=True)
+class PartMessage:
+    """A task's message to the driver: how many rows it staged, by sink."""
 
-    spark_partition: int
-    parts: Mapping[str, Part]
+    write_id: str
+    rows: Mapping[str, int]
 
 
-class StagingWriter(DataSourceArrowWriter):
+class StagingWriter:
     """Writes one DataFrame into the staging tables of its order.
 
-    The constructor makes the write id: a plan that is executed again gets another id, which the seal refuses.
+    The constructor makes the write id: a plan that is made again gets another id, which the seal refuses.
     """
 
     def __init__(self, order: WriteOrder) -> None:
-        self._order = order
-        self._write_id = str(uuid.uuid4())
+        self.order = order
+        self.write_id = str(uuid.uuid4())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> PartMessage:  # type: ignore[override]
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """`write` as a function for ``mapInArrow``; yields the message as its only row."""
+        message = self.write(batches)
+        row = {"write_id": message.write_id, "rows": json.dumps(message.rows)}
+        yield pa.RecordBatch.from_pylist([row], schema=_MESSAGE)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> PartMessage:
         """Stage one Spark partition in one transaction; a repeat returns the first try's message.
 
         Raises:
@@ -78,58 +88,53 @@ class StagingWriter(DataSourceArrowWriter):
         """
         task = TaskContext.get()
         spark_partition: int = task.partitionId() if task is not None else 0
-        order = self._order
-        part = PartTransaction(order.ticket, order.dsn, self._write_id, spark_partition)
+        order = self.order
+        part = PartTransaction(order.ticket, order.dsn, self.write_id, spark_partition)
         try:
             with ExternalParts(
                 order.external, order.flow.tables, order.ticket.sink_attempt, spark_partition
             ) as external:
-                parts = _stage(part, order, external, spark_partition, iterator)
-                return PartMessage(spark_partition, part.finish(parts))
+                parts = part.finish(_stage(part, order, external, spark_partition, batches))
         finally:
             part.close()
-
-    def commit(self, messages: Sequence[PartMessage | None]) -> None:  # type: ignore[override]
-        """Write the manifests of this write, one per sink, from the messages alone.
-
-        Raises:
-            EpochFencedError: the attempt was fenced or sealed meanwhile.
-        """
-        given = [message for message in messages if message is not None]
-        rows = {
-            table.sink: sum(message.parts[table.sink].rows for message in given) for table in self._order.flow.tables
-        }
-        ticket = self._order.ticket
-        failpoint("manifest.begin")
-        with transaction(self._order.dsn, ticket.application_name) as session, session.cursor() as cursor:
-            if not insert_manifest(cursor, ticket.attempt_id, self._write_id, len(given), rows):
-                raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
-            failpoint("manifest.commit")
-        failpoint("manifest.committed")
-
-    def abort(self, messages: Sequence[PartMessage | None]) -> None:  # type: ignore[override]
-        """Do nothing: parts without a manifest do not count."""
+        return PartMessage(self.write_id, {sink: one.rows for sink, one in parts.items()})
 
 
-def stage(frame: DataFrame, order: WriteOrder) -> None:
-    """Write a DataFrame and its manifests into staging, as the order says."""
-    source = _source(order)
-    frame.sparkSession.dataSource.register(source)
+def stage(writes: Sequence[tuple[DataFrame, WriteOrder]]) -> None:
+    """Write DataFrames of one attempt into staging, each as its order says, and their manifests: one Spark job.
+
+    Raises:
+        EpochFencedError: the attempt was fenced or sealed meanwhile.
+        EpochlineError: any error of `StagingWriter.write`, in the text of Spark's exception.
+    """
+    writers = [StagingWriter(order) for _, order in writes]
+    frames = [
+        # The order travels in the pickled function, so that no option, plan or log shows the DSN.
+        frame.mapInArrow(writer.run, _MESSAGE_DDL)
+        for (frame, _), writer in zip(writes, writers, strict=True)
+    ]
     failpoint("job.stage")
-    frame.write.format(SOURCE_NAME).mode("append").save()
+    messages = [PartMessage(row.write_id, json.loads(row.rows)) for row in reduce(DataFrame.union, frames).collect()]
+    write_manifests(writers, messages)
 
 
-def _source(order: WriteOrder) -> type[DataSource]:
-    # A local class is pickled by value with the order in its closure, so that no option, plan or log shows the DSN.
-    class StagingSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return SOURCE_NAME
+def write_manifests(writers: Sequence[StagingWriter], messages: Sequence[PartMessage]) -> None:
+    """Write the manifests of all writes in one transaction, one per write and sink, from the messages alone.
 
-        def writer(self, schema: object, overwrite: bool) -> StagingWriter:
-            return StagingWriter(order)
-
-    return StagingSource
+    Raises:
+        EpochFencedError: the attempt was fenced or sealed meanwhile.
+    """
+    order = writers[0].order
+    ticket = order.ticket
+    failpoint("manifest.begin")
+    with transaction(order.dsn, ticket.application_name) as session, session.cursor() as cursor:
+        for writer in writers:
+            given = [message.rows for message in messages if message.write_id == writer.write_id]
+            rows = {table.sink: sum(one[table.sink] for one in given) for table in writer.order.flow.tables}
+            if not insert_manifest(cursor, ticket.attempt_id, writer.write_id, len(given), rows):
+                raise EpochFencedError(f"{ticket}: was fenced or sealed before its manifest; nothing was written")
+        failpoint("manifest.commit")
+    failpoint("manifest.committed")
 
 
 def _stage(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
 import pyarrow as pa
 
 from epochline.errors import EpochlineError
@@ -20,6 +23,9 @@ _TYPES: dict[str, pa.DataType] = {
 SOURCE_SCHEMA = pa.schema(_TYPES)
 """The argument of ``parse``. ``headers`` is NULL if the reader does not read them."""
 
+TRAVELLING_SCHEMA = pa.schema(_TYPES | {"headers": pa.string()})
+"""Records on their way from Spark: ``headers`` is JSON, a list of [name, base64 of the value or null]."""
+
 _NEEDED = ("topic", "partition", "offset", "value")
 
 
@@ -28,15 +34,16 @@ class ColumnMismatchError(EpochlineError):
 
 
 def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring a batch of source records to `SOURCE_SCHEMA`.
+    """Bring a batch of source records to `SOURCE_SCHEMA`, or to `TRAVELLING_SCHEMA` if its headers are text.
 
     Raises:
         ColumnMismatchError: a column is missing, or its type cannot be cast.
     """
-    if batch.schema.equals(SOURCE_SCHEMA):
+    wanted = TRAVELLING_SCHEMA if _headers_are_text(batch) else SOURCE_SCHEMA
+    if batch.schema.equals(wanted):
         return batch
     columns = []
-    for field in SOURCE_SCHEMA:
+    for field in wanted:
         at = batch.schema.get_field_index(field.name)
         if at < 0:
             if field.name in _NEEDED:
@@ -48,4 +55,43 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
             columns.append(column if column.type.equals(field.type) else column.cast(field.type))
         except pa.ArrowException as error:
             raise ColumnMismatchError(f"the source's column {field.name!r} ({column.type}): {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Bring a batch of `source_batch` to `SOURCE_SCHEMA`: a user's function receives headers as a list."""
+    if not _headers_are_text(batch):
+        return batch
+    headers = [
+        None if pairs is None else [{"key": name, "value": value} for name, value in pairs]
+        for pairs in header_pairs(batch.column("headers"))
+    ]
+    columns = [*batch.columns[:-1], pa.array(headers, SOURCE_SCHEMA.field("headers").type)]
     return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def header_pairs(headers: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
+    """Name and value of each header, by record; None for a record without headers.
+
+    Args:
+        headers: the column of either schema.
+    """
+    if pa.types.is_string(headers.type):
+        return [None if text is None else _pairs(json.loads(text)) for text in headers.to_pylist()]
+    if headers.null_count == len(headers):
+        return [None] * len(headers)
+    # As bytes, because the name of a header may be invalid UTF-8, on which Arrow raises.
+    raw: pa.Array = headers.cast(pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])))
+    return [
+        None if pairs is None else [((one["key"] or b"").decode("utf-8", "replace"), one["value"]) for one in pairs]
+        for pairs in raw.to_pylist()
+    ]
+
+
+def _pairs(written: list[tuple[str | None, str | None]]) -> list[tuple[str, bytes | None]]:
+    return [(name or "", None if text is None else base64.b64decode(text)) for name, text in written]
+
+
+def _headers_are_text(batch: pa.RecordBatch) -> bool:
+    at = batch.schema.get_field_index("headers")
+    return at >= 0 and pa.types.is_string(batch.schema.field(at).type)

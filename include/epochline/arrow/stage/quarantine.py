@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import pyarrow as pa
 
 from epochline.arrow.cast.reasons import printable
+from epochline.arrow.cast.source import header_pairs
 from epochline.arrow.cast.types import record_schema
 from epochline.declare.columns import QUARANTINE_COLUMNS
 
@@ -34,17 +34,12 @@ def quarantine_batch(source: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.R
 
 
 def _header_texts(headers: pa.Array) -> list[str | None]:
-    if headers.null_count == len(headers):
-        return [None] * len(headers)
-    # As bytes, because the name of a header may be invalid UTF-8, on which Arrow raises.
-    raw: pa.Array = headers.cast(pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])))
-    return [None if pairs is None else _header_text(pairs) for pairs in raw.to_pylist()]
+    return [None if pairs is None else _header_text(pairs) for pairs in header_pairs(headers)]
 
 
-def _header_text(headers: list[dict[str, Any]]) -> str:
-    pairs = []
-    for header in headers:
-        name = (header["key"] or b"").decode("utf-8", "replace").replace("\0", _NUL_REPLACEMENT)
-        value = header["value"]
-        pairs.append([name, None if value is None else base64.b64encode(value).decode()])
-    return json.dumps(pairs, ensure_ascii=False)
+def _header_text(pairs: list[tuple[str, bytes | None]]) -> str:
+    written = [
+        [name.replace("\0", _NUL_REPLACEMENT), None if value is None else base64.b64encode(value).decode()]
+        for name, value in pairs
+    ]
+    return json.dumps(written, ensure_ascii=False)
