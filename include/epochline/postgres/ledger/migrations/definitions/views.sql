@@ -92,3 +92,28 @@ FROM epochline.savepoint s;
 
 CREATE OR REPLACE VIEW epochline.actions AS
 SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acted_at FROM epochline.action;
+
+-- The seconds of each phase of an epoch; NULL where the phase has not ended. The attempt is the last one.
+--   wait     from the end of the run's interval to the plan; NULL without an interval
+--   start    from the plan to the begin of the attempt, earlier attempts included
+--   stage    from there to the end mark of the Spark job
+--   seal     from there to the seal
+--   commit   from there to the commit
+--   publish  from there until every sink shows the epoch
+--   whole    from the plan until every sink shows the epoch
+CREATE OR REPLACE VIEW epochline.phases AS
+SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
+       extract(epoch FROM e.planned_at - e.interval_end)::double precision AS wait_seconds,
+       extract(epoch FROM a.started_at - e.planned_at)::double precision AS start_seconds,
+       extract(epoch FROM a.job_ended_at - a.started_at)::double precision AS stage_seconds,
+       extract(epoch FROM a.sealed_at - a.job_ended_at)::double precision AS seal_seconds,
+       extract(epoch FROM e.committed_at - a.sealed_at)::double precision AS commit_seconds,
+       extract(epoch FROM s.shown_at - e.committed_at)::double precision AS publish_seconds,
+       extract(epoch FROM s.shown_at - e.planned_at)::double precision AS whole_seconds
+FROM epochline.epoch e
+LEFT JOIN LATERAL (
+    SELECT * FROM epochline.attempt a WHERE (a.pipeline, a.epoch_id) = (e.pipeline, e.epoch_id)
+    ORDER BY a.attempt DESC LIMIT 1) a ON true
+LEFT JOIN LATERAL (
+    SELECT CASE WHEN bool_and(r.shown_at IS NOT NULL) THEN max(r.shown_at) END AS shown_at
+    FROM epochline.receipt r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) s ON true;

@@ -1,0 +1,56 @@
+"""The seconds of an epoch's phases, as the ledger's view gives them (G7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from tests.contract.worlds import World, postgres_world
+from tests.databases import query
+
+PHASES = ("start", "stage", "seal", "commit", "publish")
+
+
+@pytest.fixture
+def world(postgres_dsn: str) -> World:
+    return postgres_world(postgres_dsn)
+
+
+def seconds(dsn: str, names: Sequence[str] = PHASES) -> list[float | None]:
+    (found,) = query(dsn, f"SELECT {', '.join(f'{name}_seconds' for name in names)} FROM epochline.phases")
+    return list(found)
+
+
+def test_each_phase_lasts_from_one_moment_of_the_ledger_to_the_next(world: World, postgres_dsn: str) -> None:
+    world.to_committed("run-1", record_limit=4)
+
+    (moments,) = query(
+        postgres_dsn,
+        "SELECT e.planned_at, a.started_at, a.job_ended_at, a.sealed_at, e.committed_at, max(r.shown_at)"
+        " FROM epochline.epoch e JOIN epochline.attempt a USING (pipeline, epoch_id)"
+        " JOIN epochline.receipt r USING (pipeline, epoch_id) GROUP BY 1, 2, 3, 4, 5",
+    )
+    expected = [(until - since).total_seconds() for since, until in pairwise(moments)]
+    assert seconds(postgres_dsn) == pytest.approx(expected)
+    assert seconds(postgres_dsn, ["whole", "wait"]) == [pytest.approx(sum(expected)), None]
+
+
+def test_an_epoch_of_an_interval_waited_from_its_end(world: World, postgres_dsn: str) -> None:
+    world.to_committed("run-1", record_limit=4)
+    query(
+        postgres_dsn,
+        "UPDATE epochline.epoch SET interval_start = planned_at - interval '2 h', interval_end = planned_at - interval '1 h'",
+    )
+
+    assert seconds(postgres_dsn, ["wait"]) == [3600]
+
+
+def test_an_epoch_that_is_not_shown_has_no_time_of_what_is_to_come(world: World, postgres_dsn: str) -> None:
+    world.to_sealed("run-1", record_limit=4)
+
+    found = seconds(postgres_dsn)
+
+    assert None not in found[:3]
+    assert found[3:] == [None, None]
