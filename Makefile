@@ -29,9 +29,9 @@ help: ## list the targets
 
 # Nothing compiles what was compiled before, not even where Python may not write bytecode (PYTHONDONTWRITEBYTECODE):
 # packages are compiled when they are installed, the project's own files here, after each change of them.
-setup: $(INSTALLED) ## virtual environment, pinned packages, jars, everything compiled
+setup: $(INSTALLED) ## virtual environment, pinned packages, jars, everything compiled and archived
 	@-$(BIN)/python -m compileall -q $(COMPILED)
-	@$(BIN)/python -m epochline.local.jars
+	@$(BIN)/python -m epochline.local.prepare
 
 # Stamped when everything is there, so that an interrupted setup is simply run again.
 $(INSTALLED): requirements.txt requirements-dev.txt pyproject.toml

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from epochline.local.class_archive import class_options
+
 TESTS = Path(__file__).parent
 
 # Asserts are compiled by pytest itself; without its cache, which the variable that forbids bytecode turns off, each
@@ -67,6 +69,7 @@ with their file only. The process that is free first takes the next group, so th
 def pytest_configure(config: pytest.Config) -> None:
     """Give each process of a parallel run a folder for temporary files: some tests look at all that lies there."""
     os.environ.setdefault("JAVA_TOOL_OPTIONS", _JAVA)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", class_options())
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
         return

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from epochline.local.jars import spark_jars
+from epochline.local.spark_home import spark_home
 from epochline.protocol.staging import StagingTicket
 from tests.crash.line import Line
 from tests.processes.client import ROOT
@@ -46,6 +47,8 @@ def job(line: Line, ticket: StagingTicket, folder: Path, master: str, **environm
         "SPARK_LOCAL_IP": "127.0.0.1",
         **environment,
     }
+    if master == LOCAL:
+        environment["SPARK_HOME"] = str(spark_home())
     command = [sys.executable, str(ROOT / "spark_jobs" / "pre_commit.py"), "--pipeline", line.name]
     command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
     with (folder / "job.log").open("wb") as log:

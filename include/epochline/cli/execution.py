@@ -187,6 +187,7 @@ class Execution:
 
     def _session(self, log: Path) -> Any:
         if self._spark is None:
+            from epochline.local.class_archive import class_options
             from epochline.local.spark_home import spark_home
             from epochline.spark.session import session
 
@@ -196,6 +197,7 @@ class Execution:
                     f"epochline {self._pipeline.name}",
                     self._master,
                     home=spark_home(),
+                    driver_options=class_options(),
                     jars=_jars(),
                     log=log,
                     conf=self._pipeline.spark_conf,

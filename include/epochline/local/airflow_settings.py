@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from epochline.local import credentials
+from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root, write_private
 from epochline.local.jars import spark_jars
 from epochline.local.kafka import Kafka
@@ -121,7 +122,7 @@ class AirflowSettings:
             # By default the driver and its user interface listen on every address of the machine.
             "SPARK_LOCAL_IP": LOOPBACK,
             # A driver runs for seconds here, on few cores: the second compiler and a parallel collector do not pay off.
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_options()}".rstrip(),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "NO_PROXY": direct,

@@ -4,7 +4,7 @@ The Ivy that ships inside pyspark fetches them, so Maven is not needed. Each set
 checked against its lock file and then renamed. So a folder with the final name is complete and verified, even after
 an interruption.
 
-``python -m epochline.local.jars`` fills the cache in advance.
+``python -m epochline.local.prepare`` fills the cache in advance.
 """
 
 from __future__ import annotations
@@ -170,8 +170,3 @@ def _locked(path: Path) -> Iterator[None]:
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-if __name__ == "__main__":
-    spark_jars(print)
-    kafka_jars(print)

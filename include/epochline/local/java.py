@@ -29,6 +29,20 @@ class Java:
     major: int
 
 
+def java_executable(environment: Mapping[str, str] | None = None) -> Path:
+    """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
+
+    Raises:
+        StackError: there is none on `$PATH`.
+    """
+    env = os.environ if environment is None else environment
+    java_home = env.get("JAVA_HOME")
+    found = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
+    if found is None:
+        raise StackError(f"no `java` was found on PATH. {_HINT}")
+    return Path(found)
+
+
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """The Java of `$JAVA_HOME`, else of `$PATH`.
 
@@ -36,10 +50,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
         StackError: no Java was found, it does not run, or it has another version.
     """
     env = os.environ if environment is None else environment
-    java_home = env.get("JAVA_HOME")
-    found = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java", path=env.get("PATH"))
-    if found is None:
-        raise StackError(f"no `java` was found on PATH. {_HINT}")
+    found = str(java_executable(env))
     try:
         answer = subprocess.run(
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False, env=dict(env)

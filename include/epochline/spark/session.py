@@ -18,7 +18,14 @@ _LOOPBACK = "127.0.0.1"
 
 @contextmanager
 def session(
-    name: str, master: str, *, home: Path, jars: Sequence[Path], log: Path, conf: Mapping[str, str]
+    name: str,
+    master: str,
+    *,
+    home: Path,
+    jars: Sequence[Path],
+    log: Path,
+    conf: Mapping[str, str],
+    driver_options: str = "",
 ) -> Iterator[SparkSession]:
     """Start Spark, and stop it at the end of the block.
 
@@ -29,6 +36,7 @@ def session(
         jars: jars of the Kafka source.
         log: file to which the JVM and the workers append all output.
         conf: further settings.
+        driver_options: options of the driver's JVM; ``SPARK_SUBMIT_OPTS`` wins.
     """
     # pyspark's warnings about the installed pandas do not concern users who run an epoch.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
@@ -38,6 +46,7 @@ def session(
         settings.set(key, value)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_HOME"] = str(home)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", driver_options)
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
     with log.open("ab") as out:
