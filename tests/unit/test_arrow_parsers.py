@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 from unittest import mock
 
@@ -24,7 +25,7 @@ from epochline.errors import DeclarationError
 
 COLUMNS = {
     "b": "boolean", "i": "bigint", "s": "smallint", "f": "double precision", "r": "real", "t": "text",
-    "d": "date", "ts": "timestamptz",
+    "d": "date", "ts": "timestamptz", "n": "numeric(4,2)", "w": "numeric(40,3)", "z": "numeric(9,9)",
 }  # fmt: skip
 
 
@@ -40,7 +41,8 @@ def parse(parser: ReadyMadeParser, values: Values, keys: Values = ()) -> list[di
 
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=5)
-    | st.sampled_from(["2024-02-29", "2024-02-29T01:02:03Z", "1", "true", "NaN"])
+    | st.sampled_from(["2024-02-29", "2024-02-29T01:02:03Z", "1", "true", "NaN"]) | st.decimals(-200, 200, places=3).map(float)
+    | st.sampled_from(["1.50", "-.5", "1.", ".", "+1", "1e1", " 1", "", "99.994", "100", "9" * 37, "1" + "0" * 40, "1_0"])
 )  # fmt: skip
 DOCUMENTS = st.dictionaries(
     st.sampled_from([*COLUMNS, "x"]), SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(), SCALARS)
@@ -50,7 +52,9 @@ ODD = st.sampled_from(
      b' {"i":1} ', b'{"i":1}\n{"i":2}', b'{\n"i":1}', b'{"i":1,"i":2}', b'{"i":01}', b'{"f":1e400}', b'{"f":1e-400}',
      b'{"f":NaN}', b'{"x":Infinity,"i":1}', b'{"i":-0}', b'{"i":1e3}', b'{"f":-0.0}', b'\xef\xbb\xbf{"i":1}',
      b'{"x":' + b"[" * 300 + b"]" * 300 + b"}", b'{"t":"\\u0000"}', b'{"\\u0069":7}', b'{"x":"\\ud800","i":1}',
-     b'{"ts":"2024-02-29T01:02:03"}', b"\xff", b"{\"t\":\"\xc3\xa4\"}"]
+     b'{"ts":"2024-02-29T01:02:03"}', b'{"n":999}', b'{"n":99.99}', b'{"n":1.500}', b'{"n":1.505}', b'{"n":1e1}',
+     b'{"n":1e-400}', b'{"n":-0.00}', b'{"w":' + b"9" * 37 + b'.125}', b'{"w":' + b"9" * 38 + b'}', b'{"z":1}',
+     b'{"z":0.000000001}', b'{"z":"1e-9"}', b"\xff", b"{\"t\":\"\xc3\xa4\"}"]
 )  # fmt: skip
 
 
@@ -66,11 +70,11 @@ def test_json_means_the_same_all_at_once_and_one_by_one(values: list[bytes]) -> 
 
 
 def test_good_json_is_read_all_at_once() -> None:
-    values = [json.dumps({"i": n, "t": f"n{n}", "f": n / 3, "x": [n]}).encode() for n in range(1000)]
+    values = [json.dumps({"i": n, "t": f"n{n}", "f": n / 3, "x": [n], "n": n % 100 / 4}).encode() for n in range(1000)]
     with mock.patch.object(json_values.JsonReader, "read_each", side_effect=AssertionError):
         rows = parse(Json(columns=COLUMNS), values)
 
-    assert rows[999] == dict.fromkeys([*COLUMNS, "_error"]) | {"i": 999, "t": "n999", "f": 333.0}
+    assert rows[999] == dict.fromkeys([*COLUMNS, "_error"]) | {"i": 999, "t": "n999", "f": 333.0, "n": Decimal("24.75")}
 
 
 def test_nested_members_of_json_columns_keep_their_text() -> None:

@@ -9,22 +9,26 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
+from epochline.arrow.cast.buffers import byte_layout
 from epochline.arrow.cast.checks import DoesNotFitError, require_utf8
 from epochline.arrow.cast.jsontext import MAX_DEPTH, Numeral, read_json, write_json
 from epochline.arrow.cast.reasons import marked
+from epochline.arrow.cast.types import arrow_type
 from epochline.declare.columns import INTEGERS, ColumnType
 
 # A failing batch with fewer records is read one by one instead of being halved again.
 _ONE_BY_ONE = 256
 # Arrow's reader accepts these as numbers, but JSON does not.
-_NOT_JSON = "NaN|Inf"
+_NOT_JSON = (b"NaN", b"Inf")
+_BRACE, _BRACKET, _LAST_BRACE = b"{[}"
 
 
 class JsonReader:
@@ -36,7 +40,7 @@ class JsonReader:
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
         self._members = {name: _Member(name, kind) for name, kind in columns.items()}
-        self.schema = pa.schema([(name, member.carried) for name, member in self._members.items()])
+        self.schema = pa.schema([(name, member.read_as) for name, member in self._members.items()])
         self._at_once = all(member.at_once for member in self._members.values())
 
     def read(self, texts: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
@@ -49,7 +53,7 @@ class JsonReader:
             left, problems = self.read(texts.slice(0, middle))
             right, more = self.read(texts.slice(middle))
             problems |= {middle + row: reason for row, reason in more.items()}
-            return [pa.concat_arrays(pair) for pair in zip(left, right, strict=True)], problems
+            return [joined(pair) for pair in zip(left, right, strict=True)], problems
         documents: list[Any] = texts.to_pylist()
         return self.read_each(documents)
 
@@ -60,12 +64,7 @@ class JsonReader:
         string cannot contain the line feed between two texts. So no document spans two texts, and each text gives at
         least one row. If there are as many rows as texts, each text gave exactly one.
         """
-        if not pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
-            return None
-        if pc.any(pc.match_substring_regex(texts, _NOT_JSON)).as_py():
-            return None
-        brackets = pc.add(pc.count_substring(texts, "["), pc.count_substring(texts, "{"))
-        if pc.max(brackets).as_py() > MAX_DEPTH:
+        if not _is_plain(texts):
             return None
         lines = pc.binary_join_element_wise(texts, "", "\n")
         data = lines.buffers()[2]
@@ -75,11 +74,11 @@ class JsonReader:
                 pyarrow.json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1024)),
                 pyarrow.json.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
             )
+            if table.num_rows != len(texts):
+                return None
+            return [table.column(name).combine_chunks().cast(member.given_as) for name, member in self._members.items()]
         except pa.ArrowInvalid:
             return None
-        if table.num_rows != len(texts):
-            return None
-        return [table.column(name).combine_chunks() for name in self.schema.names]
 
     def read_each(self, texts: list[str]) -> tuple[list[pa.Array], dict[int, str]]:
         """As `read`, but one record after the other."""
@@ -104,8 +103,35 @@ class JsonReader:
         return columns, problems
 
 
+def joined(arrays: Sequence[pa.Array]) -> pa.Array:
+    """Join columns of one member: decimals become texts where others are texts, because some were read one by one."""
+    if any(pa.types.is_string(one.type) for one in arrays):
+        arrays = [one.cast(pa.string()) for one in arrays]
+    return pa.concat_arrays(arrays)
+
+
+def _is_plain(texts: pa.Array) -> bool:
+    """Whether each text begins and ends as an object, and all are such that both readers agree on them."""
+    starts, lengths, data = byte_layout(texts)
+    if int(lengths.min()) < 1:
+        return False
+    codes = np.frombuffer(data, np.uint8)
+    if not ((codes[starts] == _BRACE).all() and (codes[starts + lengths - 1] == _LAST_BRACE).all()):
+        return False
+    whole = bytes(data)
+    if any(word in whole for word in _NOT_JSON):
+        return False
+    if int(lengths.max()) <= MAX_DEPTH:
+        return True
+    opened = np.concatenate(([0], np.cumsum((codes == _BRACE) | (codes == _BRACKET))))
+    return int((opened[starts + lengths] - opened[starts]).max()) <= MAX_DEPTH
+
+
 class _Member:
-    """Reads one member: it checks the JSON value and chooses the Arrow type that carries it to the cast."""
+    """Reads one member: it checks the JSON value and chooses the Arrow type that carries it to the cast.
+
+    Arrow's reader has other types for decimals: it reads them as ``read_as`` and gives them as ``given_as``.
+    """
 
     def __init__(self, name: str, kind: ColumnType) -> None:
         self.name = name
@@ -125,7 +151,7 @@ class _Member:
             self._take = _double
         elif kind.name == "numeric":
             # Each digit counts, and Arrow's reader keeps only those of a fixed scale.
-            self.at_once = False
+            self.at_once = kind.precision is not None
             self._take = _number
         elif kind.name in ("json", "jsonb"):
             self.at_once = False
@@ -134,6 +160,9 @@ class _Member:
             self.at_once = False
             self.carried = self.written = pa.binary()
             self._take = _base64
+        decimal = kind.name == "numeric" and kind.precision is not None
+        self.read_as = _widest(kind) if decimal else self.carried
+        self.given_as = arrow_type(kind) if decimal else self.carried
 
     def take(self, document: dict[str, Any]) -> Any:
         value = document.get(self.name)
@@ -143,6 +172,12 @@ class _Member:
             return self._take(value)
         except DoesNotFitError as error:
             raise DoesNotFitError(f"{self.name}: {_shown(value)} does not fit {self.kind} ({error})") from None
+
+
+def _widest(kind: ColumnType) -> pa.DataType:
+    """The widest decimal of a type's scale: Arrow's reader does not look whether a number exceeds the precision."""
+    wide = pa.types.is_decimal256(arrow_type(kind))
+    return pa.decimal256(76, kind.scale or 0) if wide else pa.decimal128(38, kind.scale or 0)
 
 
 def _shown(value: Any) -> str:

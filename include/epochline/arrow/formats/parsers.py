@@ -11,7 +11,7 @@ from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.contract import ERROR, BatchFunction, call, require_columns
 from epochline.arrow.cast.source import with_headers
 from epochline.arrow.cast.types import column_type
-from epochline.arrow.formats.json_values import JsonReader
+from epochline.arrow.formats.json_values import JsonReader, joined
 from epochline.config.registry import registry
 from epochline.declare.columns import ColumnType, parse_type
 from epochline.declare.functions import load_function
@@ -188,8 +188,7 @@ class _JsonParser:
         problems |= {without[row]: f"key: {reason}" for row, reason in found.items()}
         order = sorted(range(len(values)), key=(with_value + without).__getitem__)
         back = pa.array(order, pa.int64())
-        joined = [pa.concat_arrays(pair).take(back) for pair in zip(columns, from_keys, strict=True)]
-        return joined, problems
+        return [joined(pair).take(back) for pair in zip(columns, from_keys, strict=True)], problems
 
 
 def _object_text(key: bytes | None) -> str:
