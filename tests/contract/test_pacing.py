@@ -48,7 +48,8 @@ def clock(world: World, request: pytest.FixtureRequest) -> Clock:
 
     def move_back(seconds: float) -> None:
         ago = f"make_interval(secs => {seconds})"
-        query(dsn, f"UPDATE epochline.epoch SET committed_at = committed_at - {ago}, lease_until = lease_until - {ago}")
+        query(dsn, f"UPDATE epochline.epoch SET planned_at = planned_at - {ago}, committed_at = committed_at - {ago}")
+        query(dsn, f"UPDATE epochline.epoch SET lease_until = lease_until - {ago}")
         query(dsn, f"UPDATE epochline.attempt SET ended_at = ended_at - {ago}")
 
     return Clock(world, move_back)
@@ -292,3 +293,36 @@ def test_deleted_a_sealed_epoch_of_a_cancelled_run_is_gone_and_its_range_is_read
     assert len(world.visible()) == 15
     assert world.abort(2, "run-2") is AbortOutcome.ALREADY_COMMITTED
     assert len(world.visible()) == 15
+
+
+# Backpressure
+
+
+def test_a_plan_reads_less_after_an_epoch_that_took_longer_than_its_target(clock: Clock) -> None:
+    """B1, K8: the ledger says what the newest epoch took; the limit of the next follows, and the log says why."""
+    world = clock.world
+    world.kafka.produce("orders", 0, 400)
+    source = world.pipeline.source.model_copy(update={"records_per_epoch": 200})
+    world.pipeline = orders(source=source, schedule=timedelta(seconds=15), settings=Settings(target_duration=10))
+    first = world.plan("run-1")
+    clock.let_pass(20)
+    world.finish(first, "run-1")
+
+    second = world.plan("run-2")
+
+    read, later = (sum(len(one.range) for one in planned.ranges) for planned in (first, second))
+    assert read == 200
+    assert later == pytest.approx(100, abs=10)
+    assert [note for note in second.notes if note.startswith("the interval of 15 s was not kept: epoch 1 of orders")]
+    assert epoch_of(second).record_limit == later
+
+
+def test_without_a_target_the_limit_stays_as_it_is_declared(clock: Clock) -> None:
+    world = clock.world
+    world.kafka.produce("orders", 0, 400)
+    world.pipeline = orders(source=world.pipeline.source.model_copy(update={"records_per_epoch": 200}))
+    first = world.plan("run-1")
+    clock.let_pass(3600)
+    world.finish(first, "run-1")
+
+    assert epoch_of(world.plan("run-2")).record_limit == 200

@@ -76,7 +76,7 @@ KINDS: dict[str, Declare] = {
     "from a moment": _is(startup=FromTimestamp(timestamp=ALL_TIME.start)),
     "from the end": _is(startup="latest"),
     "from a group": _is(startup=FromGroup(group="nobody", reset="earliest")),
-    "paced": _is(settings=Settings(minimum_pause=timedelta(milliseconds=50))),
+    "paced": _is(settings=Settings(minimum_pause=timedelta(milliseconds=50), target_duration=timedelta(minutes=1))),
     "impatient": _is(settings=Settings(tolerable_failures=0)),
     "with state": _with_state,
     "with windows": _with_windows,

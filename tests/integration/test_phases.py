@@ -54,3 +54,15 @@ def test_an_epoch_that_is_not_shown_has_no_time_of_what_is_to_come(world: World,
 
     assert None not in found[:3]
     assert found[3:] == [None, None]
+
+
+@pytest.mark.parametrize(("interval", "kept"), [("3600", True), ("0", False), ('"@daily"', None), ("null", None)])
+def test_an_epoch_says_whether_the_interval_of_its_schedule_was_kept(
+    world: World, postgres_dsn: str, interval: str, kept: bool | None
+) -> None:
+    """K8."""
+    world.to_committed("run-1", record_limit=4)
+    settings = f'{{"interval": {{"value": {interval}, "from": "declaration"}}}}'
+    query(postgres_dsn, "UPDATE epochline.epoch SET settings = %s", settings)
+
+    assert query(postgres_dsn, "SELECT interval_kept, record_limit FROM epochline.phases") == [(kept, 4)]

@@ -30,6 +30,7 @@ _NOT_PER_RUN = {
     "fail_on_epoch_error": "it counts aborted epochs of several runs",
     "max_concurrent": "one epoch is in flight at a time",
     "semantics": "it is always exactly_once",
+    "target_duration": "the limit of an epoch follows from the one before; give the run a record_limit",
     "profile": "it belongs to the declaration",
 }
 
@@ -49,6 +50,8 @@ class ResolvedSettings:
     semantics: Literal["exactly_once"]
     restart: RestartStrategy
     parallelism: int | None
+    target_duration: timedelta | None
+    """None: the record limit does not adapt."""
     decided_by: Mapping[str, str]
     """Per setting ``default``, ``file``, ``profile NAME``, ``declaration`` or ``run conf``."""
     notes: tuple[str, ...] = ()
@@ -117,6 +120,7 @@ def resolve_settings(
         semantics=decide("semantics", "exactly_once"),
         restart=decide("restart", NoRestart() if interval is None else Endless()),
         parallelism=decide("parallelism", None),
+        target_duration=decide("target_duration", None),
         decided_by=decided_by,
         notes=tuple(notes),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from epochline.config.resolve import resolve_settings
+from epochline.config.resolve import ResolvedSettings, resolve_settings
 from epochline.coordinator.checks import (
     check_admitted,
     check_cluster,
@@ -36,6 +37,7 @@ from epochline.declare.pipeline import Pipeline
 from epochline.errors import PlanChangedError
 from epochline.ports import Ledger, OffsetSource, PipelineRow, Transaction
 from epochline.protocol.backfill import parts_of
+from epochline.protocol.backpressure import adapted_limit, missed_interval
 from epochline.protocol.data_loss import check_not_truncated, check_same_log, check_shown_is_there
 from epochline.protocol.epoch import Epoch, EpochKind, Run
 from epochline.protocol.offsets import Head, Origin, PlannedRange, TopicPartition
@@ -107,7 +109,7 @@ def plan(
         notes = [*recovered.notes, *looked, *seen.left, *moved_by_others(seen.heads, mirrored)]
         try:
             seen = _with_origins(ledger, pipeline, seen, observed)
-            intent = _NextRanges(pipeline, seen, observed, request.record_limit)
+            intent = _NextRanges(pipeline, seen, observed, request.record_limit, settings)
             return write_epoch(ledger, pipeline, run, request, intent, recovered.own, notes)
         except PlanChangedError as error:
             last = error
@@ -144,6 +146,7 @@ class _NextRanges(Intent):
     seen: _Seen
     observed: SourceObservation
     record_limit: int | None
+    settings: ResolvedSettings
 
     @property
     def watched(self) -> list[Head]:
@@ -163,8 +166,8 @@ class _NextRanges(Intent):
     def draft(self, tx: Transaction, row: PipelineRow) -> EpochDraft | Plan:
         """Share the record limit among the partitions."""
         view, backfill, watched = self.observed.view, self.observed.backfill, self.watched
-        limit = self.record_limit or (None if backfill else self.pipeline.source.records_per_epoch)
-        notes: list[str] = []
+        limit, notes = self._paced(tx) if backfill is None else (None, [])
+        limit = self.record_limit or limit
         parts = parts_of(watched, view.partitions, backfill) if backfill else ()
         bounds = {part.tp: part.until for part in parts} if backfill else None
         shown = next_boundary(watched, shown_until(tx, self.pipeline.name))
@@ -193,6 +196,17 @@ class _NextRanges(Intent):
             notes=tuple(notes),
             covered_by=covered_by,
         )
+
+    def _paced(self, tx: Transaction) -> tuple[int, list[str]]:
+        """The record limit, adapted to the newest epoch's duration where a target is declared, and notes on it."""
+        most, target = self.pipeline.source.records_per_epoch, self.settings.target_duration
+        interval = self.settings.interval if isinstance(self.settings.interval, timedelta) else None
+        if target is None and interval is None:
+            return most, []
+        newest = tx.epochs.newest_committed(self.pipeline.name)
+        late = None if interval is None else missed_interval(interval, newest)
+        limit = most if target is None else adapted_limit(most, target, newest)
+        return limit, [] if late is None else [late]
 
 
 def _check_log(pipeline: Pipeline, watched: Sequence[Head], observed: SourceObservation) -> None:

@@ -36,6 +36,8 @@ class Settings(DeclarationModel):
         restart: the restart strategy (R1 to R4).
         parallelism: Spark tasks that read and stage at once; by default as many as there are cores or Kafka
             partitions (K22).
+        target_duration: how long an epoch should take from its plan to its commit. The record limit adapts to it,
+            below the source's ``records_per_epoch`` (B1). By default it does not adapt.
     """
 
     interval: Duration | None = None
@@ -48,6 +50,7 @@ class Settings(DeclarationModel):
     semantics: Literal["exactly_once"] | None = None
     restart: RestartStrategy | None = None
     parallelism: int | None = Field(default=None, ge=1)
+    target_duration: Duration | None = None
 
     @field_validator("semantics", mode="before")
     @classmethod

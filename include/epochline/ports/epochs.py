@@ -42,6 +42,9 @@ class EpochRows(Protocol):
     def newest_of_run(self, pipeline: str, run: Run) -> Epoch | None:
         """The run's own epoch with the highest id."""
 
+    def newest_committed(self, pipeline: str) -> Epoch | None:
+        """The committed epoch of kind ``regular`` with the highest id."""
+
     def lock(self, pipeline: str, epoch_id: int) -> Epoch:
         """Lock an epoch's row and read it.
 

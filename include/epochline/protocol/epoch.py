@@ -142,6 +142,8 @@ class Epoch:
     aborted_at: datetime | None = None
     counts: Counts = Counts()
     rows_written: int | None = None
+    record_limit: int | None = None
+    """Most offsets that its plan allowed; None for no limit."""
     interval: Interval | None = None
     """The interval that bounded a backfill epoch's ranges."""
     replays: int | None = None

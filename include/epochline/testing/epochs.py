@@ -46,6 +46,10 @@ class FakeEpochs(Side):
         own = [epoch for epoch in self.of(pipeline) if epoch.belongs_to(run)]
         return own[-1] if own else None
 
+    def newest_committed(self, pipeline: str) -> Epoch | None:
+        regular = [one for one in self.of(pipeline) if one.kind is EpochKind.REGULAR]
+        return next((one for one in reversed(regular) if one.state is EpochState.COMMITTED), None)
+
     def lock(self, pipeline: str, epoch_id: int) -> Epoch:
         epoch = self.rows.epochs.get((pipeline, epoch_id))
         if epoch is None:
@@ -100,6 +104,7 @@ class FakeEpochs(Side):
             lease_expired=False,
             planned_at=self._now(),
             note=note,
+            record_limit=record_limit,
             interval=interval,
             replays=replays,
         )

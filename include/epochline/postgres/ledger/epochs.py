@@ -42,6 +42,7 @@ def _epoch(row: Row[Any]) -> Epoch:
             quarantined=row.records_quarantined or 0,
         ),
         rows_written=row.rows_written,
+        record_limit=row.record_limit,
         interval=Interval(start=row.interval_start, until=row.interval_end) if row.interval_start else None,
         replays=row.replays,
     )
@@ -93,6 +94,10 @@ class PostgresEpochs:
 
     def pipelines(self) -> Sequence[str]:
         return [row.pipeline for row in execute(self._connection, "known_pipelines")]
+
+    def newest_committed(self, pipeline: str) -> Epoch | None:
+        row = execute(self._connection, "newest_committed_epoch", pipeline=pipeline).one_or_none()
+        return None if row is None else _epoch(row)
 
     def stale(self, after: timedelta) -> Sequence[Epoch]:
         return [_epoch(row) for row in execute(self._connection, "stale_epochs", after=after.total_seconds())]

@@ -91,6 +91,12 @@ WHERE pipeline = %(pipeline)s AND dag_id = %(dag_id)s AND run_id = %(run_id)s OR
 SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch
 WHERE pipeline = %(pipeline)s AND epoch_id > %(epoch_id)s AND state <> 'ABORTED' ORDER BY epoch_id
 
+-- name: newest_committed_epoch
+-- The newest committed epoch that the pipeline's own schedule planned.
+SELECT *, false AS lease_expired FROM epochline.epoch
+WHERE pipeline = %(pipeline)s AND state = 'COMMITTED' AND kind = 'regular'
+ORDER BY epoch_id DESC LIMIT 1
+
 -- name: stale_epochs
 -- Planned epochs of every pipeline whose lease expired some time ago.
 SELECT *, lease_until < clock_timestamp() AS lease_expired FROM epochline.epoch

@@ -101,6 +101,8 @@ SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acte
 --   commit   from there to the commit
 --   publish  from there until every sink shows the epoch
 --   whole    from the plan until every sink shows the epoch
+-- interval_kept says whether that was within the interval of the pipeline's schedule (K8); NULL where the schedule is
+-- no interval.
 CREATE OR REPLACE VIEW epochline.phases AS
 SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
        extract(epoch FROM e.planned_at - e.interval_end)::double precision AS wait_seconds,
@@ -109,8 +111,14 @@ SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
        extract(epoch FROM a.sealed_at - a.job_ended_at)::double precision AS seal_seconds,
        extract(epoch FROM e.committed_at - a.sealed_at)::double precision AS commit_seconds,
        extract(epoch FROM s.shown_at - e.committed_at)::double precision AS publish_seconds,
-       extract(epoch FROM s.shown_at - e.planned_at)::double precision AS whole_seconds
+       extract(epoch FROM s.shown_at - e.planned_at)::double precision AS whole_seconds,
+       i.seconds AS interval_seconds,
+       extract(epoch FROM s.shown_at - e.planned_at) <= i.seconds AS interval_kept, e.record_limit
 FROM epochline.epoch e
+-- A schedule may also be a cron expression, which is no number of seconds.
+CROSS JOIN LATERAL (
+    SELECT CASE jsonb_typeof(e.settings #> '{interval,value}')
+           WHEN 'number' THEN (e.settings #>> '{interval,value}')::double precision END AS seconds) i
 LEFT JOIN LATERAL (
     SELECT * FROM epochline.attempt a WHERE (a.pipeline, a.epoch_id) = (e.pipeline, e.epoch_id)
     ORDER BY a.attempt DESC LIMIT 1) a ON true
