@@ -1,0 +1,240 @@
+"""How long a small epoch takes under Airflow, from its trigger until its rows are visible, beside an empty DAG.
+
+Both run on one embedded stack, one after the other in each round. The empty DAG has four tasks that do nothing: it
+shows what Airflow itself takes. Afterwards nothing runs for a minute, and the processor's time of each part is what the
+stack takes when it is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg2
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+
+from bench.report import machine, write_section
+from epochline.config.discovery import find
+from epochline.local.airflow_api import FINISHED, AirflowApi
+from epochline.local.stack import Stack
+from epochline.postgres.ledger.transactions import PostgresLedger
+
+ROUNDS = 5
+RECORDS = 1_000
+IDLE_SECONDS = 60
+EMPTY, EPOCH = "an empty DAG of four tasks", "a small epoch"
+
+DAGS = """
+from airflow.sdk import dag, task
+
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.airflow import epoch_dag
+
+COLUMNS = {"id": "bigint", "who": "text"}
+PIPELINE = Pipeline(
+    name="bench_small", source=KafkaSource(topics="bench-small"), parse=Json(columns=COLUMNS),
+    sinks=PostgresTable(table="bench_small", columns=COLUMNS),
+)
+bench_small = epoch_dag(PIPELINE)
+
+
+@dag(schedule=None)
+def bench_empty():
+    @task
+    def nothing(after=None):
+        return None
+
+    nothing(nothing(nothing(nothing())))
+
+
+bench_empty()
+"""
+
+
+class Airflow:
+    """A stack whose Airflow has the two DAGs of the bench."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.api = AirflowApi(stack.airflow.url, timeout=30, token=stack.airflow.token())
+        self._produced = 0
+
+    def prepare(self) -> None:
+        """Make topic and table, and wait until Airflow has read the DAGs."""
+        kafka = self.stack.kafka.bootstrap_servers
+        with closing(KafkaAdminClient(bootstrap_servers=kafka)) as admin:
+            admin.create_topics({"bench-small": {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
+        pipeline = find("bench_small", self.stack.home.root / "bench_dags")
+        with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
+            tx.targets.create(pipeline)
+        for dag in ("bench_small", "bench_empty"):
+            while self.api.is_paused(dag) is None:
+                time.sleep(0.5)
+            self.api.pause(dag, False)
+
+    def produce(self) -> None:
+        """Append the records of one epoch."""
+        producer = Producer({"bootstrap.servers": self.stack.kafka.bootstrap_servers})
+        for number in range(self._produced, self._produced + RECORDS):
+            producer.produce(
+                "bench-small", f'{{"id": {number}, "who": "w{number % 7}"}}'.encode(), partition=number % 2
+            )
+        producer.flush()
+        self._produced += RECORDS
+
+    def run(self, dag: str) -> float:
+        """Seconds from the trigger to the end of the run.
+
+        Raises:
+            RuntimeError: the run failed.
+        """
+        begun = time.monotonic()
+        run = self.api.trigger(dag, {})
+        while (state := self.api.run_state(dag, run)) not in FINISHED:
+            time.sleep(0.05)
+        if state != "success":
+            raise RuntimeError(f"{run} of {dag} is {state}: {self.api.task_states(dag, run)}")
+        return time.monotonic() - begun
+
+    def check(self) -> None:
+        """Compare the table with what was produced.
+
+        Raises:
+            RuntimeError: a record is missing or doubled.
+        """
+        found = self._sql("SELECT count(*), count(DISTINCT id) FROM bench_small")
+        if found != [(self._produced, self._produced)]:
+            raise RuntimeError(f"bench_small holds {found[0]}, and {self._produced} records were produced")
+
+    def phases(self) -> dict[str, float]:
+        """The median seconds of each phase of the epochs, as the ledger has them."""
+        names = ("start", "stage", "seal", "commit", "publish")
+        medians = ", ".join(f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {name}_seconds)" for name in names)
+        found = self._sql(f"SELECT {medians} FROM epochline.phases WHERE epoch_id > 1")  # noqa: S608 - names of ours
+        return dict(zip(names, found[0], strict=True))
+
+    def _sql(self, statement: str) -> list[tuple[float, ...]]:
+        with closing(psycopg2.connect(self.stack.postgres.dsn())) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()
+
+    def idle(self, seconds: float) -> dict[str, float]:
+        """Share of one core that each part takes while nothing runs."""
+        before = self._spent()
+        time.sleep(seconds)
+        after = self._spent()
+        return {part: (after[part] - spent) / seconds for part, spent in before.items()}
+
+    def _spent(self) -> dict[str, float]:
+        daemons = {
+            "postgres": self.stack.postgres.daemon, "kafka": self.stack.kafka.daemon, **self.stack.airflow.daemons
+        }  # fmt: skip
+        return {part: _with_children(daemon.pid) for part, daemon in daemons.items()}
+
+
+def _with_children(pid: int | None) -> float:
+    """The processor seconds of a process and of everything that it started, ended processes included."""
+    if pid is None:
+        return 0.0
+    root = psutil.Process(pid)
+    spent = 0.0
+    for one in [root, *root.children(recursive=True)]:
+        try:
+            times = one.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
+
+
+@contextmanager
+def airflow(config: Mapping[str, str]) -> Iterator[Airflow]:
+    """A stack of its own, which is gone after the block."""
+    with tempfile.TemporaryDirectory(prefix="epochline-bench-") as folder:
+        dags = Path(folder) / "home" / "bench_dags"
+        stack = Stack(Path(folder) / "home", airflow_config=config, dags_folder=dags)
+        stack.up(("postgres", "kafka"))
+        dags.mkdir()
+        (dags / "bench_small.py").write_text(DAGS)
+        stack.up()
+        try:
+            one = Airflow(stack)
+            one.prepare()
+            yield one
+        finally:
+            stack.down(wipe=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Seconds of each DAG per round, seconds of the epoch's phases, and shares of a core by part of the idle stack."""
+
+    times: Mapping[str, Sequence[float]]
+    phases: Mapping[str, float]
+    idle: Mapping[str, float]
+
+
+def measured(rounds: int, config: Mapping[str, str], idle: float) -> Measured:
+    """Both DAGs side by side, then the idle stack."""
+    times: dict[str, list[float]] = {EMPTY: [], EPOCH: []}
+    with airflow(config) as one:
+        for number in range(rounds + 1):
+            one.produce()
+            times[EMPTY].append(one.run("bench_empty"))
+            times[EPOCH].append(one.run("bench_small"))
+            one.check()
+            said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in times.items())
+            print(f"round {number} of {rounds}: {said}", flush=True)
+        phases = one.phases()
+        time.sleep(5)
+        return Measured(times={name: one[1:] for name, one in times.items()}, phases=phases, idle=one.idle(idle))
+
+
+def rendered(found: Measured) -> str:
+    """The tables."""
+    first = statistics.median(found.times[EMPTY])
+    lines = [
+        f"An epoch of {RECORDS:,} records into one table, by spark-submit; {len(found.times[EMPTY])} rounds, each of"
+        " which ran both DAGs; one round before them is not counted.",
+        f"Measured by `python -m bench.small_epoch` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        "",
+        "| from the trigger to the end of the run | ratio to the empty DAG | seconds: median, least, most |",
+        "|---|---:|---:|",
+    ]
+    for name, seconds in found.times.items():
+        middle = statistics.median(seconds)
+        lines.append(f"| {name} | {middle / first:.1f} | {middle:.1f}, {min(seconds):.1f}, {max(seconds):.1f} |")
+    lines += ["", "| phase of the epoch | seconds, median |", "|---|---:|"]
+    lines += [f"| {name} | {seconds:.1f} |" for name, seconds in found.phases.items()]
+    lines += ["", "| part of the idle stack | percent of one core |", "|---|---:|"]
+    lines += [f"| {part} | {100 * share:.1f} |" for part, share in found.idle.items()]
+    lines.append(f"| all | {100 * sum(found.idle.values()):.1f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
+    parser.add_argument("--idle", type=float, default=IDLE_SECONDS, help="seconds of idleness (default: %(default)s)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="a variable for Airflow's processes, such as AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME=1",
+    )  # fmt: skip
+    parser.add_argument("--report", type=Path, help="the page whose tables are replaced")
+    given = parser.parse_args()
+    config = dict(one.split("=", 1) for one in given.set)
+    write_section(given.report, "bench.small_epoch", rendered(measured(given.rounds, config, given.idle)))
+
+
+if __name__ == "__main__":
+    main()
