@@ -78,6 +78,7 @@ soak: setup ## break a running stack at random for ten minutes, then prove that 
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) --report docs/soak.md
 
 bench: setup ## measure what docs/performance.md says
+	$(BIN)/python -m bench.small_epoch --report docs/performance.md
 	$(BIN)/python -m bench.records --report docs/performance.md
 	$(BIN)/python -m bench.state --report docs/performance.md
 	$(BIN)/python -m bench.publish --report docs/performance.md

@@ -1,8 +1,8 @@
-"""How long a small epoch takes under Airflow, from its trigger until its rows are visible, beside an empty DAG.
+"""How long a small epoch takes under Airflow, from its trigger to the end of its run, beside an empty DAG.
 
-Both run on one embedded stack, one after the other in each round. The empty DAG has four tasks that do nothing: it
-shows what Airflow itself takes. Afterwards nothing runs for a minute, and the processor's time of each part is what the
-stack takes when it is idle.
+An epoch's job runs on the stack's Spark server, or in a driver that spark-submit starts for it. All run on one stack,
+one after the other in each round. The empty DAG has four tasks that do nothing: it shows what Airflow itself takes.
+Afterwards nothing runs for a minute, and the processor's time of each part is what the stack takes when it is idle.
 """
 
 from __future__ import annotations
@@ -31,20 +31,23 @@ from epochline.postgres.ledger.transactions import PostgresLedger
 ROUNDS = 5
 RECORDS = 1_000
 IDLE_SECONDS = 60
-EMPTY, EPOCH = "an empty DAG of four tasks", "a small epoch"
+PHASES = ("start", "stage", "seal", "commit", "publish")
+EMPTY, WARM, SUBMITTED = "an empty DAG of four tasks", "an epoch on Spark's server", "an epoch by spark-submit"
+DAG_OF = {EMPTY: "bench_empty", WARM: "bench_warm", SUBMITTED: "bench_submitted"}
+PIPELINES = (DAG_OF[WARM], DAG_OF[SUBMITTED])
 
 DAGS = """
 from airflow.sdk import dag, task
 
-from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.airflow import epoch_dag
+from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
 
 COLUMNS = {"id": "bigint", "who": "text"}
-PIPELINE = Pipeline(
-    name="bench_small", source=KafkaSource(topics="bench-small"), parse=Json(columns=COLUMNS),
-    sinks=PostgresTable(table="bench_small", columns=COLUMNS),
-)
-bench_small = epoch_dag(PIPELINE)
+for name, connection in {"bench_warm": "spark_default", "bench_submitted": "spark_submit"}.items():
+    pipeline = Pipeline(
+        name=name, source=KafkaSource(topics=name), parse=Json(columns=COLUMNS), spark_connection=connection,
+        sinks=PostgresTable(table=name, columns=COLUMNS),
+    )
+    globals()[name] = epoch_dag(pipeline)
 
 
 @dag(schedule=None)
@@ -61,7 +64,7 @@ bench_empty()
 
 
 class Airflow:
-    """A stack whose Airflow has the two DAGs of the bench."""
+    """A stack whose Airflow has the DAGs of the bench."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
@@ -69,25 +72,26 @@ class Airflow:
         self._produced = 0
 
     def prepare(self) -> None:
-        """Make topic and table, and wait until Airflow has read the DAGs."""
+        """Make topics and tables, and wait until Airflow has read the DAGs."""
         kafka = self.stack.kafka.bootstrap_servers
         with closing(KafkaAdminClient(bootstrap_servers=kafka)) as admin:
-            admin.create_topics({"bench-small": {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
-        pipeline = find("bench_small", self.stack.home.root / "bench_dags")
+            topic = {"num_partitions": 2, "replication_factor": 1}
+            admin.create_topics(dict.fromkeys(PIPELINES, topic), wait_for_metadata=True)
         with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
-            tx.targets.create(pipeline)
-        for dag in ("bench_small", "bench_empty"):
+            for name in PIPELINES:
+                tx.targets.create(find(name, self.stack.home.root / "bench_dags"))
+        for dag in DAG_OF.values():
             while self.api.is_paused(dag) is None:
                 time.sleep(0.5)
             self.api.pause(dag, False)
 
     def produce(self) -> None:
-        """Append the records of one epoch."""
+        """Append the records of one epoch of each pipeline."""
         producer = Producer({"bootstrap.servers": self.stack.kafka.bootstrap_servers})
         for number in range(self._produced, self._produced + RECORDS):
-            producer.produce(
-                "bench-small", f'{{"id": {number}, "who": "w{number % 7}"}}'.encode(), partition=number % 2
-            )
+            record = f'{{"id": {number}, "who": "w{number % 7}"}}'
+            for topic in PIPELINES:
+                producer.produce(topic, record.encode(), partition=number % 2)
         producer.flush()
         self._produced += RECORDS
 
@@ -106,21 +110,21 @@ class Airflow:
         return time.monotonic() - begun
 
     def check(self) -> None:
-        """Compare the table with what was produced.
+        """Compare the tables with what was produced.
 
         Raises:
             RuntimeError: a record is missing or doubled.
         """
-        found = self._sql("SELECT count(*), count(DISTINCT id) FROM bench_small")
-        if found != [(self._produced, self._produced)]:
-            raise RuntimeError(f"bench_small holds {found[0]}, and {self._produced} records were produced")
+        for table in PIPELINES:
+            found = self._sql(f"SELECT count(*), count(DISTINCT id) FROM {table}")  # noqa: S608 - a name of ours
+            if found != [(self._produced, self._produced)]:
+                raise RuntimeError(f"{table} holds {found[0]}, and {self._produced} records were produced")
 
-    def phases(self) -> dict[str, float]:
-        """The median seconds of each phase of the epochs, as the ledger has them."""
-        names = ("start", "stage", "seal", "commit", "publish")
-        medians = ", ".join(f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {name}_seconds)" for name in names)
-        found = self._sql(f"SELECT {medians} FROM epochline.phases WHERE epoch_id > 1")  # noqa: S608 - names of ours
-        return dict(zip(names, found[0], strict=True))
+    def phases(self, pipeline: str) -> list[float]:
+        """The median seconds of each phase of a pipeline's epochs, as the ledger has them."""
+        medians = ", ".join(f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {name}_seconds)" for name in PHASES)
+        where = f"pipeline = '{pipeline}' AND epoch_id > 1"
+        return list(self._sql(f"SELECT {medians} FROM epochline.phases WHERE {where}")[0])  # noqa: S608 - names of ours
 
     def _sql(self, statement: str) -> list[tuple[float, ...]]:
         with closing(psycopg2.connect(self.stack.postgres.dsn())) as connection, connection.cursor() as cursor:
@@ -132,11 +136,13 @@ class Airflow:
         before = self._spent()
         time.sleep(seconds)
         after = self._spent()
-        return {part: (after[part] - spent) / seconds for part, spent in before.items()}
+        # A worker that ended took its seconds with it.
+        return {part: max(0.0, after[part] - spent) / seconds for part, spent in before.items()}
 
     def _spent(self) -> dict[str, float]:
         daemons = {
-            "postgres": self.stack.postgres.daemon, "kafka": self.stack.kafka.daemon, **self.stack.airflow.daemons
+            "postgres": self.stack.postgres.daemon, "kafka": self.stack.kafka.daemon, "spark": self.stack.spark.daemon,
+            **self.stack.airflow.daemons,
         }  # fmt: skip
         return {part: _with_children(daemon.pid) for part, daemon in daemons.items()}
 
@@ -176,25 +182,25 @@ def airflow(config: Mapping[str, str]) -> Iterator[Airflow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Seconds of each DAG per round, seconds of the epoch's phases, and shares of a core by part of the idle stack."""
+    """Seconds of each DAG per round, seconds of the epochs' phases, and shares of a core by part of the idle stack."""
 
     times: Mapping[str, Sequence[float]]
-    phases: Mapping[str, float]
+    phases: Mapping[str, Sequence[float]]
     idle: Mapping[str, float]
 
 
 def measured(rounds: int, config: Mapping[str, str], idle: float) -> Measured:
-    """Both DAGs side by side, then the idle stack."""
-    times: dict[str, list[float]] = {EMPTY: [], EPOCH: []}
+    """Every DAG side by side, then the idle stack."""
+    times: dict[str, list[float]] = {name: [] for name in DAG_OF}
     with airflow(config) as one:
         for number in range(rounds + 1):
             one.produce()
-            times[EMPTY].append(one.run("bench_empty"))
-            times[EPOCH].append(one.run("bench_small"))
+            for name, dag in DAG_OF.items():
+                times[name].append(one.run(dag))
             one.check()
             said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in times.items())
             print(f"round {number} of {rounds}: {said}", flush=True)
-        phases = one.phases()
+        phases = {name: one.phases(DAG_OF[name]) for name in (WARM, SUBMITTED)}
         time.sleep(5)
         return Measured(times={name: one[1:] for name, one in times.items()}, phases=phases, idle=one.idle(idle))
 
@@ -203,8 +209,8 @@ def rendered(found: Measured) -> str:
     """The tables."""
     first = statistics.median(found.times[EMPTY])
     lines = [
-        f"An epoch of {RECORDS:,} records into one table, by spark-submit; {len(found.times[EMPTY])} rounds, each of"
-        " which ran both DAGs; one round before them is not counted.",
+        f"An epoch of {RECORDS:,} records into one table; {len(found.times[EMPTY])} rounds, each of which ran every"
+        " DAG; one round before them is not counted.",
         f"Measured by `python -m bench.small_epoch` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
         "",
         "| from the trigger to the end of the run | ratio to the empty DAG | seconds: median, least, most |",
@@ -213,8 +219,9 @@ def rendered(found: Measured) -> str:
     for name, seconds in found.times.items():
         middle = statistics.median(seconds)
         lines.append(f"| {name} | {middle / first:.1f} | {middle:.1f}, {min(seconds):.1f}, {max(seconds):.1f} |")
-    lines += ["", "| phase of the epoch | seconds, median |", "|---|---:|"]
-    lines += [f"| {name} | {seconds:.1f} |" for name, seconds in found.phases.items()]
+    lines += ["", f"| seconds, median | {' | '.join(PHASES)} |", "|---|" + "---:|" * len(PHASES)]
+    for name, seconds in found.phases.items():
+        lines.append(f"| {name} | {' | '.join(f'{abs(one):.1f}' for one in seconds)} |")
     lines += ["", "| part of the idle stack | percent of one core |", "|---|---:|"]
     lines += [f"| {part} | {100 * share:.1f} |" for part, share in found.idle.items()]
     lines.append(f"| all | {100 * sum(found.idle.values()):.1f} |")
