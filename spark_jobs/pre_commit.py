@@ -1,15 +1,19 @@
-"""Main program of spark-submit: stages one attempt of one epoch. Connection details come from a file (K21)."""
+"""Main program of a Spark job: stages one attempt of one epoch. Connection details come from a file (K21).
+
+spark-submit starts it as a driver. Where the file names a Spark Connect server, it is a client of that server.
+"""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 
 from epochline.errors import EpochlineError
 from epochline.spark.credentials import read_credentials
 from epochline.spark.failure import one_line
-from epochline.spark.orphan import end_with_parent
+from epochline.spark.orphan import ORPHANED, end_with_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,6 +44,15 @@ def _run(pipeline: str, epoch: int, attempt: int) -> None:
 
     from epochline.spark.job import run
 
+    if credentials.server is not None:
+        from epochline.config.discovery import code_version
+        from epochline.spark.server import shared_session
+
+        # A task that is killed ends its job, whose query is then interrupted.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(ORPHANED))
+        with shared_session(credentials.server, pipeline, code_version()) as spark:
+            run(spark, pipeline, epoch, attempt, credentials)
+        return
     spark = (
         SparkSession.builder.appName(f"epochline {pipeline} epoch {epoch} attempt {attempt}")
         .config("spark.redaction.regex", "(?i)secret|password|passwd|token|access[.]?key|jaas|credential")

@@ -86,8 +86,8 @@ def stack() -> Iterator[Stack]:
 def throw_away(stack: Stack) -> None:
     """End the servers at once and delete what they hold: no checkpoint, no orderly end of a broker's many logs."""
     kill_airflow(stack)
-    if stack.kafka.pid is not None:
-        _kill_tree(stack.kafka.pid)
+    for pid in filter(None, (stack.kafka.pid, stack.spark.pid)):
+        _kill_tree(pid)
     if stack.postgres.pid is not None:
         os.kill(stack.postgres.pid, signal.SIGQUIT)
     stack.down(wipe=True)
@@ -110,6 +110,13 @@ def _kill_tree(pid: int) -> None:
 def kafka_bootstrap(stack: Stack) -> str:
     stack.up(parts=("kafka",))
     return stack.kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def spark_server(stack: Stack) -> str:
+    """The URL of a Spark Connect server, with its token."""
+    stack.up(parts=("spark",))
+    return stack.spark.url
 
 
 @pytest.fixture(scope="session")

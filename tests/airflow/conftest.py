@@ -159,14 +159,20 @@ class Scheduler:
         return [name for (name,) in found if pipeline in name]
 
     def driver(self, pipeline: str) -> psutil.Process:
-        """The JVM of the Spark driver of a pipeline's first attempt."""
+        """The JVM of the Spark driver of a pipeline's first attempt, which spark-submit started."""
+        return self._first_attempt(pipeline, "java")
 
+    def client(self, pipeline: str) -> psutil.Process:
+        """The process whose job Spark's server runs for a pipeline's first attempt."""
+        return self._first_attempt(pipeline, "python")
+
+    def _first_attempt(self, pipeline: str, program: str) -> psutil.Process:
         def found() -> psutil.Process | None:
             wanted = {("--pipeline", pipeline), ("--attempt", "1")}
-            drivers = (one for one, command in _processes() if "java" in command[0] and wanted <= {*pairwise(command)})
+            drivers = (one for one, command in _processes() if program in command[0] and wanted <= {*pairwise(command)})
             return next(drivers, None)
 
-        return eventually(f"{pipeline} has a driver", found, 60)
+        return eventually(f"{pipeline} has a {program} process", found, 60)
 
 
 def _processes() -> Iterator[tuple[psutil.Process, list[str]]]:

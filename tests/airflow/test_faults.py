@@ -19,23 +19,25 @@ FIRST_ATTEMPT = (
 )
 
 
-@pytest.mark.fault("F2")
+@pytest.mark.fault("F2", "F39")
+@pytest.mark.parametrize("pipeline", ["killed_driver", "killed_client"])
 def test_a_killed_driver_leaves_no_row_visible_and_the_retry_reads_the_same_range(
-    scheduler: Scheduler, recovery: Recovery
+    scheduler: Scheduler, recovery: Recovery, pipeline: str
 ) -> None:
-    """F2, C14, G5: SIGKILL while rows are being copied."""
-    values, run = half_written(scheduler, "killed_driver")
+    """F2, F39, C14, G5: SIGKILL while rows are being copied."""
+    values, run = half_written(scheduler, pipeline)
 
-    scheduler.driver("killed_driver").kill()
+    victim = scheduler.driver(pipeline) if pipeline == "killed_driver" else scheduler.client(pipeline)
+    victim.kill()
     recovery.last_fault()
-    let_go(scheduler, "killed_driver")
-    assert scheduler.query("SELECT count(*) FROM killed_driver") == [(0,)]
-    scheduler.produce("killed_driver", {0: ["later"]})
+    let_go(scheduler, pipeline)
+    assert scheduler.count(f"SELECT count(*) FROM {pipeline}") == 0
+    scheduler.produce(pipeline, {0: ["later"]})
 
-    assert scheduler.wait("killed_driver", run) == "success"
-    assert scheduler.epoch("killed_driver", 1) == ("COMMITTED", 2)
-    assert scheduler.query(FIRST_ATTEMPT, "killed_driver")[0][0] == "FENCED"
-    assert_exact(scheduler, "killed_driver", values)
+    assert scheduler.wait(pipeline, run) == "success"
+    assert scheduler.epoch(pipeline, 1) == ("COMMITTED", 2)
+    assert scheduler.query(FIRST_ATTEMPT, pipeline)[0][0] == "FENCED"
+    assert_exact(scheduler, pipeline, values)
     recovery.took()
 
 

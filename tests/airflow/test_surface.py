@@ -90,24 +90,6 @@ def test_airflow_is_of_a_version_without_the_known_leaks() -> None:
     assert "requirements.txt" in (ROOT / "Dockerfile").read_text()
 
 
-CONNECT = re.compile(r"start-connect-server|SparkConnect(Server|Plugin)|spark\.(remote|connect\.)|\bsc://|SPARK_REMOTE")
-
-
-def test_no_spark_connect_server_is_started_or_declared() -> None:
-    """SEC-8: jobs are submitted; there is no server that would need a token of its own."""
-    files = [ROOT / "docker-compose.yaml", ROOT / "Dockerfile", ROOT / "Makefile"]
-    for folder in ("dags", "include", "plugins", "spark_jobs"):
-        files += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh", ".sql", ".xml", ".conf")]
-
-    assert len(files) > 50
-    assert [path for path in files if CONNECT.search(path.read_text())] == []
-
-
-@pytest.mark.parametrize("line", ["spark.remote=sc://h:15002", "sbin/start-connect-server.sh", "SPARK_REMOTE=x"])
-def test_the_search_for_spark_connect_finds_it(line: str) -> None:
-    assert CONNECT.search(line)
-
-
 @pytest.mark.parametrize(
     "note", ["{{ 7 * 7 }}", "{{ conn.x.password }} {{ var.value.y }}", "{% raw %}{{ 1 }}", "{# c #}"]
 )

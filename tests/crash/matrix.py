@@ -39,6 +39,7 @@ FAULTS = {
     "F34": "the target's columns change between pre-commit and commit",
     "F35": "upgrade: a ledger with older views and functions read by this code; a newer one refused",
     "F36": "several pipelines on one database and target",
+    "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F38": "the database is put back to a backup, and its newer state is lost",
 }
 

@@ -21,13 +21,29 @@ from tests.processes.client import ROOT
 LOCAL = "local[2,4]"
 """A failed task is tried again here too, and no executor has to start."""
 
+SERVER = "a Spark server"
+"""The master of a job whose process is a client of the server that the fixture `spark_server` starts."""
+
 
 @contextmanager
-def job(line: Line, ticket: StagingTicket, folder: Path, master: str, **environment: str) -> Iterator[psutil.Popen]:
-    """The job in a process of its own; what is left of it is ended with the block."""
+def job(
+    line: Line, ticket: StagingTicket, folder: Path, master: str, *, server: str = "", **environment: str
+) -> Iterator[psutil.Popen]:
+    """The job in a process of its own; what is left of it is ended with the block.
+
+    Args:
+        line: the pipeline.
+        ticket: the attempt.
+        folder: of the test.
+        master: Spark's master, or `SERVER`.
+        server: URL of the server, where the master is `SERVER`.
+        environment: more variables of the process.
+    """
     credentials = folder / "credentials.json"
     credentials.touch(mode=0o600)
     servers = {"postgres": {"dsn": line.via}, "kafka": {"bootstrap.servers": line.kafka}}
+    if master == SERVER:
+        servers["spark"] = {"server": server}
     credentials.write_text(json.dumps(servers))
     settings = {
         "spark.ui.enabled": "false",

@@ -11,19 +11,21 @@ from epochline.failpoints.named import KILLED, NAMED, RECORD
 from tests.crash.cases import NewCase
 from tests.crash.checker import recover
 from tests.crash.scenarios import ONE, pre_commit_and_commit
-from tests.crash.spark_job import LOCAL, job, log_of
+from tests.crash.spark_job import LOCAL, SERVER, job, log_of
 
 
 @pytest.mark.fault("F2")
+@pytest.mark.parametrize("master", [LOCAL, SERVER])
 @pytest.mark.parametrize("name", ["job.stage", "manifest.begin"], ids=["before it writes", "before the manifest"])
 def test_a_driver_killed_at_a_failpoint_is_made_good_by_the_next_attempt(
-    name: str, new_case: NewCase, fired: Path, tmp_path: Path
+    name: str, master: str, new_case: NewCase, spark_server: str, fired: Path, tmp_path: Path
 ) -> None:
     """I1, I6: partial staging never commits; a driver that is dead writes no manifest and no end mark."""
     line = new_case()
     _, ticket = line.to_begun(ONE)
 
-    with job(line, ticket, tmp_path, LOCAL, **{NAMED: f"{name}:exit", RECORD: str(fired)}) as running:
+    failing = {NAMED: f"{name}:exit", RECORD: str(fired)}
+    with job(line, ticket, tmp_path, master, server=spark_server, **failing) as running:
         assert running.wait(240) == KILLED, log_of(tmp_path)
 
     line.recovery.last_fault()

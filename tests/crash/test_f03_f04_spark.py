@@ -20,7 +20,7 @@ from tests.crash.checker import recover
 from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.servers import Server
-from tests.crash.spark_job import LOCAL, job, log_of
+from tests.crash.spark_job import LOCAL, SERVER, job, log_of
 from tests.waiting import wait_for
 
 CLUSTER = "local-cluster[2,1,1024]"
@@ -54,10 +54,16 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
 
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize(
-    ("who", "master"), [("Python worker", LOCAL), slow("Python worker", CLUSTER), slow("executor", CLUSTER)]
+    ("who", "master"),
+    [
+        ("Python worker", LOCAL),
+        ("Python worker", SERVER),
+        slow("Python worker", CLUSTER),
+        slow("executor", CLUSTER),
+    ],
 )
 def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
-    scripted: Line, tmp_path: Path, who: str, master: str
+    scripted: Line, spark_server: str, tmp_path: Path, who: str, master: str
 ) -> None:
     """F3, I1, I4: Spark tries the task again within the attempt, which is sealed."""
     for p in range(4):
@@ -65,7 +71,7 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
         early, late = [f"p{p}-{i}" for i in range(25)], [f"p{p}-late-{i}" for i in range(15)]
         scripted.produce({p: [*early, "sleep 8", *late]})
     _, ticket = scripted.to_begun("run-1")
-    with job(scripted, ticket, tmp_path, master) as running:
+    with job(scripted, ticket, tmp_path, master, server=spark_server) as running:
         worker = writer_at_work(scripted, ticket)
         victim = worker if who == "Python worker" else executor_of(worker)
         victim.kill()
@@ -79,14 +85,14 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
 
 
 @pytest.mark.fault("F4")
-@pytest.mark.parametrize("master", [LOCAL, slow(CLUSTER)])
+@pytest.mark.parametrize("master", [LOCAL, SERVER, slow(CLUSTER)])
 def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
-    scripted: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+    scripted: Line, spark_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
     """F4, INV-7: the job fails, the abort leaves nothing, the same range is committed once the reason is gone."""
     scripted.produce({0: ["good", "bad", "better"], 1: ["fine"], 2: ["fine"], 3: ["fine"]})
     _, ticket = scripted.to_begun("run-1")
-    with job(scripted, ticket, tmp_path, master) as running:
+    with job(scripted, ticket, tmp_path, master, server=spark_server) as running:
         assert running.wait(240) == 1
     assert "EPOCHLINE-ERROR BadRecordError" in log_of(tmp_path)
     assert scripted.query("SELECT error LIKE 'BadRecordError%%' FROM epochline.attempts") == [(True,)]

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from epochline.config.connections import Connection, Connections, spark_writers
+from epochline.config.connections import SPARK_CONNECT, Connection, Connections, spark_writers
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import ConfigurationError, EpochlineError
 from epochline.protocol.epoch import Interval, Run
@@ -74,6 +74,15 @@ ledger_of = _ADAPTERS.ledger_of
 ledger_at = _ADAPTERS.ledger_at
 offsets_of = _ADAPTERS.offsets_of
 job_credentials = _ADAPTERS.job_credentials
+
+
+def spark_server(connection_id: str) -> str | None:
+    """URL of the Spark Connect server, with its token; None for a connection by which spark-submit starts a driver."""
+    if AirflowConnection.get(connection_id).conn_type != SPARK_CONNECT:
+        return None
+    from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+    return SparkConnectHook(connection_id).get_connection_url()
 
 
 def writers_of(pipeline: Pipeline) -> int | None:

@@ -26,8 +26,10 @@ from epochline.airflow.connections import (
     ledger_of,
     offsets_of,
     run_of,
+    spark_server,
     writers_of,
 )
+from epochline.airflow.server_job import ServerJob
 from epochline.airflow.settings import PLAN_PATIENCE, settings_of_run
 from epochline.config.discovery import project_folder
 from epochline.declare.pipeline import Pipeline
@@ -123,6 +125,9 @@ def skipped_while_paused() -> Iterator[None]:
 class PreCommitOperator(SparkSubmitOperator):
     """Stage the epoch with Spark, then seal it. Each execution is a new attempt.
 
+    A connection of type ``spark_connect`` names a server, which runs the job at once. Any other starts a driver by
+    spark-submit.
+
     :param pipeline: the declaration.
     :param epoch_id: id of the epoch. (templated)
     """
@@ -136,6 +141,7 @@ class PreCommitOperator(SparkSubmitOperator):
         super().__init__(conn_id=pipeline.spark_connection, conf=conf, durable=False, **options)
         self.pipeline = pipeline
         self.epoch_id = epoch_id
+        self._server_job: ServerJob | None = None
 
     def pre_execute(self, context: Any) -> None:
         """Set the task's time-out to the run's."""
@@ -174,15 +180,22 @@ class PreCommitOperator(SparkSubmitOperator):
 
     def _submit(self, context: Context, ledger: Ledger, ticket: StagingTicket) -> None:
         """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
-        self.application = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
+        program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
+        self.application = program
         self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
-        self.application_args = [
+        arguments = [
             "--pipeline", ticket.pipeline, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),
         ]  # fmt: skip
-        with self._credentials(ticket):
+        self.application_args = arguments
+        server = spark_server(self.pipeline.spark_connection)
+        with self._credentials(ticket, server):
             try:
-                super().execute(context)
+                if server is None:
+                    super().execute(context)
+                else:
+                    self._server_job = ServerJob(self.log.info)
+                    self._server_job.run(program, arguments)
             except AirflowException as failure:
                 with ledger.transaction() as tx:
                     attempt = tx.attempts.live(tx.epochs.lock(ticket.pipeline, ticket.epoch_id))
@@ -190,6 +203,13 @@ class PreCommitOperator(SparkSubmitOperator):
                 if reason is None:
                     raise
                 raise reason from failure
+
+    def on_kill(self) -> None:
+        """End the job, wherever it runs."""
+        if self._server_job is not None:
+            self._server_job.stop()
+        if self._hook is not None:
+            super().on_kill()
 
     def _refuse_early_return(self) -> None:
         """Refuse a setting that lets spark-submit return before the job has ended: the seal would come too early."""
@@ -200,20 +220,24 @@ class PreCommitOperator(SparkSubmitOperator):
                 )
 
     @contextmanager
-    def _credentials(self, ticket: StagingTicket) -> Iterator[None]:
+    def _credentials(self, ticket: StagingTicket, server: str | None) -> Iterator[None]:
         """Hand the driver its connection details in a file that only its owner can read (SEC-4).
 
         In cluster mode the driver runs on another machine, where EPOCHLINE_CREDENTIALS must name such a file.
         """
-        # The hook looks up a connection, which the job's environment no longer allows.
-        self._hook = self._get_hook()
-        if self._hook._connection["deploy_mode"] == "cluster":
-            yield
-            return
+        if server is None:
+            # The hook looks up a connection, which the job's environment no longer allows.
+            self._hook = self._get_hook()
+            if self._hook._connection["deploy_mode"] == "cluster":
+                yield
+                return
         from epochline.airflow.handover import credentials_file, environment_of_job
 
         found = job_credentials(self.pipeline, ticket)
-        held = {"postgres": {"dsn": found.dsn}, "kafka": found.kafka, "registries": found.registries}
+        held: dict[str, Any] = {
+            "postgres": {"dsn": found.dsn}, "kafka": found.kafka, "registries": found.registries,
+            "spark": {} if server is None else {"server": server},
+        }  # fmt: skip
         with credentials_file(held) as path, environment_of_job(EPOCHLINE_CREDENTIALS=str(path)):
             yield
 

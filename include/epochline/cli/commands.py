@@ -12,7 +12,9 @@ from typer.main import get_group
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "stack": {
-        "up": "Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.",
+        "up": (
+            "Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat repairs what crashed."
+        ),
         "down": "Stop what `up` started, and nothing else. Data stays unless --wipe is given.",
         "status": "Show the parts of the stack: health, version, address, and the files that hold passwords.",
     },

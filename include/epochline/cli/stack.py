@@ -26,10 +26,10 @@ def register(app: typer.Typer) -> None:
 def up(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(help="Which of postgres, kafka, airflow; all if not given."),
+        typer.Argument(help="Which of postgres, kafka, spark, airflow; all if not given."),
     ] = None,
 ) -> None:
-    """Start PostgreSQL, Kafka and Airflow, and wait until they are ready. A repeat repairs what crashed.
+    """Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat repairs what crashed.
 
     Also creates the ledger, and the target tables of every declared pipeline. All data is in $EPOCHLINE_HOME, by
     default .epochline in the checkout. Exit code 0: the parts are ready; 1: one is not, the message says why; 2: wrong
@@ -89,6 +89,7 @@ def _show(answer: StackStatus) -> None:
     addresses = {
         "postgres": answer.postgres.dsn,
         "kafka": answer.kafka.bootstrap_servers,
+        "spark": answer.spark.address,
         "airflow": answer.airflow.url,
     }
     table = Table("part", "state", "version", "address", "pid", box=None, pad_edge=False)

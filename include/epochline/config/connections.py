@@ -34,6 +34,10 @@ class Connection:
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+SPARK_CONNECT = "spark_connect"
+"""Type of a connection to a Spark Connect server, as Airflow's provider names it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCredentials:
     """Connection details of PostgreSQL, Kafka and schema registries. ``repr`` hides the values."""
@@ -42,6 +46,8 @@ class JobCredentials:
     kafka: Mapping[str, str] = field(repr=False)
     registries: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Schema registries by connection id: ``url`` and optionally ``login`` and ``password``."""
+    server: str | None = field(default=None, repr=False)
+    """URL of the Spark Connect server that runs the job, with its token; None where spark-submit started the job."""
 
 
 @dataclass(frozen=True, slots=True)

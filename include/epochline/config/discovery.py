@@ -6,6 +6,7 @@ uses, it only notes the pipeline, without importing Airflow.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from contextvars import ContextVar
@@ -41,6 +42,16 @@ def dags_folder(otherwise: Path | None = None) -> Path:
     """``EPOCHLINE_DAGS``, or else the given folder, or else ``dags/`` of the project."""
     named = os.environ.get("EPOCHLINE_DAGS")
     return Path(named) if named else otherwise or project_folder() / "dags"
+
+
+def code_version() -> str:
+    """A text that changes with the files from which functions of pipelines may import."""
+    digest = hashlib.sha256()
+    for folder in (dags_folder(), project_folder() / "spark_jobs"):
+        for path in sorted(folder.rglob("*.py")):
+            status = path.stat()
+            digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def find_all(folder: Path | None = None) -> dict[str, Pipeline]:

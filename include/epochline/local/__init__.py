@@ -1,1 +1,1 @@
-"""The embedded stack: PostgreSQL, Kafka and Airflow servers under one home folder, without Docker."""
+"""The embedded stack: PostgreSQL, Kafka, Spark and Airflow servers under one home folder, without Docker."""

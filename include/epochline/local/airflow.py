@@ -20,6 +20,7 @@ from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.postgres import Postgres
 from epochline.local.process import Daemon
+from epochline.local.spark import Spark
 
 # Without the log server, which listens on all addresses: the API server reads the log files directly.
 _PROCESSES: Mapping[str, Sequence[str]] = {
@@ -42,6 +43,7 @@ class Airflow:
         ports: Ports,
         postgres: Postgres,
         kafka: Kafka,
+        spark: Spark,
         *,
         config: Mapping[str, str] | None = None,
         dags_folder: Path | None = None,
@@ -54,6 +56,7 @@ class Airflow:
             home=home,
             postgres=postgres,
             kafka=kafka,
+            spark=spark,
             config=config or {},
             dags_folder=dags_folder,
             extra_pythonpath=extra_pythonpath,

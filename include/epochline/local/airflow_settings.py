@@ -16,6 +16,7 @@ from epochline.local.jars import spark_jars
 from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK
 from epochline.local.postgres import Postgres, client_environment
+from epochline.local.spark import Spark
 from epochline.local.spark_home import spark_home
 
 ADMIN = "admin"
@@ -28,6 +29,7 @@ class AirflowSettings:
     home: Home
     postgres: Postgres
     kafka: Kafka
+    spark: Spark
     config: Mapping[str, str] = field(default_factory=dict)
     dags_folder: Path | None = None
     extra_pythonpath: Sequence[Path] = ()
@@ -72,13 +74,16 @@ class AirflowSettings:
             "API__WORKERS": "1",
             "API__SECRET_KEY": secret.airflow_api_secret_key,
             "API_AUTH__JWT_SECRET": secret.airflow_jwt_secret,
-            # The default of one second is most of a short epoch's time.
-            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            # By default one second, four times per epoch. Less than half a second takes more of the processor while
+            # nothing runs than it saves of an epoch (docs/performance.md).
+            "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
             # The health check would listen on all addresses; the stack uses the API server and the pid files instead.
             "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
             "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_HOST": LOOPBACK,
+            # New files are found after 15 s, and a changed file is read at once. An unchanged one is read again because
+            # a module that it imports may have changed, which is rare: each reading takes a process and a second.
             "DAG_PROCESSOR__REFRESH_INTERVAL": "15",
-            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "15",
+            "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
             "LOGGING__BASE_LOG_FOLDER": str(logs),
             "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(logs / "dag_processor"),
             "USAGE_DATA_COLLECTION__ENABLED": "False",
@@ -95,14 +100,18 @@ class AirflowSettings:
         writer = {**postgres, "login": credentials.JOB, "password": secret.epochline_job}
         reader = {**postgres, "login": credentials.VIEWER, "password": secret.epochline_viewer}
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap_servers}}
+        spark = {
+            "conn_type": "spark_connect", "host": "localhost", "port": self.spark.port, "password": secret.spark_token,
+        }  # fmt: skip
         # As JSON, because `local[2]` is not a valid host in a URI.
-        spark = {"conn_type": "spark", "host": "local[2]"}
+        submit = {"conn_type": "spark", "host": "local[2]"}
         return {
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
             "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps(writer),
             "AIRFLOW_CONN_EPOCHLINE_READER": json.dumps(reader),
             "AIRFLOW_CONN_EPOCHLINE_KAFKA": json.dumps(kafka),
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+            "AIRFLOW_CONN_SPARK_SUBMIT": json.dumps(submit),
         }
 
     def _tasks(self) -> dict[str, str]:

@@ -17,7 +17,13 @@ from epochline.local.home import Home, write_private
 LOOPBACK = "127.0.0.1"
 # All below the kernel's range for outgoing connections (from 32768 on Linux), so that a stopped server does not lose
 # its port to a browser.
-DEFAULTS: Mapping[str, int] = {"postgres": 25432, "kafka": 29092, "kafka_controller": 29093, "airflow": 28080}
+DEFAULTS: Mapping[str, int] = {
+    "postgres": 25432,
+    "kafka": 29092,
+    "kafka_controller": 29093,
+    "airflow": 28080,
+    "spark": 25002,
+}
 _FALLBACK = range(20_000, 32_000)
 _LISTEN = "0A"  # in /proc/net/tcp
 
@@ -78,10 +84,11 @@ class Ports:
         """The ports chosen so far; empty before the first `up`."""
         try:
             found = json.loads(self._home.ports.read_text())
-            return {name: int(found[name]) for name in DEFAULTS}
+            # An earlier version may have written the file: `settle` chooses the ports that it lacks.
+            return {name: int(found[name]) for name in DEFAULTS if name in found}
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, TypeError, OSError) as error:
             raise StackError(f"{self._home.ports} cannot be read; delete it to have ports chosen again") from error
 
     def get(self, name: str) -> int:

@@ -15,16 +15,17 @@ from epochline.local.kafka import Kafka
 from epochline.local.ports import Ports
 from epochline.local.postgres import Postgres
 from epochline.local.process import Daemon
-from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, StackStatus, State
+from epochline.local.spark import Spark
+from epochline.local.status import AirflowStatus, KafkaStatus, PostgresStatus, SparkStatus, StackStatus, State
 
 if TYPE_CHECKING:
     from epochline.local.airflow import Airflow
 
-PARTS = ("postgres", "kafka", "airflow")
+PARTS = ("postgres", "kafka", "spark", "airflow")
 
 
 class Stack:
-    """PostgreSQL, Kafka and Airflow under one home. Stacks in different homes are independent."""
+    """PostgreSQL, Kafka, Spark and Airflow under one home. Stacks in different homes are independent."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Stack:
         self._ports = Ports(self.home)
         self.postgres = Postgres(self.home, self._ports, postgres_settings)
         self.kafka = Kafka(self.home, self._ports, kafka_settings)
+        self.spark = Spark(self.home, self._ports, extra_pythonpath=extra_pythonpath)
         self._airflow_config = airflow_config
         self._dags_folder = dags_folder
         self._extra_pythonpath = extra_pythonpath
@@ -65,6 +67,7 @@ class Stack:
             self._ports,
             self.postgres,
             self.kafka,
+            self.spark,
             config=self._airflow_config,
             dags_folder=self._dags_folder,
             extra_pythonpath=self._extra_pythonpath,
@@ -77,7 +80,7 @@ class Stack:
         call continues. Only one `up` or `down` runs per home; a second one waits.
 
         Args:
-            parts: names out of `PARTS`. Airflow includes PostgreSQL, which it needs.
+            parts: names out of `PARTS`. Airflow includes PostgreSQL and Spark, which it needs.
             report: called with each line of progress.
 
         Raises:
@@ -89,7 +92,7 @@ class Stack:
             self._ports.settle(self._running())
             begun = time.monotonic()
 
-            def ready(part: Postgres | Kafka | Airflow) -> None:
+            def ready(part: Postgres | Kafka | Spark | Airflow) -> None:
                 report(
                     f"{part.name:<9} {part.version()} is ready on port {part.port} ({time.monotonic() - begun:.0f} s)"
                 )
@@ -97,6 +100,9 @@ class Stack:
             if "kafka" in wanted:  # first, so that it starts while PostgreSQL does
                 report(f"kafka     starting on port {self.kafka.port}")
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
+            if "spark" in wanted:
+                report(f"spark     starting on port {self.spark.port}")
+                self.spark.start(lambda text: report(f"spark     {text}"))
             if "postgres" in wanted:
                 report(f"postgres  starting on port {self.postgres.port}")
                 self.postgres.start()
@@ -109,6 +115,9 @@ class Stack:
             if "kafka" in wanted:
                 self.kafka.wait()
                 ready(self.kafka)
+            if "spark" in wanted:
+                self.spark.wait()
+                ready(self.spark)
             if "airflow" in wanted:
                 self.airflow.wait()
                 ready(self.airflow)
@@ -120,7 +129,7 @@ class Stack:
             return
         with self.home.lock(report):
             # Airflow first, because its tasks write to the others.
-            for part in (self.airflow, self.kafka, self.postgres):
+            for part in (self.airflow, self.spark, self.kafka, self.postgres):
                 report(f"{part.name:<9} {'stopped' if part.stop() else 'was not running'}")
             if wipe:
                 self.home.wipe()
@@ -131,6 +140,7 @@ class Stack:
         known = bool(self._ports.known())
         postgres = self._part(self.postgres, {"postgres": self.postgres.daemon})
         kafka = self._part(self.kafka, {"kafka": self.kafka.daemon})
+        spark = self._part(self.spark, {"spark": self.spark.daemon})
         airflow = self._part(self.airflow, self.airflow.daemons)
         return StackStatus(
             home=self.home.root,
@@ -142,12 +152,13 @@ class Stack:
                 password_file=self.postgres.password_file,
             ),
             kafka=KafkaStatus(**kafka, bootstrap_servers=self.kafka.bootstrap_servers if known else None),
+            spark=SparkStatus(**spark, address=self.spark.address if known else None),
             airflow=AirflowStatus(
                 **airflow, url=self.airflow.url if known else None, password_file=self.airflow.password_file
             ),
         )
 
-    def _part(self, part: Postgres | Kafka | Airflow, daemons: Mapping[str, Daemon]) -> dict[str, Any]:
+    def _part(self, part: Postgres | Kafka | Spark | Airflow, daemons: Mapping[str, Daemon]) -> dict[str, Any]:
         state, detail = State.STOPPED, ""
         crashed = [name for name, daemon in daemons.items() if daemon.crashed]
         pids = {name: daemon.pid for name, daemon in daemons.items()}
@@ -168,7 +179,7 @@ class Stack:
         }
 
     def _running(self) -> set[str]:
-        running = {part.name for part in (self.postgres, self.kafka) if part.pid is not None}
+        running = {part.name for part in (self.postgres, self.kafka, self.spark) if part.pid is not None}
         if self.kafka.pid is not None:
             running.add("kafka_controller")
         if self.airflow.pids["api-server"] is not None:
@@ -189,5 +200,5 @@ def _with_needs(parts: Sequence[str]) -> set[str]:
     unknown = set(parts) - set(PARTS)
     if unknown:
         raise StackError(f"unknown part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    # Airflow keeps its own tables in PostgreSQL.
-    return set(parts) | ({"postgres"} if "airflow" in parts else set())
+    # Airflow keeps its own tables in PostgreSQL, and its tasks' jobs run on Spark's server.
+    return set(parts) | ({"postgres", "spark"} if "airflow" in parts else set())

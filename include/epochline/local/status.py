@@ -44,6 +44,12 @@ class KafkaStatus(PartStatus):
     bootstrap_servers: str | None = None
 
 
+class SparkStatus(PartStatus):
+    """Spark's server. The address has no token."""
+
+    address: str | None = None
+
+
 class AirflowStatus(PartStatus):
     """Airflow."""
 
@@ -61,6 +67,7 @@ class StackStatus(BaseModel):
     secrets_file: Path
     postgres: PostgresStatus
     kafka: KafkaStatus
+    spark: SparkStatus
     airflow: AirflowStatus
 
     @computed_field  # type: ignore[prop-decorator]
@@ -72,4 +79,4 @@ class StackStatus(BaseModel):
     @property
     def parts(self) -> dict[str, PartStatus]:
         """The parts by name."""
-        return {"postgres": self.postgres, "kafka": self.kafka, "airflow": self.airflow}
+        return {"postgres": self.postgres, "kafka": self.kafka, "spark": self.spark, "airflow": self.airflow}

@@ -30,8 +30,9 @@ def read_credentials(environment: Mapping[str, str] = os.environ) -> JobCredenti
 
     The file holds ``{"postgres": {"dsn": "postgresql://…"}, "kafka": {"bootstrap.servers": "…", …}}``. ``kafka`` takes
     the properties of a connection's extra (`epochline.config.kafka`). A pipeline with Avro also needs
-    ``"registries": {"connection id": {"url": "http://…", "login": "…", "password": "…"}}``. With
-    ``"delete_after_reading": true``, for a file written for a single job, the file is deleted.
+    ``"registries": {"connection id": {"url": "http://…", "login": "…", "password": "…"}}``. A job on a Spark Connect
+    server needs ``"spark": {"server": "sc://host:port/;token=…"}``. With ``"delete_after_reading": true``, for a file
+    written for a single job, the file is deleted.
 
     Raises:
         ConfigurationError: no file is named, other users can read it, or it is incomplete. The message shows no
@@ -81,7 +82,15 @@ def _checked(name: str, content: Any) -> JobCredentials:
         dsn=dsn,
         kafka=broker_settings(f'{name}: "kafka"', given),
         registries=_registries(name, sections.get("registries", {})),
+        server=_server(name, sections.get("spark", {})),
     )
+
+
+def _server(name: str, section: Any) -> str | None:
+    url = section.get("server") if isinstance(section, dict) else ""
+    if url is not None and not str(url).startswith("sc://"):
+        raise ConfigurationError(f'{name}: "spark" needs a "server" such as sc://localhost:15002/;token=…')
+    return url
 
 
 def _registries(name: str, section: Any) -> dict[str, dict[str, str]]:

@@ -8,13 +8,14 @@ no count would show it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 Plan = Any
-"""A logical plan in Spark's JVM."""
+"""A logical plan: an object of Spark's JVM, or a client's plan for a Spark Connect server."""
 
 
 def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[DataFrame]) -> list[DataFrame]:
@@ -27,18 +28,57 @@ def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[
         frames: the frames to write.
         given: the inputs of these frames, which are persisted or read only persisted frames.
     """
-    known = {_Form(part) for frame in given for part in _parts(_plan(frame))}
-    plans = [_plan(frame) for frame in frames]
-    times = Counter(_Form(part) for plan in plans for part in _parts(plan))
-    found: dict[_Form, Plan] = {}
+    kind: _Kind = _OnServer(spark) if is_remote() else _InDriver(spark)
+    known = {kind.form(part) for frame in given for part in _parts(kind, kind.plan(frame))}
+    plans = [kind.plan(frame) for frame in frames]
+    times = Counter(kind.form(part) for plan in plans for part in _parts(kind, plan))
+    found: dict[Hashable, Plan] = {}
     for plan in plans:
-        for part in _largest(plan, times, known):
-            found.setdefault(_Form(part), part)
-    return [_frame(spark, part) for part in found.values()]
+        for part in _largest(kind, plan, times, known):
+            found.setdefault(kind.form(part), part)
+    return [kind.frame(part) for part in found.values()]
 
 
-class _Form:
-    """A plan to compare with others: without the numbers of columns, which differ between equal plans."""
+class _Kind(Protocol):
+    """How plans are reached where the session runs."""
+
+    def plan(self, frame: DataFrame) -> Plan:
+        """The plan of a frame."""
+
+    def children(self, plan: Plan) -> Sequence[Plan]:
+        """The plans that a plan reads."""
+
+    def form(self, plan: Plan) -> Hashable:
+        """A plan to compare with others: without the numbers of columns or plans, which differ between equal plans."""
+
+    def frame(self, plan: Plan) -> DataFrame:
+        """The frame of a plan."""
+
+
+class _InDriver:
+    """Plans of the JVM that this process drives."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def plan(self, frame: DataFrame) -> Plan:
+        return frame._jdf.queryExecution().analyzed()
+
+    def children(self, plan: Plan) -> Sequence[Plan]:
+        children = plan.children()
+        return [children.apply(at) for at in range(children.size())]
+
+    def form(self, plan: Plan) -> Hashable:
+        return _Canonical(plan)
+
+    def frame(self, plan: Plan) -> DataFrame:
+        session = self._spark._jsparkSession
+        jvm: Any = self._spark.sparkContext._jvm
+        return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), self._spark)
+
+
+class _Canonical:
+    """A canonical plan of the JVM, as a key."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan.canonicalized()
@@ -48,36 +88,59 @@ class _Form:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self._hash == other._hash and bool(self._plan.equals(other._plan))
+        return isinstance(other, _Canonical) and self._hash == other._hash and bool(self._plan.equals(other._plan))
 
 
-def _plan(frame: DataFrame) -> Plan:
-    return frame._jdf.queryExecution().analyzed()
+class _OnServer:
+    """Plans that this process sends to a Spark Connect server."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark: Any = spark
+
+    def plan(self, frame: DataFrame) -> Plan:
+        one: Any = frame
+        return one._plan
+
+    def children(self, plan: Plan) -> Sequence[Plan]:
+        from pyspark.sql.connect.plan import LogicalPlan
+
+        return [one for one in vars(plan).values() if isinstance(one, LogicalPlan)]
+
+    def form(self, plan: Plan) -> Hashable:
+        sent = plan.plan(self._spark.client)
+        _forget_numbers(sent)
+        return bytes(sent.SerializeToString(deterministic=True))
+
+    def frame(self, plan: Plan) -> DataFrame:
+        from pyspark.sql.connect.dataframe import DataFrame as ServersFrame
+
+        return ServersFrame(plan, self._spark)
 
 
-def _frame(spark: SparkSession, plan: Plan) -> DataFrame:
-    session = spark._jsparkSession
-    jvm: Any = spark.sparkContext._jvm
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, plan), spark)
+def _forget_numbers(message: Any) -> None:
+    """Clear the number of each plan in a message, and every reference to one."""
+    for field, value in message.ListFields():
+        if field.name == "plan_id":
+            message.ClearField("plan_id")
+        elif field.type == field.TYPE_MESSAGE:
+            repeated = isinstance(value, Iterable)
+            for one in value.values() if isinstance(value, Mapping) else value if repeated else [value]:
+                if hasattr(one, "ListFields"):
+                    _forget_numbers(one)
 
 
-def _children(plan: Plan) -> Sequence[Plan]:
-    children = plan.children()
-    return [children.apply(at) for at in range(children.size())]
-
-
-def _parts(plan: Plan) -> Iterator[Plan]:
+def _parts(kind: _Kind, plan: Plan) -> Iterator[Plan]:
     yield plan
-    for child in _children(plan):
-        yield from _parts(child)
+    for child in kind.children(plan):
+        yield from _parts(kind, child)
 
 
-def _largest(plan: Plan, times: Counter[_Form], known: set[_Form]) -> Iterator[Plan]:
-    form = _Form(plan)
+def _largest(kind: _Kind, plan: Plan, times: Counter[Hashable], known: set[Hashable]) -> Iterator[Plan]:
+    form = kind.form(plan)
     if form in known:
         return
     if times[form] > 1:
         yield plan
         return
-    for child in _children(plan):
-        yield from _largest(child, times, known)
+    for child in kind.children(plan):
+        yield from _largest(kind, child, times, known)

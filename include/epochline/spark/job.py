@@ -22,6 +22,7 @@ from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
+from epochline.spark.server import configure, cores, shuffles_are_configured
 from epochline.spark.source import read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
@@ -77,10 +78,10 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     if not plan.ranges and plan.kind not in (EpochKind.REQUEUE, EpochKind.IDLE):
         raise EpochError(f"{plan.ticket}: its epoch has no range to read; nothing was written")
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
-    if spark.sparkContext.getConf().get(_SHUFFLE) is None:
+    if not shuffles_are_configured(spark):
         # Each part is a transaction, and Spark's default of 200 is too many for most epochs.
-        cores = spark.sparkContext.defaultParallelism
-        chosen[_SHUFFLE] = plan.pipeline.spark_conf.get(_SHUFFLE, str(2 * cores))
+        chosen[_SHUFFLE] = plan.pipeline.spark_conf.get(_SHUFFLE, str(2 * cores(spark)))
+    configure(spark, plan.pipeline.spark_conf)
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
     if plan.kind is EpochKind.REQUEUE:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from epochline.config.kafka import java_settings
 from epochline.protocol.offsets import PlannedRange
+from epochline.spark.server import cores
 
 RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 """Columns of a record, as parsers and flows receive them."""
@@ -48,7 +49,7 @@ def read_ranges(
         return spark.createDataFrame([], _SCHEMA)
     reader = spark.read.format("kafka")
     reader = reader.options(**{f"kafka.{name}": value for name, value in java_settings(kafka).items()})
-    frame = reader.options(**_bounds(ranges, parallelism or spark.sparkContext.defaultParallelism)).load()
+    frame = reader.options(**_bounds(ranges, parallelism or cores(spark))).load()
     if parallelism is not None:
         frame = frame.coalesce(parallelism)
     frame = frame.withColumnRenamed("timestampType", "timestamp_type")

@@ -114,7 +114,10 @@ def stage(writes: Sequence[tuple[DataFrame, WriteOrder]]) -> None:
         for (frame, _), writer in zip(writes, writers, strict=True)
     ]
     failpoint("job.stage")
-    messages = [PartMessage(row.write_id, json.loads(row.rows)) for row in reduce(DataFrame.union, frames).collect()]
+    messages = [
+        PartMessage(row.write_id, json.loads(row.rows))
+        for row in reduce(lambda one, other: one.union(other), frames).collect()
+    ]
     write_manifests(writers, messages)
 
 

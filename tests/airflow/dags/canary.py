@@ -14,6 +14,7 @@ canary = epoch_dag(
         name="canary", source=KafkaSource(topics="canary"), parse="scripted:parse", record={"value": "text"},
         sinks=[PostgresTable(table="canary", columns={"value": "text"})], writer_connection="epochline_writer",
         settings=Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
+        spark_connection="spark_submit",
         spark_conf={
             "spark.ui.enabled": "true", "spark.eventLog.enabled": "true", "spark.eventLog.compress": "false",
             "spark.eventLog.dir": LOGS.as_uri(),

@@ -19,10 +19,13 @@ def scripted(name: str, **changes: Any) -> Pipeline:
 
 
 BY_HAND = (
-    "apart", "cancelled", "cleared", "compiled", "half_cleared", "killed_commit", "killed_driver", "marked",
-    "marked_run", "nothing", "overtaken", "rescheduled", "shared_server", "zombie",
+    "apart", "cancelled", "cleared", "compiled", "half_cleared", "killed_client", "killed_commit", "marked",
+    "marked_run", "nothing", "overtaken", "rescheduled", "shared_server",
 )  # fmt: skip
 globals().update({name: epoch_dag(scripted(name)) for name in BY_HAND})
+# Their drivers are started by spark-submit; every other job runs on the stack's Spark server.
+BY_SUBMIT = ("killed_driver", "zombie")
+globals().update({name: epoch_dag(scripted(name, spark_connection="spark_submit")) for name in BY_SUBMIT})
 scheduled = epoch_dag(scripted("scheduled", schedule=timedelta(seconds=10)))
 alternating = epoch_dag(scripted("alternating", schedule=timedelta(seconds=10)))
 # Four weeks, so that no run of the schedule's own comes in between.

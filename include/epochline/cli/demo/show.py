@@ -53,7 +53,7 @@ class Show:
 
     def run(self) -> int:
         """Run every step; return the verdict's exit code."""
-        _step("the stack: PostgreSQL, Kafka and Airflow", f"home: {self._stack.home}")
+        _step("the stack: PostgreSQL, Kafka, Spark and Airflow", f"home: {self._stack.home}")
         self._stack.up(report=printing.say)
         create_declared(printing.say)
         api = self._airflow()

@@ -1,0 +1,164 @@
+"""A Spark Connect server on loopback, so that an epoch finds Spark and its Python workers running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from epochline.errors import StackError
+from epochline.local import credentials
+from epochline.local.class_archive import class_options
+from epochline.local.home import Home, project_root, write_private
+from epochline.local.jars import spark_jars
+from epochline.local.java import find_java
+from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.process import Daemon
+from epochline.local.spark_home import spark_home
+
+_POOLS = """<?xml version="1.0"?>
+<allocations>
+  <pool name="default">
+    <schedulingMode>FAIR</schedulingMode>
+    <weight>1</weight>
+    <minShare>0</minShare>
+  </pool>
+</allocations>
+"""
+
+_SETTINGS: Mapping[str, str] = {
+    "spark.app.name": "epochline",
+    "spark.driver.memory": "1g",
+    # Epochs of two pipelines share the cores evenly, whichever came first.
+    "spark.scheduler.mode": "FAIR",
+    # A query whose client is gone ends within half a minute: a client attaches again every ten seconds, and is missed
+    # after ten more. Nothing of such a query counts in any case.
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "10s",
+    "spark.connect.execute.manager.detachedTimeout": "10s",
+    "spark.connect.execute.manager.maintenanceInterval": "2s",
+    # A pipeline that was idle for an hour may have its session's id again.
+    "spark.connect.session.manager.closedSessionsTombstonesSize": "0",
+    "spark.connect.grpc.binding.address": LOOPBACK,
+    "spark.log.level": "WARN",
+    "spark.redaction.regex": "(?i)secret|password|passwd|token|access[.]?key|jaas|credential",
+    # The pages would show every plan of every pipeline, and have no login.
+    "spark.ui.enabled": "false",
+}
+
+
+class Spark:
+    """The Spark Connect server of one home."""
+
+    name = "spark"
+
+    def __init__(
+        self,
+        home: Home,
+        ports: Ports,
+        settings: Mapping[str, str] | None = None,
+        extra_pythonpath: Sequence[Path] = (),
+    ) -> None:
+        self._home = home
+        self._ports = ports
+        self._settings = {**_SETTINGS, **(settings or {})}
+        self._extra_pythonpath = extra_pythonpath
+        self.folder = home.path("spark")
+        self.daemon = Daemon(home, self.name, stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
+
+    @property
+    def pid(self) -> int | None:
+        """The server's pid while it is alive."""
+        return self.daemon.pid
+
+    @property
+    def port(self) -> int:
+        """The server's port on 127.0.0.1."""
+        return self._ports.get(self.name)
+
+    @property
+    def address(self) -> str:
+        """The server's address without the token."""
+        # Spark's client sends a token without TLS to no other name.
+        return f"sc://localhost:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The server's address with the token, for clients. It is a secret."""
+        return f"{self.address}/;token={credentials.require(self._home).spark_token}"
+
+    def version(self) -> str:
+        """The installed version of Spark."""
+        return version("pyspark")
+
+    def start(self, report: Callable[[str], None] | None = None) -> None:
+        """Start the server if it does not run."""
+        if self.pid is not None:
+            return
+        find_java()
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        home = spark_home()
+        # The token is in a file that only its owner can read, because arguments are not (SEC-4).
+        command = [
+            str(home / "bin" / "spark-submit"), "--properties-file", str(self._configure(report)),
+            "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",
+        ]  # fmt: skip
+        self.daemon.start(command, environment=self._environment(home), cwd=self.folder)
+
+    def wait(self, seconds: float = 120) -> None:
+        """Wait until the server listens."""
+
+        def ready() -> str | None:
+            if self.daemon.pid is None:
+                raise StackError(f"Spark ended while starting. {self.daemon.log_tail()}")
+            return self.health()
+
+        self.daemon.wait_ready(ready, seconds)
+
+    def health(self) -> str | None:
+        """None if the server runs and listens; else what is wrong."""
+        if self.pid is None:
+            return "the server does not run"
+        return None if is_listening(self.port) else f"the server does not listen on port {self.port} yet"
+
+    def stop(self) -> bool:
+        """End the server and its Python workers. Returns whether it was running."""
+        return self.daemon.stop()
+
+    def _configure(self, report: Callable[[str], None] | None) -> Path:
+        pools = self.folder / "pools.xml"
+        pools.write_text(_POOLS)
+        cores = os.cpu_count() or 1
+        settings = {
+            **self._settings,
+            # A task that fails is tried again, as on a cluster. An epoch stages with a task for each core, and there is
+            # room for those of another epoch, because tasks often wait for a broker or the database.
+            "spark.master": f"local[{2 * cores},4]",
+            "spark.default.parallelism": str(cores),
+            "spark.jars": ",".join(str(jar) for jar in spark_jars(report)),
+            "spark.scheduler.allocation.file": pools.as_uri(),
+            "spark.local.dir": str(self.folder / "local"),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.connect.authenticate.token": credentials.require(self._home).spark_token,
+        }
+        path = self.folder / "spark.conf"
+        write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
+        return path
+
+    def _environment(self, home: Path) -> dict[str, str]:
+        kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR", "PYTHONDONTWRITEBYTECODE")
+        project = project_root()
+        path = [project / "include", project / "spark_jobs", *self._extra_pythonpath]
+        return {
+            **{name: os.environ[name] for name in kept if name in os.environ},
+            "EPOCHLINE_HOME": str(self._home.root),
+            "EPOCHLINE_PROJECT": str(project),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_SUBMIT_OPTS": f"-XX:+ExitOnOutOfMemoryError {class_options()}".rstrip(),
+        }

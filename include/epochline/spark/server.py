@@ -1,0 +1,113 @@
+"""Sessions on a Spark Connect server, which stays warm between epochs, and what differs on one.
+
+The process of a job is a client there: its DataFrames are plans, which the server executes. A server keeps its Python
+workers per session. So all epochs of a pipeline share a session as long as its code stays the same, and two pipelines,
+or two versions of one, never share a worker's modules.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from epochline.errors import ConfigurationError
+
+_NAMESPACE = uuid.UUID("5b6a1c0e-3a53-4f0c-9f0e-6d1f7c1c2a11")
+_SHUFFLE = "spark.sql.shuffle.partitions"
+_SPARKS_SHUFFLES = "200"
+_CORES = "spark.default.parallelism"
+_TRIES, _LONGEST_WAIT_MS = 6, 5000
+"""How often a request is sent again, and how long is waited before: 15 s in all."""
+
+_GONE = ("SESSION_CLOSED", "SESSION_CHANGED", "INVALID_HANDLE")
+
+
+@contextmanager
+def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]:
+    """The session of a pipeline on a server. It stays on the server after the block, for the next epoch.
+
+    What an earlier client of the pipeline left running there is interrupted first: its attempt is fenced.
+
+    Args:
+        url: ``sc://host:port/;token=…``.
+        pipeline: name of the pipeline.
+        code: a version of the code that the pipeline's functions may import.
+
+    Raises:
+        PySparkException: the server does not answer, or refuses the token.
+    """
+    spark = _opened(url, str(uuid.uuid5(_NAMESPACE, f"{pipeline}\n{code}")))
+    tag = f"epochline-{uuid.uuid5(_NAMESPACE, pipeline)}"
+    client: Any = spark.client
+    try:
+        spark.interruptTag(tag)
+        spark.addTag(tag)
+        yield spark
+    except BaseException:
+        with suppress(Exception):
+            spark.interruptTag(tag)
+        raise
+    finally:
+        # Not `stop`, which would end the session on the server.
+        client.close()
+
+
+def _opened(url: str, session_id: str) -> SparkSession:
+    separator = "" if url.endswith(";") else ";" if "/;" in url else "/;"
+    spark = _client(f"{url}{separator}session_id={session_id}")
+    try:
+        _ = spark.version
+    except PySparkException as error:
+        # A server refuses the id of a session that it has closed, for instance because it was idle for an hour.
+        if not any(word in str(error) for word in _GONE):
+            raise
+        spark.client.close()
+        spark = _client(f"{url}{separator}session_id={uuid.uuid4()}")
+    return spark
+
+
+def _client(url: str) -> SparkSession:
+    # Loads the client's libraries, which a driver does not need.
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark = SparkSession.builder.remote(url).create()
+    # By default a client waits ten minutes for a server that is gone, and so would the epoch.
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_TRIES, max_backoff=_LONGEST_WAIT_MS)])
+    return spark
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    return int(spark.conf.get(_CORES, "2") or 2) if is_remote() else spark.sparkContext.defaultParallelism
+
+
+def shuffles_are_configured(spark: SparkSession) -> bool:
+    """Whether somebody chose the number of shuffle partitions."""
+    if is_remote():
+        return spark.conf.get(_SHUFFLE) != _SPARKS_SHUFFLES
+    return spark.sparkContext.getConf().get(_SHUFFLE) is not None
+
+
+def configure(spark: SparkSession, declared: Mapping[str, str]) -> None:
+    """Apply a declaration's ``spark_conf`` to a session on a server. spark-submit has applied it at the start.
+
+    Raises:
+        ConfigurationError: a setting belongs to the server, which runs already.
+    """
+    if not is_remote():
+        return
+    for name, value in declared.items():
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            raise ConfigurationError(
+                f"spark_conf: {name} cannot be set on a Spark server that runs already"
+                f" ({error.getCondition() or type(error).__name__}). Set it where the server is started, or give the"
+                " pipeline a spark_connection of type spark, which starts a driver for each epoch."
+            ) from error
