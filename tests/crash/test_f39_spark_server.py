@@ -51,6 +51,26 @@ def draw(lines, state):
     new = drawn.join(known, "word", "left_anti")
     return {"drawn": new.select("word", "drawn", "line"), "drawn_state": new}
 """
+SHIFTING = """
+import itertools
+
+from pyspark.sql import functions as F
+
+numbers = itertools.count()
+
+
+class Shifting:
+    def __init__(self, number=0):
+        self.number = number
+
+    def __reduce__(self):
+        return Shifting, (next(numbers),)
+
+
+def shift(lines):
+    shifting = Shifting()
+    return lines.withColumn("value", F.udf(lambda value: f"{value} {shifting.number}")("value"))
+"""
 VERSIONED = """
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -78,13 +98,16 @@ def sleeping(new_line: NewLine) -> Line:
 def staged(line: Line, who: str, folder: Path, server: str, *path: Path) -> None:
     """One epoch, whose job runs on the server, and may import from these folders."""
     planned, ticket = line.to_begun(who)
-    folders = [ROOT / name for name in ("include", "spark_jobs", "tests/functions")]
-    importable = os.pathsep.join(map(str, [*folders, *path]))
-    with job(line, ticket, folder, SERVER, server=server, PYTHONPATH=importable) as running:
+    with job(line, ticket, folder, SERVER, server=server, PYTHONPATH=_importable(*path)) as running:
         assert running.wait(240) == 0, log_of(folder)
     assert planned.epoch is not None
     seal(line.ledger, line.source, ticket, line.run_of(who))
     line.commit(planned.epoch.epoch_id)
+
+
+def _importable(*path: Path) -> str:
+    folders = [ROOT / name for name in ("include", "spark_jobs", "tests/functions")]
+    return os.pathsep.join(map(str, [*folders, *path]))
 
 
 def writing(line: Line, ticket: StagingTicket) -> bool:
@@ -237,6 +260,23 @@ def test_a_transform_that_is_not_deterministic_is_computed_once_on_a_server(
     assert (len(first), len(found)) == (50, 70)
     assert set(first) < set(found)
     assert line.query("SELECT word, drawn, line FROM drawn_state ORDER BY word") == found
+
+
+def test_a_transform_that_is_another_one_each_time_is_refused_on_a_server(
+    new_line: NewLine, spark_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-2: what cannot be compared could be computed twice, each time differently."""
+    (tmp_path / "shifting.py").write_text(SHIFTING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    line = new_line(
+        transform="shifting:shift", sinks=[PostgresTable(table="shifted", columns={"value": "text"})],
+    )  # fmt: skip
+    line.some(1)
+    _, ticket = line.to_begun(ONE)
+    with job(line, ticket, tmp_path, SERVER, server=spark_server, PYTHONPATH=_importable(tmp_path)) as client:
+        assert client.wait(120) == 1
+
+    assert "DeclarationError: a function of the transform is pickled differently each time" in log_of(tmp_path)
 
 
 def test_a_setting_that_belongs_to_the_server_is_refused_with_advice(

@@ -87,4 +87,8 @@ def spark_server(connection_id: str) -> str | None:
 
 def writers_of(pipeline: Pipeline) -> int | None:
     """How many sessions Spark will write with at once; None if neither connection nor declaration says."""
-    return spark_writers(pipeline.spark_conf, AirflowConnection.get(pipeline.spark_connection).host or "")
+    held = AirflowConnection.get(pipeline.spark_connection)
+    if held.conn_type == SPARK_CONNECT:
+        cores = held.extra_dejson.get("cores")
+        return None if cores is None else int(cores)
+    return spark_writers(pipeline.spark_conf, held.host or "")

@@ -102,6 +102,7 @@ class AirflowSettings:
         kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.kafka.bootstrap_servers}}
         spark = {
             "conn_type": "spark_connect", "host": "localhost", "port": self.spark.port, "password": secret.spark_token,
+            "extra": {"cores": self.spark.cores},
         }  # fmt: skip
         # As JSON, because `local[2]` is not a valid host in a URI.
         submit = {"conn_type": "spark", "host": "local[2]"}

@@ -89,6 +89,11 @@ class Spark:
         """The server's address with the token, for clients. It is a secret."""
         return f"{self.address}/;token={credentials.require(self._home).spark_token}"
 
+    @property
+    def cores(self) -> int:
+        """How many tasks of an epoch run at once."""
+        return os.cpu_count() or 1
+
     def version(self) -> str:
         """The installed version of Spark."""
         return version("pyspark")
@@ -130,13 +135,12 @@ class Spark:
     def _configure(self, report: Callable[[str], None] | None) -> Path:
         pools = self.folder / "pools.xml"
         pools.write_text(_POOLS)
-        cores = os.cpu_count() or 1
         settings = {
             **self._settings,
             # A task that fails is tried again, as on a cluster. An epoch stages with a task for each core, and there is
             # room for those of another epoch, because tasks often wait for a broker or the database.
-            "spark.master": f"local[{2 * cores},4]",
-            "spark.default.parallelism": str(cores),
+            "spark.master": f"local[{2 * self.cores},4]",
+            "spark.default.parallelism": str(self.cores),
             "spark.jars": ",".join(str(jar) for jar in spark_jars(report)),
             "spark.scheduler.allocation.file": pools.as_uri(),
             "spark.local.dir": str(self.folder / "local"),

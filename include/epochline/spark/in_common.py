@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
+from epochline.errors import DeclarationError
+
 Plan = Any
 """A logical plan: an object of Spark's JVM, or a client's plan for a Spark Connect server."""
 
@@ -27,6 +29,9 @@ def in_common(spark: SparkSession, frames: Iterable[DataFrame], given: Iterable[
         spark: the session of all frames.
         frames: the frames to write.
         given: the inputs of these frames, which are persisted or read only persisted frames.
+
+    Raises:
+        DeclarationError: on a server, a frame's plan is another one each time it is sent.
     """
     kind: _Kind = _OnServer(spark) if is_remote() else _InDriver(spark)
     known = {kind.form(part) for frame in given for part in _parts(kind, kind.plan(frame))}
@@ -96,9 +101,16 @@ class _OnServer:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark: Any = spark
+        self._forms: dict[int, bytes] = {}
 
     def plan(self, frame: DataFrame) -> Plan:
         one: Any = frame
+        if self._message(one._plan) != self._message(one._plan):
+            raise DeclarationError(
+                "a function of the transform is pickled differently each time, so a Spark server cannot tell what two"
+                " outputs have in common. Remove what changes from the function, or give the pipeline a"
+                " spark_connection of type spark"
+            )
         return one._plan
 
     def children(self, plan: Plan) -> Sequence[Plan]:
@@ -107,6 +119,12 @@ class _OnServer:
         return [one for one in vars(plan).values() if isinstance(one, LogicalPlan)]
 
     def form(self, plan: Plan) -> Hashable:
+        # Frames keep their plans, so no other plan gets the same id meanwhile.
+        if id(plan) not in self._forms:
+            self._forms[id(plan)] = self._message(plan)
+        return self._forms[id(plan)]
+
+    def _message(self, plan: Plan) -> bytes:
         sent = plan.plan(self._spark.client)
         _forget_numbers(sent)
         return bytes(sent.SerializeToString(deterministic=True))

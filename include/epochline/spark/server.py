@@ -49,7 +49,8 @@ def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]
         spark.interruptTag(tag)
         spark.addTag(tag)
         yield spark
-    except BaseException:
+    except (KeyboardInterrupt, SystemExit):
+        # The task was killed while its query runs.
         with suppress(Exception):
             spark.interruptTag(tag)
         raise
