@@ -22,7 +22,7 @@ from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.server import configure, cores, shuffles_are_configured
+from epochline.spark.server import SHUFFLES, configure, cores, shuffles_are_configured
 from epochline.spark.source import read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
@@ -35,8 +35,6 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
-
-_SHUFFLE = "spark.sql.shuffle.partitions"
 
 _SETTINGS = {
     # Timestamps travel as UTC, whatever the machine's zone.
@@ -80,7 +78,7 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     chosen = {name: plan.pipeline.spark_conf.get(name, value) for name, value in _DEFAULTS.items()}
     if not shuffles_are_configured(spark):
         # Each part is a transaction, and Spark's default of 200 is too many for most epochs.
-        chosen[_SHUFFLE] = plan.pipeline.spark_conf.get(_SHUFFLE, str(2 * cores(spark)))
+        chosen[SHUFFLES] = plan.pipeline.spark_conf.get(SHUFFLES, str(2 * cores(spark)))
     configure(spark, plan.pipeline.spark_conf)
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)

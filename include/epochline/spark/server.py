@@ -19,7 +19,9 @@ from pyspark.sql.utils import is_remote
 from epochline.errors import ConfigurationError
 
 _NAMESPACE = uuid.UUID("5b6a1c0e-3a53-4f0c-9f0e-6d1f7c1c2a11")
-_SHUFFLE = "spark.sql.shuffle.partitions"
+SHUFFLES = "spark.sql.shuffle.partitions"
+"""The setting for the number of shuffle partitions."""
+
 _SPARKS_SHUFFLES = "200"
 _CORES = "spark.default.parallelism"
 _TRIES, _LONGEST_WAIT_MS = 6, 5000
@@ -42,7 +44,7 @@ def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]
     Raises:
         PySparkException: the server does not answer, or refuses the token.
     """
-    spark = _opened(url, str(uuid.uuid5(_NAMESPACE, f"{pipeline}\n{code}")))
+    spark = _opened(url, uuid.uuid5(_NAMESPACE, f"{pipeline}\n{code}"))
     tag = f"epochline-{uuid.uuid5(_NAMESPACE, pipeline)}"
     client: Any = spark.client
     try:
@@ -59,9 +61,15 @@ def shared_session(url: str, pipeline: str, code: str) -> Iterator[SparkSession]
         client.close()
 
 
-def _opened(url: str, session_id: str) -> SparkSession:
-    separator = "" if url.endswith(";") else ";" if "/;" in url else "/;"
-    spark = _client(f"{url}{separator}session_id={session_id}")
+def in_session(url: str, session_id: uuid.UUID) -> str:
+    """The URL of a session on a server, whether or not the server's URL has a slash or parameters."""
+    address, _, parameters = url.partition("/;")
+    given = [parameters.rstrip(";")] if parameters else []
+    return f"{address.rstrip('/')}/;{';'.join([*given, f'session_id={session_id}'])}"
+
+
+def _opened(url: str, session_id: uuid.UUID) -> SparkSession:
+    spark = _client(in_session(url, session_id))
     try:
         _ = spark.version
     except PySparkException as error:
@@ -69,7 +77,7 @@ def _opened(url: str, session_id: str) -> SparkSession:
         if not any(word in str(error) for word in _GONE):
             raise
         spark.client.close()
-        spark = _client(f"{url}{separator}session_id={uuid.uuid4()}")
+        spark = _client(in_session(url, uuid.uuid4()))
     return spark
 
 
@@ -91,8 +99,8 @@ def cores(spark: SparkSession) -> int:
 def shuffles_are_configured(spark: SparkSession) -> bool:
     """Whether somebody chose the number of shuffle partitions."""
     if is_remote():
-        return spark.conf.get(_SHUFFLE) != _SPARKS_SHUFFLES
-    return spark.sparkContext.getConf().get(_SHUFFLE) is not None
+        return spark.conf.get(SHUFFLES) != _SPARKS_SHUFFLES
+    return spark.sparkContext.getConf().get(SHUFFLES) is not None
 
 
 def configure(spark: SparkSession, declared: Mapping[str, str]) -> None:
