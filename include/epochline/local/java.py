@@ -33,7 +33,7 @@ def java_executable(environment: Mapping[str, str] | None = None) -> Path:
     """The ``java`` of `$JAVA_HOME`, else of `$PATH`; it is not run.
 
     Raises:
-        StackError: there is none on `$PATH`.
+        StackError: `$JAVA_HOME` is not set, and `$PATH` has no ``java``.
     """
     env = os.environ if environment is None else environment
     java_home = env.get("JAVA_HOME")

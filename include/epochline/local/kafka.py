@@ -17,7 +17,7 @@ from epochline.local.home import Home, write_private
 from epochline.local.jars import JarSet, kafka_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
+from epochline.local.server import Server
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient
@@ -51,27 +51,16 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-class Kafka:
+class Kafka(Server):
     """The Kafka broker of one home."""
 
     name = "kafka"
 
     def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
-        self._home = home
-        self._ports = ports
-        self._settings = {**_SETTINGS, **(settings or {})}
-        self.folder = home.path("kafka")
-        self.daemon = Daemon(home, self.name, stop_signals=((signal.SIGTERM, 30), (signal.SIGKILL, 5)))
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's pid while it is alive."""
-        return self.daemon.pid
-
-    @property
-    def port(self) -> int:
-        """The broker's port on 127.0.0.1."""
-        return self._ports.get(self.name)
+        super().__init__(
+            home, ports, {**_SETTINGS, **(settings or {})},
+            stop_signals=((signal.SIGTERM, 30), (signal.SIGKILL, 5)),
+        )  # fmt: skip
 
     @property
     def bootstrap_servers(self) -> str:
@@ -132,10 +121,6 @@ class Kafka:
         except (KafkaError, OSError) as error:
             return f"{type(error).__name__}: {error}"
         return f"{len(waiting)} partitions have no leader, for example {waiting[0]}" if waiting else None
-
-    def stop(self) -> bool:
-        """End the broker; its data stays. Returns whether it was running."""
-        return self.daemon.stop()
 
     def _cluster_id(self) -> str:
         return credentials.require(self._home).kafka_cluster_id

@@ -21,7 +21,7 @@ from epochline.local.credentials import JOB, VIEWER
 from epochline.local.demote import Account, server_account
 from epochline.local.home import Home, write_private
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
+from epochline.local.server import Server
 
 SUPERUSER = "postgres"
 # The owner of each database is the role with the same name.
@@ -64,35 +64,22 @@ def binaries() -> Path:
     return folder
 
 
-class Postgres:
+class Postgres(Server):
     """The PostgreSQL server of one home."""
 
     name = "postgres"
 
     def __init__(self, home: Home, ports: Ports, settings: Mapping[str, str] | None = None) -> None:
-        self._home = home
-        self._ports = ports
-        self._settings = {**_SETTINGS, **(settings or {})}
-        self.folder = home.path("postgres")
-        self.data = self.folder / "data"
-        self.daemon = Daemon(
+        super().__init__(
             home,
-            self.name,
+            ports,
+            {**_SETTINGS, **(settings or {})},
             # Fast shutdown, then immediate, then SIGKILL: the data is recoverable after each of them.
             stop_signals=((signal.SIGINT, 30), (signal.SIGQUIT, 10), (signal.SIGKILL, 5)),
             # Every backend starts its own session and overwrites its environment.
             owns=lambda process: process.name() == "postgres" and Path(process.cwd()) == self.data,
         )
-
-    @property
-    def pid(self) -> int | None:
-        """The postmaster's pid while it is alive."""
-        return self.daemon.pid
-
-    @property
-    def port(self) -> int:
-        """The port on 127.0.0.1."""
-        return self._ports.get(self.name)
+        self.data = self.folder / "data"
 
     @property
     def superuser_dsn(self) -> str:
@@ -158,10 +145,6 @@ class Postgres:
         except psycopg2.Error as error:
             return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         return None
-
-    def stop(self) -> bool:
-        """End the server; its data stays. Returns whether it was running."""
-        return self.daemon.stop()
 
     def _password(self, role: str) -> str:
         return str(getattr(credentials.require(self._home), role))

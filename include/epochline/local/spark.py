@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root, write_private
 from epochline.local.jars import spark_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
-from epochline.local.process import Daemon
+from epochline.local.server import Server
 from epochline.local.spark_home import spark_home
 
 _POOLS = """<?xml version="1.0"?>
@@ -49,7 +48,7 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-class Spark:
+class Spark(Server):
     """The Spark Connect server of one home."""
 
     name = "spark"
@@ -61,22 +60,11 @@ class Spark:
         settings: Mapping[str, str] | None = None,
         extra_pythonpath: Sequence[Path] = (),
     ) -> None:
-        self._home = home
-        self._ports = ports
-        self._settings = {**_SETTINGS, **(settings or {})}
+        super().__init__(
+            home, ports, {**_SETTINGS, **(settings or {})},
+            stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)),
+        )  # fmt: skip
         self._extra_pythonpath = extra_pythonpath
-        self.folder = home.path("spark")
-        self.daemon = Daemon(home, self.name, stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
-
-    @property
-    def pid(self) -> int | None:
-        """The server's pid while it is alive."""
-        return self.daemon.pid
-
-    @property
-    def port(self) -> int:
-        """The server's port on 127.0.0.1."""
-        return self._ports.get(self.name)
 
     @property
     def address(self) -> str:
@@ -114,23 +102,11 @@ class Spark:
 
     def wait(self, seconds: float = 120) -> None:
         """Wait until the server listens."""
-
-        def ready() -> str | None:
-            if self.daemon.pid is None:
-                raise StackError(f"Spark ended while starting. {self.daemon.log_tail()}")
-            return self.health()
-
-        self.daemon.wait_ready(ready, seconds)
+        self.daemon.wait_ready(self.health, seconds)
 
     def health(self) -> str | None:
-        """None if the server runs and listens; else what is wrong."""
-        if self.pid is None:
-            return "the server does not run"
-        return None if is_listening(self.port) else f"the server does not listen on port {self.port} yet"
-
-    def stop(self) -> bool:
-        """End the server and its Python workers. Returns whether it was running."""
-        return self.daemon.stop()
+        """None if the server listens; else what is wrong."""
+        return None if is_listening(self.port) else f"nothing listens on port {self.port}"
 
     def _configure(self, report: Callable[[str], None] | None) -> Path:
         pools = self.folder / "pools.xml"

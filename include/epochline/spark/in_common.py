@@ -105,7 +105,7 @@ class _OnServer:
 
     def plan(self, frame: DataFrame) -> Plan:
         one: Any = frame
-        if self._message(one._plan) != self._message(one._plan):
+        if self.form(one._plan) != self._message(one._plan):
             raise DeclarationError(
                 "a function of the transform is pickled differently each time, so a Spark server cannot tell what two"
                 " outputs have in common. Remove what changes from the function, or give the pipeline a"

@@ -1,0 +1,56 @@
+"""What the servers of a home that are one process each have in common."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import psutil
+
+from epochline.local.home import Home
+from epochline.local.ports import Ports
+from epochline.local.process import Daemon
+
+
+class Server:
+    """One server of one home: its folder, its process and its port.
+
+    Args:
+        home: folder of the stack to which the server belongs.
+        ports: the ports of the home.
+        settings: of the server.
+        stop_signals: as of `Daemon`.
+        owns: as of `Daemon`.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        home: Home,
+        ports: Ports,
+        settings: Mapping[str, str],
+        *,
+        stop_signals: Sequence[tuple[signal.Signals, float]],
+        owns: Callable[[psutil.Process], bool] = lambda _process: False,
+    ) -> None:
+        self._home = home
+        self._ports = ports
+        self._settings = settings
+        self.folder = home.path(self.name)
+        self.daemon = Daemon(home, self.name, stop_signals=stop_signals, owns=owns)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the server's process while it is alive."""
+        return self.daemon.pid
+
+    @property
+    def port(self) -> int:
+        """The server's port on 127.0.0.1."""
+        return self._ports.get(self.name)
+
+    def stop(self) -> bool:
+        """End the server with everything that it started; its data stays. Returns whether it was running."""
+        return self.daemon.stop()
