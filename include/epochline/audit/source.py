@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from epochline.arrow.cast.source import SOURCE_SCHEMA
+from epochline.arrow.cast.source import SOURCE_SCHEMA, TRAVELLING_SCHEMA, stored_record
 from epochline.kafka.records import Columns
 
 _HEADERS = SOURCE_SCHEMA.field("headers").type
@@ -38,23 +37,9 @@ def record_batch(topic: str, partition: int, columns: Columns) -> pa.RecordBatch
 
 
 def claimed_batch(rows: Sequence[Any]) -> pa.RecordBatch:
-    """Quarantined records as a batch of `SOURCE_SCHEMA`, without ``timestamp_type``, as a requeue reads them."""
-    return pa.RecordBatch.from_pylist([_claimed(row) for row in rows], schema=SOURCE_SCHEMA)
-
-
-def _claimed(row: Any) -> dict[str, Any]:
-    headers = None
-    if row.headers is not None:
-        headers = [
-            {"key": name, "value": None if text is None else base64.b64decode(text)} for name, text in row.headers
-        ]
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "offset": row.offset,
-        "timestamp": row.record_timestamp,
-        "timestamp_type": None,
-        "key": None if row.key is None else bytes(row.key),
-        "value": None if row.value is None else bytes(row.value),
-        "headers": headers,
-    }
+    """Quarantined records as a batch of `TRAVELLING_SCHEMA`, as a requeue reads them."""
+    records = [
+        stored_record(row.topic, row.partition, row.offset, row.record_timestamp, row.key, row.value, row.headers)
+        for row in rows
+    ]
+    return pa.RecordBatch.from_pylist(records, schema=TRAVELLING_SCHEMA)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.source import TRAVELLING_SCHEMA
+from epochline.arrow.cast.source import TRAVELLING_SCHEMA, stored_record
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
 from epochline.protocol.staging import StagingTicket
@@ -64,7 +63,7 @@ class ClaimReader:
             rows: list[dict[str, Any]] = []
             held = 0
             for row in cursor:
-                rows.append(_record(row))
+                rows.append(stored_record(*row))
                 held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
                 if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
                     yield pa.RecordBatch.from_pylist(rows, schema=TRAVELLING_SCHEMA)
@@ -90,17 +89,3 @@ def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFra
 
     numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
     return numbers.mapInArrow(read, from_arrow_schema(TRAVELLING_SCHEMA))
-
-
-def _record(row: tuple[Any, ...]) -> dict[str, Any]:
-    topic, partition, offset, timestamp, key, value, headers = row
-    return {
-        "topic": topic,
-        "partition": partition,
-        "offset": offset,
-        "timestamp": timestamp,
-        "timestamp_type": None,
-        "key": None if key is None else bytes(key),
-        "value": None if value is None else bytes(value),
-        "headers": None if headers is None else json.dumps(headers),
-    }

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -56,6 +59,38 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         except pa.ArrowException as error:
             raise ColumnMismatchError(f"the source's column {field.name!r} ({column.type}): {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def stored_record(
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp: datetime | None,
+    key: Any,
+    value: Any,
+    headers: Sequence[Sequence[str | None]] | None,
+) -> dict[str, Any]:
+    """A quarantined record, as the ledger stores it, as a row of `TRAVELLING_SCHEMA`. It has no ``timestamp_type``.
+
+    Args:
+        topic: of the record.
+        partition: of the record.
+        offset: of the record.
+        timestamp: of the record, as Kafka has it.
+        key: bytes or a buffer, or None.
+        value: bytes or a buffer, or None.
+        headers: pairs of name and base64 of the value or None.
+    """
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp,
+        "timestamp_type": None,
+        "key": None if key is None else bytes(key),
+        "value": None if value is None else bytes(value),
+        "headers": None if headers is None else json.dumps(headers),
+    }
 
 
 def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
