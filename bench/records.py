@@ -32,6 +32,7 @@ from kafka import KafkaAdminClient
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from bench.processor import seconds_of
 from bench.report import machine, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
@@ -255,16 +256,8 @@ def _parsed(frame: DataFrame) -> DataFrame:
 
 def _processor_seconds() -> float:
     """Of this process and everything that it started: the servers, Spark's JVM, its Python workers."""
-    total = 0.0
-    for one in {psutil.Process(), *psutil.Process().children(recursive=True), *_servers()}:
-        try:
-            spent = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += spent.user + spent.system
-        # Workers and sessions that ended are counted with the process that waited for them.
-        total += getattr(spent, "children_user", 0.0) + getattr(spent, "children_system", 0.0)
-    return total
+    this = psutil.Process()
+    return seconds_of([this, *this.children(recursive=True), *_servers()])
 
 
 def _servers() -> list[psutil.Process]:

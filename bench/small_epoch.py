@@ -22,6 +22,7 @@ import psycopg2
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
+from bench.processor import seconds_of
 from bench.report import machine, write_section
 from epochline.config.discovery import find
 from epochline.local.airflow_api import FINISHED, AirflowApi
@@ -148,18 +149,10 @@ class Airflow:
 
 
 def _with_children(pid: int | None) -> float:
-    """The processor seconds of a process and of everything that it started, ended processes included."""
     if pid is None:
         return 0.0
     root = psutil.Process(pid)
-    spent = 0.0
-    for one in [root, *root.children(recursive=True)]:
-        try:
-            times = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        spent += times.user + times.system + times.children_user + times.children_system
-    return spent
+    return seconds_of([root, *root.children(recursive=True)])
 
 
 @contextmanager
@@ -201,7 +194,7 @@ def measured(rounds: int, config: Mapping[str, str], idle: float) -> Measured:
             said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in times.items())
             print(f"round {number} of {rounds}: {said}", flush=True)
         phases = {name: one.phases(DAG_OF[name]) for name in (WARM, SUBMITTED)}
-        time.sleep(5)
+        time.sleep(5)  # until the last tasks' processes have ended
         return Measured(times={name: one[1:] for name, one in times.items()}, phases=phases, idle=one.idle(idle))
 
 

@@ -33,24 +33,6 @@ ONE, TWO, THREE = "run-1", "run-2", "run-3"
 ASLEEP = {0: [*(f"early-{i}" for i in range(25)), "sleep 60", "late"], 1: ["another"]}
 """Twenty rows of a part are copied before its parse sleeps for a minute."""
 
-DRAWING = """
-import random
-
-from pyspark.sql import functions as F
-
-
-def keys(lines):
-    return lines.select(F.col("value").alias("word"))
-
-
-def draw(lines, state):
-    number = F.udf(lambda: random.randrange(1 << 40), "bigint").asNondeterministic()
-    first = lines.repartition(3).dropDuplicates(["value"])
-    drawn = first.select(F.col("value").alias("word"), number().alias("drawn"), F.col("_offset").alias("line"))
-    known = state["drawn_state"].select("word")
-    new = drawn.join(known, "word", "left_anti")
-    return {"drawn": new.select("word", "drawn", "line"), "drawn_state": new}
-"""
 SHIFTING = """
 import itertools
 
@@ -239,11 +221,9 @@ def test_two_pipelines_and_two_versions_of_a_module_do_not_meet_on_a_server(
 
 
 def test_a_transform_that_is_not_deterministic_is_computed_once_on_a_server(
-    new_line: NewLine, spark_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_line: NewLine, spark_server: str, tmp_path: Path
 ) -> None:
     """INV-2: target and state of an epoch are made of the same random numbers."""
-    (tmp_path / "drawing.py").write_text(DRAWING)
-    monkeypatch.syspath_prepend(str(tmp_path))
     columns = {"word": "text", "drawn": "bigint", "line": "bigint"}
     line = new_line(
         transform="drawing:draw",
@@ -251,10 +231,10 @@ def test_a_transform_that_is_not_deterministic_is_computed_once_on_a_server(
         state=[StateTable(table="drawn_state", key="word", columns=columns, keys="drawing:keys")],
     )
     line.produce({0: [f"word {n % 50}" for n in range(500)]})
-    staged(line, ONE, tmp_path, spark_server, tmp_path)
+    staged(line, ONE, tmp_path, spark_server)
     first = line.query("SELECT word, drawn, line FROM drawn ORDER BY word")
     line.produce({1: [f"word {n % 70}" for n in range(500)]})
-    staged(line, TWO, tmp_path, spark_server, tmp_path)
+    staged(line, TWO, tmp_path, spark_server)
 
     found = line.query("SELECT word, drawn, line FROM drawn ORDER BY word")
     assert (len(first), len(found)) == (50, 70)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody names it
 
@@ -13,34 +11,11 @@ from epochline import KafkaSource, Pipeline, PostgresTable, StateTable, Text
 from epochline.spark.in_common import in_common
 from tests.integration.spark.conftest import Runs, Servers
 
-DRAWING = '''
-"""Draws a number for each word, and breaks ties by whichever line comes first."""
-
-import random
-import time
-
-from pyspark.sql import functions as F
-
-
-def keys(lines):
-    return lines.select(F.col("value").alias("word"))
-
-
-def draw(lines, state):
-    number = F.udf(lambda: random.randrange(1 << 40), "bigint").asNondeterministic()
-    first = lines.repartition(3).dropDuplicates(["value"])
-    drawn = first.select(F.col("value").alias("word"), number().alias("drawn"), F.col("_offset").alias("line"))
-    return {"drawn": drawn.select("word", "drawn", "line"), "drawn_state": drawn}
-'''
 COLUMNS = {"word": "text", "drawn": "bigint", "line": "bigint"}
 
 
-def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(
-    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_target_and_state_are_made_of_the_same_rows_whatever_chance_says(servers: Servers) -> None:
     """INV-2: a random number, and a tie, are drawn once for both writes."""
-    (tmp_path / "drawing.py").write_text(DRAWING)
-    monkeypatch.syspath_prepend(str(tmp_path))
     source = KafkaSource(topics=servers.topic({0: [b"word %d" % (n % 50) for n in range(500)]}))
     pipeline = Pipeline(
         name=servers.name, source=source, parse=Text(), transform="drawing:draw",
