@@ -30,6 +30,13 @@ WHERE (place = 1) <> (start_offset IS NULL) OR (place > 1 AND start_offset IS DI
    OR until_offset <= start_offset
 ORDER BY pipeline, generation, topic, partition, place;
 
+-- name: how_long_did_records_wait
+-- The age of each epoch's oldest and newest record at its commit, by Kafka's timestamps, newest epochs first.
+SELECT pipeline, epoch_id, kind, records_read, longest_latency_seconds, shortest_latency_seconds, publish_seconds
+FROM epochline.phases
+WHERE longest_latency_seconds IS NOT NULL
+ORDER BY pipeline, epoch_id DESC LIMIT 100;
+
 -- name: which_epoch_wrote_this_row
 -- For a row of access_log, by the record that it came from: the epoch, its run, and when it became visible.
 SELECT a._topic, a._partition, a._offset, e.pipeline, e.epoch_id, e.attempt, e.dag_id, e.run_id, e.committed_at

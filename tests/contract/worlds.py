@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import psycopg2
@@ -26,6 +26,8 @@ from epochline.protocol.staging import StagingTicket
 from epochline.testing import FakeKafka, FakeLedger
 
 LEASE = timedelta(seconds=60)
+OLDEST, NEWEST = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
+"""Kafka's timestamps of the oldest and the newest record of every range."""
 WRITE_ID = "0198a8f0-0000-7000-8000-000000000001"
 
 
@@ -69,6 +71,7 @@ def seen_in(
     return PartitionCounts(
         received=every if received is None else received, passed=every if passed is None else passed, skipped=0,
         quarantined=quarantined, first_offset=planned.range.start, last_offset=planned.range.until - 1, digest=1,
+        oldest_timestamp=OLDEST, newest_timestamp=NEWEST,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ FAULTS = {
     "F32": "late and out-of-order events",
     "F33": "state table damaged, missing or of a later epoch",
     "F34": "the target's columns change between pre-commit and commit",
-    "F35": "upgrade: a ledger with older views and functions read by this code; a newer one refused",
+    "F35": "upgrade: a ledger of release 0.1.0 upgraded and continued by this code; a newer one refused",
     "F36": "several pipelines on one database and target",
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
     "F38": "the database is put back to a backup, and its newer state is lost",
@@ -62,6 +62,5 @@ PARTLY = {
     " is no recovery to measure.",
     "F31": "The clock of the machine, and with it of PostgreSQL and of the broker, is not set by a test; nothing of the"
     " protocol reads the clock of a client, which is what is tested.",
-    "F35": "Nothing was released before revision 0001, so no test upgrades the tables of an older revision.",
 }
 """Rows with a test that covers less than the fault's whole description."""

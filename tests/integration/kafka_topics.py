@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -86,6 +87,18 @@ def read_topic(servers: Servers, topic: str, isolation: str = "read_committed") 
 
         wait_for(f"{topic} is read to {ends}", read_to_the_end, seconds=120)
     return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+def span_of_timestamps(servers: Servers, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, Any]:
+    """By partition, the oldest and the newest of Kafka's timestamps between two offsets, as times."""
+    found = {}
+    for partition, (start, until) in ranges.items():
+        read = [one for one in read_topic(servers, topic) if one.partition == partition and start <= one.offset < until]
+        found[partition] = tuple(
+            datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at)
+            for at in (min(one.timestamp for one in read), max(one.timestamp for one in read))
+        )
+    return found
 
 
 def values(servers: Servers, topic: str, isolation: str = "read_committed") -> list[bytes]:

@@ -318,7 +318,8 @@ def lived(postgres_dsn: str) -> Lived:
 def test_every_query_of_the_docs_says_what_it_answers() -> None:
     assert all(body.startswith("-- ") for body in queries().values())
     assert set(queries()) == {
-        "where_is_each_pipeline", "what_is_unfinished", "is_the_chain_whole", "which_epoch_wrote_this_row",
+        "where_is_each_pipeline", "what_is_unfinished", "is_the_chain_whole", "how_long_did_records_wait",
+        "which_epoch_wrote_this_row",
         "what_was_quarantined", "attempts_and_fenced_writes", "what_is_not_shown_yet", "which_sinks_show_an_epoch",
     }  # fmt: skip
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.contract.worlds import World, postgres_world
+from tests.contract.worlds import NEWEST, OLDEST, World, postgres_world
 from tests.databases import query
 
 PHASES = ("start", "stage", "seal", "commit", "publish")
@@ -35,6 +35,23 @@ def test_each_phase_lasts_from_one_moment_of_the_ledger_to_the_next(world: World
     expected = [(until - since).total_seconds() for since, until in pairwise(moments)]
     assert seconds(postgres_dsn) == pytest.approx(expected)
     assert seconds(postgres_dsn, ["whole", "wait"]) == [pytest.approx(sum(expected)), None]
+
+
+LATENCIES = "SELECT longest_latency_seconds, shortest_latency_seconds FROM epochline.phases"
+
+
+def test_an_epoch_says_how_old_its_records_were_at_its_commit(world: World, postgres_dsn: str) -> None:
+    """G7: by Kafka's timestamps, which the parts' messages carry and the seal stores."""
+    world.to_sealed("run-1", record_limit=4)
+    assert query(postgres_dsn, LATENCIES) == [(None, None)]
+
+    world.commit(1)
+
+    ((committed_at,),) = query(postgres_dsn, "SELECT committed_at FROM epochline.epoch")
+    expected = tuple((committed_at - timestamp).total_seconds() for timestamp in (OLDEST, NEWEST))
+    assert query(postgres_dsn, LATENCIES) == [pytest.approx(expected)]
+    ranges = "SELECT DISTINCT oldest_timestamp, newest_timestamp FROM epochline.offsets"
+    assert query(postgres_dsn, ranges) == [(OLDEST, NEWEST)]
 
 
 def test_an_epoch_of_an_interval_waited_from_its_end(world: World, postgres_dsn: str) -> None:

@@ -1,42 +1,37 @@
-"""F35: this code reads and finishes what was written under older views and functions of the ledger.
-
-Nothing was released before revision 0001, so there is no older revision to upgrade from.
-"""
+"""F35: this code upgrades a ledger of release 0.1.0, reads and finishes what that release wrote, and goes on."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from epochline.coordinator import PlanOutcome, abort
+from epochline.coordinator import PlanOutcome
 from epochline.postgres.ledger.migrate import head_revision, upgrade
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from epochline.protocol.offsets import chain_breaks
-from tests.contract.worlds import World, postgres_world, run
+from tests.contract.worlds import World, postgres_world
 from tests.crash.reliability import Recovery
 from tests.databases import query, sqlalchemy_url
 
-OLDER = """
-DROP VIEW epochline.event_times, epochline.receipts, epochline.savepoints;
-CREATE OR REPLACE FUNCTION epochline.take_epoch(consumer text, pipeline text, sink text) RETURNS bigint
-    LANGUAGE sql AS 'SELECT NULL::bigint';
-UPDATE epochline.definition SET sha256 = 'of an older version';
-"""
-"""Makes the views and functions of a database those of an older version."""
+RELEASED = Path(__file__).with_name("ledger_0_1_0.sql").read_text()
 ROWS = "SELECT value, _partition, _offset, _epoch FROM orders ORDER BY 2, 3"
 EPOCHS = "SELECT epoch_id, state, records_read, rows_written FROM epochline.epochs ORDER BY 1"
 
 
 @pytest.fixture
 def old(postgres_dsn: str) -> str:
-    """The libpq URL of a database with an aborted, a committed and a sealed epoch, and with older views and functions."""
-    world = postgres_world(postgres_dsn)
-    world.plan("run-0", record_limit=4)
-    world.begin(1, "run-0")
-    abort(world.ledger, "orders", 1, run("run-0"), reason="somebody stopped it")
-    world.to_committed("run-1", record_limit=6)
-    world.to_sealed("run-2", record_limit=6)
-    query(postgres_dsn, OLDER)
+    """The libpq URL of a database of release 0.1.0 with an aborted, a committed and a sealed epoch."""
+    query(postgres_dsn, "DROP SCHEMA epochline, epochline_staging CASCADE")
+    query(postgres_dsn, RELEASED)
     return postgres_dsn
+
+
+@pytest.fixture
+def new(new_database: Callable[[], str]) -> str:
+    """The libpq URL of a database that this version migrated from nothing."""
+    return new_database()
 
 
 @pytest.fixture
@@ -49,6 +44,7 @@ def upgraded(old: str) -> World:
 @pytest.mark.fault("F35")
 def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> None:
     rows, epochs = query(old, ROWS), query(old, EPOCHS)
+    assert query(old, "SELECT version_num FROM epochline.alembic_version") == [("0001",)]
 
     upgrade(sqlalchemy_url(old))
 
@@ -58,14 +54,23 @@ def test_what_was_committed_before_the_upgrade_stays_and_is_known(old: str) -> N
 
 
 @pytest.mark.fault("F35")
-def test_an_upgrade_brings_back_every_view_and_function_and_a_repeat_changes_nothing(old: str) -> None:
+def test_an_upgrade_brings_every_view_and_function_and_a_repeat_changes_nothing(old: str, new: str) -> None:
+    """An upgraded ledger has what a new one has."""
     applied = "SELECT name, sha256, applied_at FROM epochline.definition ORDER BY name"
-    views = "SELECT count(*) FROM pg_views WHERE schemaname = 'epochline'"
-    [(before,)] = query(old, views)
+    parts = """
+        SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'epochline'
+        UNION ALL SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = 'epochline'::regnamespace AND contype <> 'n'
+        UNION ALL SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'epochline'
+        UNION ALL SELECT event_object_table, trigger_name, action_statement FROM information_schema.triggers
+        WHERE trigger_schema = 'epochline'
+        UNION ALL SELECT viewname, '', definition FROM pg_views WHERE schemaname = 'epochline'
+        UNION ALL SELECT proname, '', pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'epochline'::regnamespace
+        ORDER BY 1, 2, 3"""
 
     upgrade(sqlalchemy_url(old))
 
-    assert query(old, views) == [(before + 3,)]
+    assert query(old, parts) == query(new, parts)
     assert query(old, "SELECT epochline.take_epoch('reports', 'orders', 'orders')") == [(2,)]
     first = query(old, applied)
     assert [(name, len(sha256)) for name, sha256, _at in first] == [("functions", 64), ("roles", 64), ("views", 64)]
@@ -101,6 +106,8 @@ def test_another_run_recovers_it_and_goes_on_where_the_old_code_stopped(
     assert [row[:3] for row in upgraded.visible()] == [
         ("orders", partition, offset) for partition, records in ((0, 10), (1, 5)) for offset in range(records)
     ]
+    latencies = query(old, "SELECT longest_latency_seconds IS NOT NULL FROM epochline.phases ORDER BY epoch_id")
+    assert latencies == [(False,), (False,), (False,), (True,)]
     for partition in (0, 1):
         ranges = "SELECT start_offset, until_offset FROM epochline.committed_range WHERE partition = %s"
         assert chain_breaks(query(old, ranges, partition)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from epochline.protocol.offsets import (
 from tests.unit.partitions import tp
 
 offsets = st.integers(min_value=0, max_value=2**62)
+moments = st.datetimes(timezones=st.just(UTC))
 tallies = st.integers(min_value=0, max_value=2**40)
 
 Chain = list[tuple[int | None, int]]
@@ -41,9 +43,11 @@ def chains(draw: st.DrawFn) -> Chain:
 def counts(draw: st.DrawFn) -> PartitionCounts:
     passed, skipped, quarantined = draw(tallies), draw(tallies), draw(tallies)
     ends = sorted([draw(offsets), draw(offsets)]) if draw(st.booleans()) else [None, None]
+    span = sorted([draw(moments), draw(moments)]) if draw(st.booleans()) else [None, None]
     return PartitionCounts(
         received=passed + skipped + quarantined, passed=passed, skipped=skipped, quarantined=quarantined,
         first_offset=ends[0], last_offset=ends[1], digest=draw(st.integers(min_value=0, max_value=2**64 - 1)),
+        oldest_timestamp=span[0], newest_timestamp=span[1],
     )  # fmt: skip
 
 

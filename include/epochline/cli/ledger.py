@@ -10,6 +10,8 @@ import typer
 from epochline.cli import printing
 from epochline.errors import EpochlineError, EpochNotFoundError
 
+_PHASES = ("wait", "start", "stage", "seal", "commit", "publish")
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
@@ -18,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 def ledger(
     pipeline: Annotated[str | None, typer.Argument(help="One pipeline; all if not given.")] = None,
-    epoch: Annotated[int | None, typer.Option(min=1, help="One epoch: its ranges, attempts and quarantine.")] = None,
+    epoch: Annotated[
+        int | None, typer.Option(min=1, help="One epoch: its phases, ranges, attempts and quarantine.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many epochs, the newest first.")] = 20,
     connection: Annotated[
         str | None, typer.Option(help="Connection id of the database; the pipeline's own if not given.")
@@ -42,15 +46,23 @@ def ledger(
             return
         if not epochs:
             raise EpochNotFoundError(f"the ledger has no epoch {epoch} of a pipeline {pipeline!r}.")
+        (phases,) = database.ask(opened, "phases_of_epoch", pipeline=pipeline, epoch=epoch)
         ranges = database.ask(opened, "ranges_of_epoch", pipeline=pipeline, epoch=epoch)
         attempts = database.ask(opened, "attempts_of_epoch", pipeline=pipeline, epoch=epoch)
         kept = database.ask(opened, "quarantined_of_epoch", pipeline=pipeline, epoch=epoch)[0]["records"]
     if as_json:
         printing.say(
-            printing.as_json({**epochs[0], "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept})
+            printing.as_json(
+                {**epochs[0], **phases, "ranges": ranges, "attempts": attempts, "records_in_quarantine": kept}
+            )
         )
         return
-    _show_one(epochs[0], ranges, attempts, kept)
+    _show_one(epochs[0], phases, ranges, attempts, kept)
+
+
+def _seconds(seconds: float | None) -> str:
+    # The producer's clock may be ahead of the database's.
+    return "-" if seconds is None else f"{'-' if seconds < 0 else ''}{printing.duration(abs(seconds))}"
 
 
 def connection_of(pipeline: str | None) -> str:
@@ -76,13 +88,13 @@ def show_epochs(epochs: list[dict[str, Any]]) -> None:
     printing.table(
         (
             "pipeline", "epoch", "state", "attempt", "read", "passed", "skipped", "quarantined", "rows", "planned",
-            "took",
+            "took", "latency",
         ),
         [
             (
                 one["pipeline"], one["epoch_id"], one["state"], one["attempt"], one["records_read"],
                 one["records_passed"], one["records_skipped"], one["records_quarantined"], one["rows_written"],
-                one["planned_at"], printing.duration(one["seconds"]),
+                one["planned_at"], printing.duration(one["seconds"]), _seconds(one["longest_latency_seconds"]),
             )
             for one in epochs
         ],
@@ -106,12 +118,22 @@ def _of_epoch(one: dict[str, Any]) -> Iterator[str]:
 
 
 def _show_one(
-    epoch: dict[str, Any], ranges: list[dict[str, Any]], attempts: list[dict[str, Any]], quarantined: int
+    epoch: dict[str, Any],
+    phases: dict[str, float | None],
+    ranges: list[dict[str, Any]],
+    attempts: list[dict[str, Any]],
+    quarantined: int,
 ) -> None:
     show_epochs([epoch])
     printing.say(f"planned by run {epoch['run_id']} of {epoch['dag_id']}")
     if epoch["watermark"] is not None:
         printing.say(f"watermark: {printing.text(epoch['watermark'])}")
+    passed = [f"{name} {printing.duration(phases[f'{name}_seconds'])}" for name in _PHASES if phases[f"{name}_seconds"]]
+    if passed:
+        printing.say(f"phases: {', '.join(passed)}")
+    if phases["longest_latency_seconds"] is not None:
+        oldest, newest = (_seconds(phases[f"{name}_latency_seconds"]) for name in ("longest", "shortest"))
+        printing.say(f"age at the commit, by Kafka's timestamps: {oldest} of the oldest record, {newest} of the newest")
     if epoch["note"]:
         printing.say(f"note: {epoch['note']}")
     printing.say()

@@ -153,7 +153,8 @@ class PartitionCounts:
     """Records of one Kafka partition that a part, or a whole attempt, received.
 
     ``digest`` is the order-free source digest: the sum of the records' 64-bit hashes modulo 2**64. ``newest`` is the
-    newest event time of a good record, if the pipeline has event time.
+    newest event time of a good record, if the pipeline has event time. ``oldest_timestamp`` and ``newest_timestamp``
+    are the least and the greatest of Kafka's own timestamps, of bad records too; None if no record has a usable one.
     """
 
     received: int
@@ -164,6 +165,8 @@ class PartitionCounts:
     last_offset: int | None
     digest: int
     newest: datetime | None = None
+    oldest_timestamp: datetime | None = None
+    newest_timestamp: datetime | None = None
 
     @property
     def counts(self) -> Counts:
@@ -174,6 +177,8 @@ class PartitionCounts:
         firsts = [o for o in (self.first_offset, other.first_offset) if o is not None]
         lasts = [o for o in (self.last_offset, other.last_offset) if o is not None]
         times = [time for time in (self.newest, other.newest) if time is not None]
+        oldest = [time for time in (self.oldest_timestamp, other.oldest_timestamp) if time is not None]
+        newest = [time for time in (self.newest_timestamp, other.newest_timestamp) if time is not None]
         return PartitionCounts(
             received=self.received + other.received,
             passed=self.passed + other.passed,
@@ -183,6 +188,8 @@ class PartitionCounts:
             last_offset=max(lasts, default=None),
             digest=(self.digest + other.digest) % 2**64,
             newest=max(times, default=None),
+            oldest_timestamp=min(oldest, default=None),
+            newest_timestamp=max(newest, default=None),
         )
 
 

@@ -19,7 +19,7 @@ from epochline.postgres.ledger.parts import counts_of
 from epochline.protocol.offsets import add_up
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.credentials import JobCredentials
-from tests.integration.kafka_topics import admin_of, transactional_producer
+from tests.integration.kafka_topics import admin_of, span_of_timestamps, transactional_producer
 from tests.integration.spark.conftest import Records, Servers
 
 CANARY = "canary-7f3a-secret"
@@ -79,6 +79,8 @@ def test_every_record_is_staged_once_with_parts_manifests_and_end_mark(servers: 
     assert {key: (c.received, c.passed, c.quarantined, c.first_offset, c.last_offset) for key, c in seen.items()} == {
         (topic, 0): (390, 390, 0, 100, 489), (topic, 1): (252, 250, 2, 0, 251),
     }  # fmt: skip
+    spans = {partition: (one.oldest_timestamp, one.newest_timestamp) for (_, partition), one in seen.items()}
+    assert spans == span_of_timestamps(servers.bootstrap, topic, {0: (100, 490), 1: (0, 252)})
     assert database.ended(ticket)
 
 

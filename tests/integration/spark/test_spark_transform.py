@@ -18,6 +18,7 @@ from epochline.errors import DeclarationError
 from epochline.postgres.ledger.parts import PARSE, counts_of
 from epochline.protocol.offsets import add_up
 from epochline.protocol.staging import StagingTicket
+from tests.integration.kafka_topics import span_of_timestamps
 from tests.integration.spark.conftest import Records, Servers
 
 RECORD = {"who": "text", "n": "integer", "at": "timestamp with time zone"}
@@ -88,6 +89,9 @@ def test_every_sink_gets_its_rows_and_the_first_write_carries_the_counts(servers
     seen = add_up(counts_of(message) for (sink, _), (_, message) in parts.items() if sink == QUARANTINE)
     counts = {key[1]: (one.received, one.passed, one.quarantined) for key, one in seen.items()}
     assert counts == {0: (30, 30, 0), 1: (31, 30, 1)}
+    spans = {key[1]: (one.oldest_timestamp, one.newest_timestamp) for key, one in seen.items()}
+    (topic,) = {topic for topic, _ in seen}
+    assert spans == span_of_timestamps(servers.bootstrap, topic, {0: (0, 30), 1: (0, 31)})
     assert database.ended(ticket)
 
 

@@ -24,6 +24,7 @@ from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.explode import explode
 from epochline.arrow.stage.quarantine import quarantine_batch
 from epochline.arrow.stage.rows import TOMBSTONE, RowBuilder
+from epochline.arrow.stage.timestamps import microseconds, span
 from epochline.arrow.stage.topic_rows import TopicRows
 from epochline.declare.columns import STAGED_LINEAGE
 from epochline.declare.names import QUARANTINE
@@ -250,6 +251,7 @@ def _counts(source: pa.RecordBatch, parsed: _Parsed) -> CountsByPartition:
     bad[list(parsed.reasons)] = True
     partitions = np.asarray(source.column("partition"))
     offsets = np.asarray(source.column("offset"))
+    timestamps = microseconds(source)
     topics = source.column("topic").dictionary_encode()
     topic_of = np.asarray(topics.indices)
     counts: CountsByPartition = {}
@@ -260,6 +262,7 @@ def _counts(source: pa.RecordBatch, parsed: _Parsed) -> CountsByPartition:
             received = int(here.sum())
             quarantined = int((here & bad).sum())
             skipped = int((here & parsed.skip).sum())
+            oldest, newest = span(timestamps[here])
             counts[topic, partition] = PartitionCounts(
                 received=received,
                 passed=received - quarantined - skipped,
@@ -268,5 +271,7 @@ def _counts(source: pa.RecordBatch, parsed: _Parsed) -> CountsByPartition:
                 first_offset=int(offsets[here].min()),
                 last_offset=int(offsets[here].max()),
                 digest=digest(hashes[here]),
+                oldest_timestamp=oldest,
+                newest_timestamp=newest,
             )
     return counts

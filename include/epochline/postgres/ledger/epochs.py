@@ -218,6 +218,7 @@ class PostgresEpochs:
                 pipeline=epoch.pipeline, epoch_id=epoch.epoch_id, topic=topic, partition=partition,
                 read=one.received, passed=one.passed, skipped=one.skipped, quarantined=one.quarantined,
                 first_offset=one.first_offset, last_offset=one.last_offset, digest=one.digest, newest=one.newest,
+                oldest_timestamp=one.oldest_timestamp, newest_timestamp=one.newest_timestamp,
             )  # fmt: skip
 
     def mark_committed(self, epoch: Epoch, rows_written: int) -> Epoch:

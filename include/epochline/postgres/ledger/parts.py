@@ -27,6 +27,9 @@ It is no sink: its parts have no rows, no staging table and no manifest. `end_jo
 EXTERNAL = "external"
 """The key of a part's message for what an external sink returned. It differs between two tries of a part."""
 
+_TIMES = ("newest", "oldest_timestamp", "newest_timestamp")
+"""The times in `PartitionCounts`. A part that an older version wrote has only the first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -61,7 +64,7 @@ def message_of(counts: Mapping[tuple[str, int], PartitionCounts]) -> dict[str, A
             {"topic": topic, "partition": partition}
             | asdict(counts[topic, partition])
             | {"digest": str(counts[topic, partition].digest)}
-            | _newest(counts[topic, partition])
+            | {name: _as_text(getattr(counts[topic, partition], name)) for name in _TIMES}
             for topic, partition in sorted(counts)
         ]
     }
@@ -78,7 +81,7 @@ def counts_of(message: Mapping[str, Any]) -> dict[tuple[str, int], PartitionCoun
             first_offset=one["first_offset"],
             last_offset=one["last_offset"],
             digest=int(one["digest"]),
-            newest=datetime.fromisoformat(one["newest"]) if one.get("newest") else None,
+            **{name: _as_time(one.get(name)) for name in _TIMES},
         )
         for one in message.get("seen", ())
     }
@@ -191,8 +194,12 @@ def refuse_record(cursor: Cursor, ticket: StagingTicket, sink: str, place: Place
     )  # fmt: skip
 
 
-def _newest(counts: PartitionCounts) -> dict[str, Any]:
-    return {"newest": counts.newest.isoformat() if counts.newest else None}
+def _as_text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
+def _as_time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _values(attempt_id: int, sink: str, write_id: str) -> dict[str, Any]:

@@ -8,7 +8,9 @@ SELECT e.pipeline, e.epoch_id, e.state, e.attempt, e.kind, e.dag_id, e.run_id, e
        extract(epoch FROM coalesce(e.committed_at, e.aborted_at, clock_timestamp()) - e.planned_at)::float8 AS seconds,
        (SELECT sum(r.until_offset - r.start_offset)::bigint FROM epochline.planned_range r
         WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) AS offsets,
-       e.watermark, e.records_too_late, e.undone_by, e.replays, e.note, e.error
+       e.watermark, e.records_too_late, e.undone_by, e.replays, e.note, e.error,
+       (SELECT p.longest_latency_seconds FROM epochline.phases p
+        WHERE (p.pipeline, p.epoch_id) = (e.pipeline, e.epoch_id)) AS longest_latency_seconds
 FROM epochline.epoch e
 WHERE (%(pipeline)s IS NULL OR e.pipeline = %(pipeline)s) AND (%(epoch)s IS NULL OR e.epoch_id = %(epoch)s)
 ORDER BY e.planned_at DESC, e.pipeline, e.epoch_id DESC LIMIT %(limit)s
@@ -18,6 +20,12 @@ ORDER BY e.planned_at DESC, e.pipeline, e.epoch_id DESC LIMIT %(limit)s
 SELECT topic, partition, start_offset, until_offset, records_read, records_passed, records_skipped,
        records_quarantined
 FROM epochline.offsets WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s ORDER BY topic, partition
+
+-- name: phases_of_epoch
+-- The seconds of each phase of an epoch, and how old its records were at the commit.
+SELECT wait_seconds, start_seconds, stage_seconds, seal_seconds, commit_seconds, publish_seconds,
+       longest_latency_seconds, shortest_latency_seconds
+FROM epochline.phases WHERE pipeline = %(pipeline)s AND epoch_id = %(epoch)s
 
 -- name: attempts_of_epoch
 -- The attempts of an epoch.

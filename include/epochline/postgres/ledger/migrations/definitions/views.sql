@@ -16,7 +16,7 @@ FROM epochline.epoch;
 CREATE OR REPLACE VIEW epochline.offsets AS
 SELECT r.pipeline, e.generation, r.epoch_id, r.topic, r.topic_id, r.partition, r.start_offset, r.until_offset,
        e.state, r.records_read, r.records_passed, r.records_skipped, r.records_quarantined, r.first_offset,
-       r.last_offset, r.leader_epoch, r.newest_event_time
+       r.last_offset, r.leader_epoch, r.newest_event_time, r.oldest_timestamp, r.newest_timestamp
 FROM epochline.planned_range r JOIN epochline.epoch e USING (pipeline, epoch_id);
 
 -- The end of each chain of the current generation.
@@ -103,6 +103,10 @@ SELECT action_id, pipeline, action, epoch_id, actor, reason, before, after, acte
 --   whole    from the plan until every sink shows the epoch
 -- interval_kept says whether that was within the interval of the pipeline's schedule (K8); NULL where the schedule is
 -- no interval.
+-- Two more columns tell how old records were at the commit, by Kafka's timestamps; NULL before the commit, for an epoch
+-- without a range, and for one that was sealed before the ledger kept timestamps:
+--   longest_latency   of the record with the oldest timestamp: nothing in the epoch waited longer
+--   shortest_latency  of the record with the newest timestamp: how far the target was behind at that moment
 CREATE OR REPLACE VIEW epochline.phases AS
 SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
        extract(epoch FROM e.planned_at - e.interval_end)::double precision AS wait_seconds,
@@ -113,7 +117,9 @@ SELECT e.pipeline, e.generation, e.epoch_id, e.kind, a.attempt, e.records_read,
        extract(epoch FROM s.shown_at - e.committed_at)::double precision AS publish_seconds,
        extract(epoch FROM s.shown_at - e.planned_at)::double precision AS whole_seconds,
        i.seconds AS interval_seconds,
-       extract(epoch FROM s.shown_at - e.planned_at) <= i.seconds AS interval_kept, e.record_limit
+       extract(epoch FROM s.shown_at - e.planned_at) <= i.seconds AS interval_kept, e.record_limit,
+       extract(epoch FROM e.committed_at - t.oldest)::double precision AS longest_latency_seconds,
+       extract(epoch FROM e.committed_at - t.newest)::double precision AS shortest_latency_seconds
 FROM epochline.epoch e
 -- A schedule may also be a cron expression, which is no number of seconds.
 CROSS JOIN LATERAL (
@@ -124,4 +130,7 @@ LEFT JOIN LATERAL (
     ORDER BY a.attempt DESC LIMIT 1) a ON true
 LEFT JOIN LATERAL (
     SELECT CASE WHEN bool_and(r.shown_at IS NOT NULL) THEN max(r.shown_at) END AS shown_at
-    FROM epochline.receipt r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) s ON true;
+    FROM epochline.receipt r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) s ON true
+CROSS JOIN LATERAL (
+    SELECT min(r.oldest_timestamp) AS oldest, max(r.newest_timestamp) AS newest
+    FROM epochline.planned_range r WHERE (r.pipeline, r.epoch_id) = (e.pipeline, e.epoch_id)) t;
