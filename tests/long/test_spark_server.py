@@ -6,9 +6,9 @@ import os
 import statistics
 from pathlib import Path
 
-import psutil
 import pytest
 
+from bench.memory import held
 from epochline.coordinator import seal
 from epochline.local.stack import Stack
 from tests.crash.checker import assert_exact
@@ -17,17 +17,6 @@ from tests.crash.spark_job import SERVER, job, log_of
 
 EPOCHS = int(os.environ.get("EPOCHLINE_SERVER_EPOCHS", "1000"))
 MOST_GROWTH = 1.3
-
-
-def held(pid: int) -> int:
-    """Bytes in memory of the server and its Python workers; what several of them share is counted for each."""
-    total = 0
-    for one in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-        try:
-            total += one.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return total
 
 
 @pytest.mark.long
