@@ -22,7 +22,7 @@ WITHOUT_SERVERS := -m "not server and not slow and not long"
 FAST := tests/unit tests/contract tests/model
 REAL := tests/integration tests/crash tests/airflow tests/soak tests/e2e
 
-.PHONY: help setup demo test test-fast test-all test-long coverage reliability model soak bench lint format up down status lock
+.PHONY: help setup demo test test-fast test-all test-long coverage reliability model soak bench bench-quick lint format up down status lock
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -83,6 +83,14 @@ bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.state --report docs/performance.md
 	$(BIN)/python -m bench.publish --report docs/performance.md
 	$(BIN)/python -m bench.trial --report docs/performance.md
+	$(BIN)/python -m bench.stateful --report docs/performance.md
+	$(BIN)/python -m bench.price --report docs/performance.md
+	$(BIN)/python -m bench.shares --report docs/performance.md
+	$(BIN)/python -m bench.footprint --report docs/performance.md
+	$(BIN)/python -m bench.quick --store
+
+bench-quick: setup ## the ratios that matter, at small size, beside the stored ones: five minutes at most
+	$(BIN)/python -m bench.quick
 
 lint: setup ## ruff, mypy, import-linter, spelling, Markdown
 	$(BIN)/ruff check .

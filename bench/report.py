@@ -7,6 +7,8 @@ import platform
 import re
 from pathlib import Path
 
+from bench.chart import with_chart
+
 
 def machine() -> str:
     """The processor, memory and system that were measured on."""
@@ -19,7 +21,7 @@ def machine() -> str:
 
 
 def write_section(page: Path | None, bench: str, table: str) -> None:
-    """Print a table, and replace what the bench wrote into a page before, between the marks that name it.
+    """Print a table, draw its chart, and replace what the bench wrote into a page before, between its marks.
 
     Raises:
         ValueError: the page has no place for it.
@@ -31,4 +33,5 @@ def write_section(page: Path | None, bench: str, table: str) -> None:
     text = page.read_text()
     if begin not in text or end not in text:
         raise ValueError(f"{page} has no section between {begin} and {end}")
-    page.write_text(f"{text.partition(begin)[0]}{begin}\n{table}\n{end}{text.partition(end)[2]}")
+    section = with_chart(page, bench, table)
+    page.write_text(f"{text.partition(begin)[0]}{begin}\n{section}\n{end}{text.partition(end)[2]}")

@@ -1,0 +1,129 @@
+"""Whole epochs of a pipeline in a Spark session that already runs, with the seconds of every step."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg2
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+
+from epochline import Pipeline
+from epochline.coordinator import commit, plan, publish, stage
+from epochline.kafka.source import KafkaOffsets
+from epochline.local.jars import spark_jars
+from epochline.local.spark_home import spark_home
+from epochline.local.stack import Stack
+from epochline.postgres.ledger.transactions import PostgresLedger
+from epochline.protocol.epoch import Run
+from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.staging import StagingTicket
+from epochline.sinks import sinks_by
+from epochline.spark.credentials import JobCredentials
+from epochline.spark.job import run as run_job
+from epochline.spark.session import session
+
+STEPS = ("plan", "stage", "commit", "publish")
+WHOLE = "whole epoch"
+
+
+class Bench:
+    """The servers of a measurement and its Spark session."""
+
+    def __init__(self, stack: Stack, spark: Any) -> None:
+        self.spark = spark
+        self.dsn = stack.postgres.dsn()
+        self.kafka = {"bootstrap.servers": stack.kafka.bootstrap_servers}
+        self.ledger = PostgresLedger(self.dsn, sink_factory=sinks_by(lambda _: self.kafka))
+        self.offsets = KafkaOffsets(self.kafka)
+
+    def make(self, topic: str, partitions: int) -> None:
+        """Make a topic."""
+        with closing(KafkaAdminClient(bootstrap_servers=self.kafka["bootstrap.servers"])) as admin:
+            wanted = {"num_partitions": partitions, "replication_factor": 1}
+            admin.create_topics({topic: wanted}, wait_for_metadata=True)
+
+    def produce(self, topic: str, values: Iterable[bytes], partitions: int) -> None:
+        """Append records, one after the other to each partition."""
+        producer = Producer({**self.kafka, "linger.ms": 20, "message.max.bytes": 2_000_000})
+        for number, value in enumerate(values):
+            while True:
+                try:
+                    producer.produce(topic, value, partition=number % partitions)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.flush()
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a statement, which is committed."""
+        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+class Epochs:
+    """Epochs of one pipeline."""
+
+    def __init__(self, bench: Bench, pipeline: Pipeline, submit: Callable[[StagingTicket], None] | None = None) -> None:
+        self.bench, self.pipeline = bench, pipeline
+        self._submit = submit or self._in_session
+        self.times: dict[str, list[float]] = defaultdict(list)
+        self._runs = 0
+        with bench.ledger.transaction() as tx:
+            tx.targets.create(pipeline)
+
+    def run(self) -> tuple[PlannedRange, ...]:
+        """Plan, stage, commit and publish one epoch, and keep the seconds; returns the ranges that it read."""
+        bench, self._runs = self.bench, self._runs + 1
+        run = Run(dag_id="bench", run_id=f"{self.pipeline.name} {self._runs}", host="here")
+
+        with timed(self.times, WHOLE):
+            with timed(self.times, "plan"):
+                planned = plan(bench.ledger, bench.offsets, self.pipeline, run)
+            assert planned.epoch is not None
+            name, epoch_id = self.pipeline.name, planned.epoch.epoch_id
+            with timed(self.times, "stage"):
+                stage(bench.ledger, bench.offsets, name, epoch_id, run, submit=self._submit, stop=lambda: None)
+            with timed(self.times, "commit"):
+                commit(bench.ledger, bench.offsets, name, epoch_id)
+            with timed(self.times, "publish"):
+                publish(bench.ledger, self.pipeline)
+        return tuple(planned.ranges)
+
+    def _in_session(self, ticket: StagingTicket) -> None:
+        credentials = JobCredentials(dsn=self.bench.dsn, kafka=self.bench.kafka)
+        run_job(self.bench.spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+
+
+@contextmanager
+def timed(times: dict[str, list[float]], what: str) -> Iterator[None]:
+    """Keep the seconds that a block took."""
+    begun = time.monotonic()
+    yield
+    times[what].append(time.monotonic() - begun)
+
+
+@contextmanager
+def in_spark(stack: Stack, **conf: str) -> Iterator[Bench]:
+    """A bench whose Spark session runs in this process."""
+    log = stack.home.root / "spark.log"
+    settings = {"spark.sql.shuffle.partitions": "2", **conf}
+    with session("bench", "local[2]", home=spark_home(), jars=spark_jars(print), log=log, conf=settings) as spark:
+        yield Bench(stack, spark)
+
+
+def rounds_of(contestants: Mapping[str, Callable[[], object]], times: dict[str, list[float]], rounds: int) -> None:
+    """Run every contestant in every round, after one round that is not counted."""
+    for number in range(rounds + 1):
+        for name, work in contestants.items():
+            with timed(times, name):
+                work()
+        said = ", ".join(f"{name} {times[name][-1]:.2f} s" for name in contestants)
+        print(f"round {number} of {rounds}: {said}", flush=True)
+    for name in contestants:
+        del times[name][0]

@@ -1,0 +1,138 @@
+"""The ratios that matter, at small size, beside the stored ones: `make bench-quick`, at most five minutes.
+
+A ratio that became worse by 20 % is marked. The exit code is 0 all the same: a busy machine moves ratios too, and a
+person decides. ``--store`` writes the ratios of this run as the ones to compare with; do it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.report import machine
+
+STORED = Path(__file__).with_name("ratios.json")
+MOST_SECONDS = 300
+WORSE = 0.2
+"""The share by which a ratio may become worse before it is marked."""
+
+ROUNDS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """One ratio, and whether more of it is better."""
+
+    name: str
+    more_is_better: bool = False
+
+    def change(self, stored: float, now: float) -> float:
+        """How much better the ratio became, as a share; negative if it became worse."""
+        return now / stored - 1 if self.more_is_better else stored / now - 1
+
+
+STATEFUL = Ratio(name="small epoch, stateful against stateless: time")
+ONCE_TABLE = Ratio(name="exactly once against at least once, a table: time")
+ONCE_BOTH = Ratio(name="exactly once against at least once, a table and a topic: time")
+RECIPE = Ratio(name="whole epoch against the Structured Streaming recipe: records per second", more_is_better=True)
+NOOP = Ratio(name="pre-commit against Spark to noop: records per second", more_is_better=True)
+WARM = Ratio(name="small epoch on Spark's server against an empty DAG: time")
+
+
+def _stateful() -> Mapping[Ratio, float]:
+    from bench.epochs import WHOLE
+    from bench.stateful import STATEFUL as WITH
+    from bench.stateful import STATELESS, measured
+
+    times = measured(1_000, ROUNDS)
+    return {STATEFUL: statistics.median(times[WITH][WHOLE]) / statistics.median(times[STATELESS][WHOLE])}
+
+
+def _price() -> Mapping[Ratio, float]:
+    from bench.price import measured, ratio
+
+    times = measured(20_000, ROUNDS)
+    return {ONCE_TABLE: ratio(times, "table"), ONCE_BOTH: ratio(times, "both")}
+
+
+def _records() -> Mapping[Ratio, float]:
+    from bench import records
+
+    took = {name: statistics.median(seconds) for name, seconds in records.measured(100_000, ROUNDS).times.items()}
+    return {
+        RECIPE: took[records.STREAMING] / took[records.WHOLE],
+        NOOP: took[records.NOOP] / took[records.PRE_COMMIT],
+    }
+
+
+def _small_epoch() -> Mapping[Ratio, float]:
+    from bench import small_epoch
+
+    times = small_epoch.measured(ROUNDS, {}, 1).times
+    return {WARM: statistics.median(times[small_epoch.WARM]) / statistics.median(times[small_epoch.EMPTY])}
+
+
+BENCHES: Mapping[str, Callable[[], Mapping[Ratio, float]]] = {
+    "stateful": _stateful, "price": _price, "records": _records, "small_epoch": _small_epoch
+}  # fmt: skip
+RATIOS = (STATEFUL, ONCE_TABLE, ONCE_BOTH, RECIPE, NOOP, WARM)
+
+
+def measured() -> dict[str, float]:
+    """The ratios by name. A bench that fails or has no time left gives none, and says so."""
+    found: dict[str, float] = {}
+    deadline = time.monotonic() + MOST_SECONDS
+    for bench in BENCHES:
+        # A process of its own, because each starts a Spark of its own.
+        command = [sys.executable, "-m", "bench.quick", "--one", bench]
+        try:
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, text=True, check=True, timeout=max(1, deadline - time.monotonic())
+            )
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(f"{bench} was not measured: {error}", file=sys.stderr, flush=True)
+            continue
+        found |= json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compared(stored: Mapping[str, float], now: Mapping[str, float]) -> str:
+    """The ratios of this run beside the stored ones."""
+    lines = ["| ratio | better is | stored | now | |", "|---|---|---:|---:|---|"]
+    for one in RATIOS:
+        before, after = stored.get(one.name), now.get(one.name)
+        said = ""
+        if before is not None and after is not None:
+            change = one.change(before, after)
+            said = f"{'WORSE' if change < -WORSE else 'better' if change > WORSE else 'as before'} ({change:+.0%})"
+        figures = " | ".join("-" if figure is None else f"{figure:.2f}" for figure in (before, after))
+        lines.append(f"| {one.name} | {'more' if one.more_is_better else 'less'} | {figures} | {said} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, and print or store."""
+    parser = argparse.ArgumentParser(prog="python -m bench.quick", description=__doc__)
+    parser.add_argument("--store", action="store_true", help=f"write the ratios into {STORED.name}")
+    parser.add_argument("--one", choices=BENCHES, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps({ratio.name: value for ratio, value in BENCHES[given.one]().items()}))
+        return
+    now = measured()
+    print(f"Measured on {machine()}; load average {os.getloadavg()[0]:.1f}.")
+    print(compared(json.loads(STORED.read_text()), now))
+    if given.store:
+        STORED.write_text(json.dumps({name: round(value, 3) for name, value in now.items()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

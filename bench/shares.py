@@ -1,0 +1,151 @@
+"""Two pipelines at once on one Spark Connect server: what each takes, beside what it takes alone.
+
+The server has room for the tasks of two epochs, and shares the cores evenly among the jobs that run. So an epoch beside
+another one may take twice its time, and not more; a small epoch need not wait until a large one ends. Small epochs run
+one after the other while the large one runs. Each job is a client process of its own, as under Airflow. After each
+round the bench compares both tables with what was produced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.epochs import WHOLE, Bench, Epochs
+from bench.report import machine, write_section
+from bench.servers import servers
+from epochline import Json, KafkaSource, Pipeline, PostgresTable
+from epochline.local.home import project_root
+from epochline.local.stack import Stack
+from epochline.protocol.staging import StagingTicket
+from epochline.spark.credentials import CREDENTIALS_VARIABLE
+
+LARGE, SMALL, ROUNDS, PARTITIONS = 400_000, 1_000, 5, 2
+NAMES = {"large": LARGE, "small": SMALL}
+COLUMNS = {"id": "bigint", "who": "text"}
+
+Times = Mapping[str, Mapping[str, Sequence[float]]]
+"""By pipeline, the seconds of its epochs ``alone`` and ``at once``."""
+
+
+class Client:
+    """Epochs of one pipeline, whose jobs are clients of the stack's Spark server."""
+
+    def __init__(self, stack: Stack, name: str, records: int) -> None:
+        self.name, self.records, self.produced = name, records, 0
+        self._stack = stack
+        self.bench = Bench(stack, None)
+        topic = f"bench-{name}"
+        self.bench.make(topic, PARTITIONS)
+        pipeline = Pipeline(
+            name=topic, source=KafkaSource(topics=topic, records_per_epoch=100_000_000), parse=Json(columns=COLUMNS),
+            sinks=PostgresTable(table=name, columns=COLUMNS),
+        )  # fmt: skip
+        self._epochs = Epochs(self.bench, pipeline, self._submit)
+        self._credentials = stack.home.root / f"{name}.json"
+        self._credentials.touch(mode=0o600)
+        spark = {"server": stack.spark.url}
+        details = {"postgres": {"dsn": self.bench.dsn}, "kafka": self.bench.kafka, "spark": spark}
+        self._credentials.write_text(json.dumps(details))
+
+    def run(self) -> float:
+        """Seconds of an epoch, whose records are produced before."""
+        numbers = range(self.produced, self.produced + self.records)
+        values = (f'{{"id": {number}, "who": "customer {number % 1000}"}}'.encode() for number in numbers)
+        self.bench.produce(f"bench-{self.name}", values, PARTITIONS)
+        self.produced += self.records
+        self._epochs.run()
+        return self._epochs.times[WHOLE][-1]
+
+    def check(self) -> None:
+        """Compare the table with what was produced.
+
+        Raises:
+            RuntimeError: a record is missing or doubled.
+        """
+        found = self.bench.sql(f"SELECT count(*), count(DISTINCT id) FROM {self.name}")  # noqa: S608 - a name of ours
+        if found != [(self.produced, self.produced)]:
+            raise RuntimeError(f"{self.name} holds {found}, and {self.produced} records were produced")
+
+    def _submit(self, ticket: StagingTicket) -> None:
+        project = project_root()
+        path = os.pathsep.join(str(project / folder) for folder in ("include", "spark_jobs"))
+        environment = {
+            **os.environ, "PYTHONPATH": path, CREDENTIALS_VARIABLE: str(self._credentials),
+            "EPOCHLINE_HOME": str(self._stack.home.root),
+        }  # fmt: skip
+        command = [sys.executable, str(project / "spark_jobs" / "pre_commit.py"), "--pipeline", ticket.pipeline]
+        command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
+        with (self._stack.home.root / f"{self.name}.log").open("ab") as log:
+            subprocess.run(command, env=environment, stdout=log, stderr=log, check=True)
+
+
+def measured(large: int, rounds: int) -> Times:
+    """Seconds of every epoch, after one round that is not counted."""
+    times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in NAMES}
+    with servers("postgres", "kafka", "spark") as stack, ThreadPoolExecutor(1) as pool:
+        one, other = Client(stack, "large", large), Client(stack, "small", SMALL)
+        for number in range(rounds + 1):
+            alone = {client.name: client.run() for client in (one, other)}
+            running = pool.submit(one.run)
+            small = [other.run()]
+            while not running.done():
+                small.append(other.run())
+            at_once = {"large": [running.result()], "small": small}
+            one.check()
+            other.check()
+            print(f"round {number} of {rounds}: alone {alone}, at once {at_once}", flush=True)
+            if number:
+                for name in NAMES:
+                    times[name]["alone"].append(alone[name])
+                    times[name]["at once"] += at_once[name]
+    return times
+
+
+def ratio(times: Times, name: str) -> float:
+    """The time of a pipeline's epoch beside the other pipeline, as a ratio to its time alone."""
+    return statistics.median(times[name]["at once"]) / statistics.median(times[name]["alone"])
+
+
+def rendered(times: Times, large: int, rounds: int) -> str:
+    """The table."""
+    lines = [
+        f"An epoch of {large:,} records and epochs of {SMALL:,}; {rounds} rounds, each of which ran both alone and then"
+        " at once; one round before them is not counted.",
+        f"Measured by `python -m bench.shares` on {machine()}; load average {os.getloadavg()[0]:.1f}.",
+        "",
+        "| epoch | time at once, ratio to alone | alone, seconds: median, least, most"
+        " | at once, seconds: median, least, most |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, records in {"large": large, "small": SMALL}.items():
+        spans = [
+            f"{statistics.median(seconds):.2f}, {min(seconds):.2f}, {max(seconds):.2f}"
+            for seconds in (times[name][when] for when in ("alone", "at once"))
+        ]
+        lines.append(f"| {records:,} records | {ratio(times, name):.2f} | {spans[0]} | {spans[1]} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print, and write the report."""
+    parser = argparse.ArgumentParser(prog="python -m bench.shares", description=__doc__)
+    parser.add_argument("--large", type=int, default=LARGE, help="records of the large epoch (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
+    parser.add_argument("--report", type=Path, help="the page whose table is replaced")
+    given = parser.parse_args()
+    write_section(
+        given.report, "bench.shares", rendered(measured(given.large, given.rounds), given.large, given.rounds)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What benches write: charts that say what their tables say, and ratios beside the stored ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.chart import SECTION, bars, ratios, with_chart
+from bench.quick import RATIOS, RECIPE, STATEFUL, STORED, compared
+from bench.report import write_section
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+SECTIONS = {match[1]: match[2] for match in SECTION.finditer(PAGE.read_text())}
+TABLE = "| who | time, ratio to a | seconds |\n|---|---:|---:|\n| a & b | 1.00 | 2.5 |\n| c | 3.25 | 8.1 |"
+
+
+def _parts(svg: str) -> Iterator[ElementTree.Element]:
+    return ElementTree.fromstring(svg).iter()  # noqa: S314 - of our own
+
+
+@pytest.mark.parametrize("bench", SECTIONS)
+def test_every_chart_of_the_page_is_drawn_from_the_table_beside_it(bench: str, tmp_path: Path) -> None:
+    section = SECTIONS[bench]
+
+    assert with_chart(tmp_path / "page.md", bench, section) == section
+
+    for drawn in tmp_path.glob("charts/*"):
+        assert (PAGE.parent / "charts" / drawn.name).read_text() == drawn.read_text()
+
+
+def test_every_chart_belongs_to_a_table_of_the_page() -> None:
+    assert {f"bench.{path.stem}" for path in (PAGE.parent / "charts").iterdir()} <= set(SECTIONS)
+
+
+def test_a_bench_writes_its_table_and_the_chart_beside_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- bench.x begins -->\nold\n<!-- bench.x ends -->\nafter\n")
+
+    for _ in range(2):
+        write_section(page, "bench.x", TABLE)
+
+    expected = f"{TABLE}\n\n![time, ratio to a](charts/x.svg)"
+    assert page.read_text() == f"before\n<!-- bench.x begins -->\n{expected}\n<!-- bench.x ends -->\nafter\n"
+    texts = [one.text for one in _parts((tmp_path / "charts" / "x.svg").read_text()) if one.text and one.text.strip()]
+    assert texts == ["time, ratio to a", "a & b", "1", "c", "3.25"]
+
+
+def test_the_chart_of_several_ratios_is_that_of_the_whole_epoch() -> None:
+    table = "| keys | seal, ratio | whole epoch, ratio |\n|---|---:|---:|\n| 10 | 1.50 | 2.50 |"
+
+    assert ratios(table) == ("whole epoch, ratio", [("10", 2.5)])
+    assert ratios("| keys | seconds |\n|---|---|\n| 10 | 1.5 |") is None
+
+
+def test_a_bar_is_as_long_as_its_ratio_beside_the_others() -> None:
+    widths = [
+        float(one.get("width", "0"))
+        for one in _parts(bars("r", [("a", 1.0), ("b", 2.0)]))
+        if one.get("fill") == "#2f6f9f"
+    ]
+
+    assert widths[1] == pytest.approx(2 * widths[0], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [(2.0, "as before (+0%)"), (2.6, "WORSE (-23%)"), (2.4, "as before (-17%)"), (1.5, "better (+33%)")],
+)
+def test_a_time_that_became_longer_by_a_fifth_is_marked(now: float, said: str) -> None:
+    table = compared({STATEFUL.name: 2.0}, {STATEFUL.name: now})
+
+    assert f"| {STATEFUL.name} | less | 2.00 | {now:.2f} | {said} |" in table
+
+
+@pytest.mark.parametrize(("now", "said"), [(2.5, "better (+25%)"), (1.7, "as before (-15%)"), (1.5, "WORSE (-25%)")])
+def test_a_speed_that_fell_by_a_fifth_is_marked(now: float, said: str) -> None:
+    assert f"| {RECIPE.name} | more | 2.00 | {now:.2f} | {said} |" in compared({RECIPE.name: 2.0}, {RECIPE.name: now})
+
+
+def test_a_ratio_that_was_not_measured_is_shown_as_missing() -> None:
+    assert compared({RECIPE.name: 2.0}, {}).count("- |") >= len(RATIOS)
+
+
+def test_only_known_ratios_are_stored() -> None:
+    assert set(json.loads(STORED.read_text())) <= {one.name for one in RATIOS}
