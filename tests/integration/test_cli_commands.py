@@ -87,6 +87,9 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoc
     assert [(a["attempt"], a["state"], a["fenced_writes"]) for a in one["attempts"]] == [(1, "RUNNING", 0)]
     assert code == 0
     assert "[0, 50)" in out
+    assert one["start_seconds"] > 0
+    assert "phases: start " in out
+    assert (one["longest_latency_seconds"], one["shortest_latency_seconds"]) == (None, None)
     assert call("ledger", "nobody") == (0, "the ledger holds no epoch yet\n", "")
     assert call("ledger", "people", "--epoch", 9)[0] == 1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochline.coordinator import PlanOutcome
+from epochline.errors import LedgerError
 from epochline.postgres.ledger.migrate import head_revision, upgrade
 from epochline.protocol.epoch import CommitOutcome, EpochState
 from epochline.protocol.offsets import chain_breaks
@@ -76,6 +77,22 @@ def test_an_upgrade_brings_every_view_and_function_and_a_repeat_changes_nothing(
     assert [(name, len(sha256)) for name, sha256, _at in first] == [("functions", 64), ("roles", 64), ("views", 64)]
     upgrade(sqlalchemy_url(old))
     assert query(old, applied) == first
+
+
+@pytest.mark.fault("F35")
+def test_a_ledger_that_was_not_upgraded_is_refused_until_it_is(old: str) -> None:
+    """The epoch is not sealed, and nothing of it is visible; after the upgrade its own run seals and commits it."""
+    world = postgres_world(old)
+    planned, ticket = world.to_begun("too early")
+    world.stage(planned, ticket)
+
+    with pytest.raises(LedgerError, match=r"older than this code: run `epochline migrate`"):
+        world.seal(ticket, "too early")
+
+    assert world.epoch(4).state is EpochState.PLANNED
+    upgrade(sqlalchemy_url(old))
+    world.seal(ticket, "too early")
+    assert world.commit(4).outcome is CommitOutcome.COMMITTED
 
 
 @pytest.mark.fault("F35")

@@ -40,6 +40,12 @@ def explained(error: BaseException | None) -> EpochlineError:
         return LedgerError(
             f"PostgreSQL: {message}. The ledger is missing or older than this code: run `epochline migrate`."
         )
+    if code in (errorcodes.UNDEFINED_COLUMN, errorcodes.UNDEFINED_FUNCTION):
+        # PostgreSQL does not say in which schema it looked.
+        return LedgerError(
+            f"PostgreSQL: {message}. If that belongs to the ledger, the ledger is older than this code: run"
+            " `epochline migrate`."
+        )
     if code == errorcodes.INSUFFICIENT_PRIVILEGE:
         return LedgerError(
             f"PostgreSQL: {message}. This login may not do that; nothing was changed. The ledger's login must"
