@@ -16,6 +16,10 @@ import hypothesis
 import psutil
 import pytest
 
+from epochline.local import credentials
+from epochline.local.home import Home
+from epochline.local.ports import Ports
+from epochline.local.spark import Spark
 from epochline.local.stack import Stack
 from tests.databases import QUICK, Databases
 from tests.ports import choose_ports
@@ -117,6 +121,29 @@ def spark_server(stack: Stack) -> str:
     """The URL of a Spark Connect server, with its token."""
     stack.up(parts=("spark",))
     return stack.spark.url
+
+
+@pytest.fixture(scope="session")
+def _spark_cluster() -> Iterator[Spark]:
+    home = Home(Path(tempfile.mkdtemp(prefix="epochline-cluster-")))
+    choose_ports(home)
+    credentials.ensure(home)
+    spark = Spark(home, Ports(home), extra_pythonpath=(FUNCTIONS, COMPILED))
+    try:
+        spark.start(on_cluster=True)
+        spark.wait()
+        yield spark
+    finally:
+        spark.stop()
+        shutil.rmtree(home.root, ignore_errors=True)
+
+
+@pytest.fixture
+def spark_cluster(_spark_cluster: Spark) -> Spark:
+    """A master, two workers and a Spark server whose executors they started; what the test before killed is back."""
+    _spark_cluster.start()
+    _spark_cluster.wait()
+    return _spark_cluster
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ machine that is several times slower: a time-out names a test that hangs, and ju
 _SLOW = 4
 """How many times longer a test may take that is marked as slow."""
 
-_SERVERS = frozenset({"bare_server", "stack", "server", "secure_kafka", "spark", "spark_server"})
+_SERVERS = frozenset({"bare_server", "stack", "server", "secure_kafka", "spark", "spark_server", "spark_cluster"})
 """Fixtures behind which a server or a JVM stands."""
 
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -28,6 +28,7 @@ AIRFLOW_ADMIN_PASSWORD=$(secret)
 AIRFLOW_FERNET_KEY=$(base64url 32)
 AIRFLOW_API_SECRET_KEY=$(secret)
 AIRFLOW_JWT_SECRET=$(secret)
+SPARK_TOKEN=$(secret)
 KAFKA_CLUSTER_ID=$cluster
 END
 echo "wrote $file"

@@ -53,6 +53,15 @@ def line(new_line: NewLine) -> Line:
 
 
 @pytest.fixture
+def scripted(new_line: NewLine) -> Line:
+    """A pipeline whose records say what its parse does; small batches, so that a part is copied in many steps."""
+    return new_line(
+        partitions=4, parse="scripted:parse", record={"value": "text"}, bad_records="fail",
+        spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
+    )  # fmt: skip
+
+
+@pytest.fixture
 def sealed(line: Line) -> Line:
     """A pipeline whose first epoch is sealed, by ``run-1``."""
     line.to_sealed("run-1")

@@ -44,7 +44,7 @@ FAULTS = {
 }
 
 PARTLY = {
-    "F3": "Executors are processes of one machine here (`local-cluster`); the loss of a whole machine is the same to"
+    "F3": "The cluster's workers are processes of one machine here; the loss of a whole machine is the same to"
     " the driver: its sockets close.",
     "F5": "Spark starts no speculative copy on the host of the original (tried, on `local-cluster`), so one machine sees"
     " none; the two tries of one part are made with the real writer, one after the other and at once.",

@@ -12,17 +12,24 @@ from pathlib import Path
 
 import psutil
 
+from epochline.local.class_archive import class_options
 from epochline.local.jars import spark_jars
+from epochline.local.spark import Spark
 from epochline.local.spark_home import spark_home
 from epochline.protocol.staging import StagingTicket
 from tests.crash.line import Line
+from tests.crash.servers import process_of
 from tests.processes.client import ROOT
+from tests.waiting import wait_for
 
 LOCAL = "local[2,4]"
 """A failed task is tried again here too, and no executor has to start."""
 
 SERVER = "a Spark server"
 """The master of a job whose process is a client of the server that the fixture `spark_server` starts."""
+
+SUBMITTED = "a driver"
+"""The kind of a job on a cluster whose driver spark-submit starts; the other kind is `SERVER`."""
 
 
 @contextmanager
@@ -79,5 +86,38 @@ def job(
         running.wait(30)
 
 
+@contextmanager
+def cluster_job(
+    spark: Spark, kind: str, line: Line, ticket: StagingTicket, folder: Path, **environment: str
+) -> Iterator[psutil.Popen]:
+    """The job of an attempt on the cluster."""
+    if kind == SUBMITTED:
+        environment["SPARK_SUBMIT_OPTS"] = f"{class_options()} {spark.driver_options}"
+        environment["SPARK_HOME"] = str(spark_home())
+    server, master = (spark.url, SERVER) if kind == SERVER else ("", spark.driver_master)
+    with job(line, ticket, folder, master, server=server, **environment) as running:
+        yield running
+
+
 def log_of(folder: Path) -> str:
     return (folder / "job.log").read_text(errors="replace")[-4000:]
+
+
+def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
+    """A Python worker whose rows are copied and whose transaction is open."""
+
+    asked = "SELECT client_port FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
+
+    def found() -> list[int]:
+        ports = {port for (port,) in line.query(asked, ticket.application_name)}
+        open_ones = psutil.net_connections(kind="tcp") if ports else []
+        return [one.pid for one in open_ones if one.laddr and one.laddr[1] in ports and one.pid]
+
+    return psutil.Process(wait_for("a worker copies rows", found, 240)[0])
+
+
+def family(spark: Spark) -> list[psutil.Process]:
+    """The processes of the server and the cluster; without those that ended and were not reaped yet."""
+    roots = [process_of(daemon.pid) for daemon in spark.daemons.values()]
+    every = [one for root in roots for one in (root, *root.children(recursive=True))]
+    return [one for one in every if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

@@ -1,7 +1,6 @@
-"""Executors, Python workers and tasks of a cluster die or fail for ever; the broker dies under a reader.
+"""Python workers and tasks die or fail for ever; the broker dies under a reader. `test_f03_cluster.py` has executors.
 
-`local-cluster` starts a master, workers and executors as on a cluster, each executor a process of its own, and Spark
-tries a task four times. The job is the one that spark-submit runs.
+Spark tries a task four times. The job is the one that spark-submit runs, or a client of a Spark server.
 """
 
 from __future__ import annotations
@@ -9,61 +8,21 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from epochline.errors import SealRefusedError
 from epochline.protocol.epoch import EpochState
-from epochline.protocol.staging import StagingTicket
-from tests.crash.cases import slow
 from tests.crash.checker import recover
-from tests.crash.conftest import NewLine
 from tests.crash.line import Line
 from tests.crash.servers import Server
-from tests.crash.spark_job import LOCAL, SERVER, job, log_of
+from tests.crash.spark_job import LOCAL, SERVER, job, log_of, writer_at_work
 from tests.waiting import wait_for
-
-CLUSTER = "local-cluster[2,1,1024]"
-
-
-@pytest.fixture
-def scripted(new_line: NewLine) -> Line:
-    """A pipeline whose records say what its parse does; small batches, so that a part is copied in many steps."""
-    return new_line(
-        partitions=4, parse="scripted:parse", record={"value": "text"}, bad_records="fail",
-        spark_conf={"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
-    )  # fmt: skip
-
-
-def writer_at_work(line: Line, ticket: StagingTicket) -> psutil.Process:
-    """A Python worker whose rows are copied and whose transaction is open."""
-
-    asked = "SELECT client_port FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
-
-    def found() -> list[int]:
-        ports = {port for (port,) in line.query(asked, ticket.application_name)}
-        open_ones = psutil.net_connections(kind="tcp") if ports else []
-        return [one.pid for one in open_ones if one.laddr and one.laddr[1] in ports and one.pid]
-
-    return psutil.Process(wait_for("a worker copies rows", found, 240)[0])
-
-
-def executor_of(worker: psutil.Process) -> psutil.Process:
-    return next(one for one in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(one.cmdline()))
 
 
 @pytest.mark.fault("F3")
-@pytest.mark.parametrize(
-    ("who", "master"),
-    [
-        ("Python worker", LOCAL),
-        ("Python worker", SERVER),
-        slow("Python worker", CLUSTER),
-        slow("executor", CLUSTER),
-    ],
-)
-def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
-    scripted: Line, spark_server: str, tmp_path: Path, who: str, master: str
+@pytest.mark.parametrize("master", [LOCAL, SERVER])
+def test_a_killed_python_worker_costs_one_try_of_a_task_and_no_row(
+    scripted: Line, spark_server: str, tmp_path: Path, master: str
 ) -> None:
     """F3, I1, I4: Spark tries the task again within the attempt, which is sealed."""
     for p in range(4):
@@ -72,9 +31,7 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
         scripted.produce({p: [*early, "sleep 8", *late]})
     _, ticket = scripted.to_begun("run-1")
     with job(scripted, ticket, tmp_path, master, server=spark_server) as running:
-        worker = writer_at_work(scripted, ticket)
-        victim = worker if who == "Python worker" else executor_of(worker)
-        victim.kill()
+        writer_at_work(scripted, ticket).kill()
         since = time.monotonic()
         assert running.wait(240) == 0, log_of(tmp_path)
 
@@ -85,7 +42,7 @@ def test_a_killed_worker_or_executor_costs_one_try_of_a_task_and_no_row(
 
 
 @pytest.mark.fault("F4")
-@pytest.mark.parametrize("master", [LOCAL, SERVER, slow(CLUSTER)])
+@pytest.mark.parametrize("master", [LOCAL, SERVER])
 def test_a_task_that_fails_for_ever_ends_the_attempt_and_moves_nothing(
     scripted: Line, spark_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:

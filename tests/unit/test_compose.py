@@ -16,14 +16,15 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from epochline.local import kafka
+from epochline.local import kafka, spark
 
 PROJECT = Path(__file__).parents[2]
 INCLUDE = PROJECT / "include"
 JARS = INCLUDE / "epochline" / "local" / "ivy"
+SERVER_CONF = INCLUDE / "docker" / "spark-connect.conf"
 DOCKERFILE, PYPROJECT = PROJECT / "Dockerfile", PROJECT / "pyproject.toml"
 # The variables in which a secret could be written down.
-SECRETS = re.compile(r"PASSWORD$|SECRET|FERNET_KEY|SQL_ALCHEMY_CONN|^CLUSTER_ID$")
+SECRETS = re.compile(r"PASSWORD$|SECRET|TOKEN$|FERNET_KEY|SQL_ALCHEMY_CONN|^CLUSTER_ID$")
 REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
 
 # What of the Compose specification this file uses; anything else is a slip of the pen.
@@ -50,6 +51,7 @@ SERVICE = exactly(
     stop_grace_period=DURATION,
     shm_size={"type": "string", "pattern": r"^\d+mb$"},
     command={"type": "array", "items": TEXT, "minItems": 1},
+    network_mode={"const": "service:task-network"},
     # YAML's own true, 1 and null mean other things than one thinks.
     environment=each(TEXT) | {"propertyNames": {"pattern": "^[A-Z][A-Z0-9_]*$"}},
     ports={"type": "array", "items": {"type": "string"}},
@@ -95,6 +97,11 @@ def image_environment() -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
+def server_settings() -> dict[str, str]:
+    lines = (line for line in SERVER_CONF.read_text().splitlines() if line and not line.startswith("#"))
+    return dict(line.split(maxsplit=1) for line in lines)
+
+
 def after_its_needs(name: str, seen: tuple[str, ...] = ()) -> None:
     assert name not in seen, f"{name} waits for itself"
     for need in SERVICES[name].get("depends_on", {}):
@@ -103,10 +110,10 @@ def after_its_needs(name: str, seen: tuple[str, ...] = ()) -> None:
 
 def test_the_file_has_the_form_that_compose_expects_and_the_services_of_the_architecture() -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(COMPOSE)
-    spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
+    cluster = {"spark-master", "spark-worker-1", "spark-worker-2", "spark-connect", "task-network"}
     airflow = {"airflow-init", "airflow-api-server", "airflow-scheduler", "airflow-dag-processor"}
-    assert set(SERVICES) == {"kafka", "postgres"} | spark | airflow
-    images = {SERVICES[name]["image"] for name in spark | airflow}
+    assert set(SERVICES) == {"kafka", "postgres"} | cluster | airflow
+    images = {SERVICES[name]["image"] for name in cluster | airflow}
     assert images == {"epochline:" + found('^version = "([^"]+)"', PYPROJECT)}, "the one image"
 
 
@@ -161,16 +168,44 @@ def test_no_secret_is_written_down(name: str, value: str) -> None:
 
 
 def test_connections_lead_to_services_of_this_file_and_hold_no_password_of_their_own() -> None:
-    spark = CONNECTIONS["AIRFLOW_CONN_SPARK_DEFAULT"]
+    cluster = CONNECTIONS["AIRFLOW_CONN_SPARK_SUBMIT"]
     servers = CONNECTIONS["AIRFLOW_CONN_EPOCHLINE_KAFKA"]["extra"]["bootstrap.servers"]
 
     assert CONNECTIONS["AIRFLOW_CONN_EPOCHLINE_POSTGRES"]["host"] in SERVICES
-    assert spark["host"].removeprefix("spark://") in SERVICES
-    assert str(spark["port"]) in SERVICES["spark-master"]["command"]
+    assert cluster["host"].removeprefix("spark://") in SERVICES
+    assert str(cluster["port"]) in SERVICES["spark-master"]["command"]
     assert f"BROKER://{servers}" in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-    assert {connection["conn_type"] for connection in CONNECTIONS.values()} <= {"postgres", "kafka", "spark"}
+    assert {connection["conn_type"] for connection in CONNECTIONS.values()} <= {
+        "postgres",
+        "kafka",
+        "spark",
+        "spark_connect",
+    }
     passwords = [connection["password"] for connection in CONNECTIONS.values() if "password" in connection]
     assert all(map(REQUIRED.fullmatch, passwords))
+
+
+def test_tasks_reach_the_server_of_spark_on_one_loopback_address_with_a_token_that_is_no_argument() -> None:
+    """SEC-4: Spark's client sends a token without TLS to `localhost` only."""
+    server, connection = SERVICES["spark-connect"], CONNECTIONS["AIRFLOW_CONN_SPARK_DEFAULT"]
+    assert connection["conn_type"] == "spark_connect"
+    assert connection["host"] == "localhost"
+    assert connection["password"] == server["environment"]["SPARK_CONNECT_AUTHENTICATE_TOKEN"]
+    assert server["network_mode"] == SERVICES["airflow-scheduler"]["network_mode"] == "service:task-network"
+
+    settings = server_settings()
+
+    assert int(settings["spark.connect.grpc.binding.port"]) == connection["port"]
+    assert int(settings["spark.cores.max"]) == connection["extra"]["cores"]
+    assert settings["spark.driver.host"] in SERVICES
+    assert f"/opt/epochline/{SERVER_CONF.relative_to(PROJECT)}" in " ".join(server["command"])
+    assert not any("token" in name for name in settings)
+    assert not any("TOKEN" in argument for service in SERVICES.values() for argument in service.get("command", []))
+
+
+def test_the_server_of_spark_has_the_settings_of_the_embedded_one() -> None:
+    assert spark._SETTINGS.items() <= server_settings().items()
+    assert (INCLUDE / "docker" / "spark-pools.xml").read_text() == spark._POOLS
 
 
 def test_the_script_makes_every_variable_that_is_required(tmp_path: Path) -> None:

@@ -28,6 +28,10 @@ def up(
         list[str] | None,
         typer.Argument(help="Which of postgres, kafka, spark, airflow; all if not given."),
     ] = None,
+    spark_cluster: Annotated[
+        bool,
+        typer.Option("--spark-cluster", help="Run Spark's tasks on a master and two workers, until `epochline down`."),
+    ] = False,
 ) -> None:
     """Start PostgreSQL, Kafka, Spark and Airflow, and wait until they are ready. A repeat repairs what crashed.
 
@@ -38,7 +42,7 @@ def up(
     from epochline.local.stack import PARTS, Stack
 
     stack = Stack()
-    stack.up(parts or PARTS, report=typer.echo)
+    stack.up(parts or PARTS, report=typer.echo, spark_cluster=spark_cluster)
     if not parts or {"postgres", "airflow"} & set(parts):
         _create_targets()
     if not parts or "airflow" in parts:
@@ -89,7 +93,7 @@ def _show(answer: StackStatus) -> None:
     addresses = {
         "postgres": answer.postgres.dsn,
         "kafka": answer.kafka.bootstrap_servers,
-        "spark": answer.spark.address,
+        "spark": " on ".join(filter(None, (answer.spark.address, answer.spark.master))),
         "airflow": answer.airflow.url,
     }
     table = Table("part", "state", "version", "address", "pid", box=None, pad_edge=False)

@@ -105,7 +105,7 @@ class AirflowSettings:
             "extra": {"cores": self.spark.cores},
         }  # fmt: skip
         # As JSON, because `local[2]` is not a valid host in a URI.
-        submit = {"conn_type": "spark", "host": "local[2]"}
+        submit = {"conn_type": "spark", "host": self.spark.driver_master}
         return {
             "AIRFLOW_CONN_EPOCHLINE_POSTGRES": json.dumps(owner),
             "AIRFLOW_CONN_EPOCHLINE_WRITER": json.dumps(writer),
@@ -132,7 +132,9 @@ class AirflowSettings:
             # By default the driver and its user interface listen on every address of the machine.
             "SPARK_LOCAL_IP": LOOPBACK,
             # A driver runs for seconds here, on few cores: the second compiler and a parallel collector do not pay off.
-            "SPARK_SUBMIT_OPTS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_options()}".rstrip(),
+            "SPARK_SUBMIT_OPTS": " ".join(
+                f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {class_options()} {self.spark.driver_options}".split()
+            ),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "NO_PROXY": direct,

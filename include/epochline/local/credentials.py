@@ -48,6 +48,7 @@ class Credentials(BaseModel):
     airflow_api_secret_key: str = Field(default_factory=_password, repr=False)
     airflow_fernet_key: str = Field(default_factory=_fernet_key, repr=False)
     spark_token: str = Field(default_factory=_password, repr=False)
+    spark_cluster: str = Field(default_factory=_password, repr=False)
     kafka_cluster_id: str = Field(default_factory=_cluster_id)
 
 

@@ -23,6 +23,7 @@ DEFAULTS: Mapping[str, int] = {
     "kafka_controller": 29093,
     "airflow": 28080,
     "spark": 25002,
+    "spark_master": 27077,
 }
 _FALLBACK = range(20_000, 32_000)
 _LISTEN = "0A"  # in /proc/net/tcp

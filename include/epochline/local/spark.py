@@ -1,4 +1,7 @@
-"""A Spark Connect server on loopback, so that an epoch finds Spark and its Python workers running."""
+"""A Spark Connect server on loopback, so that an epoch finds Spark and its Python workers running.
+
+It runs its tasks in threads of its own or, where the home has a cluster, in executors of that cluster.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from epochline.local.home import Home, project_root, write_private
 from epochline.local.jars import spark_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.process import Daemon
 from epochline.local.server import Server
+from epochline.local.spark_cluster import SparkCluster
 from epochline.local.spark_home import spark_home
 
 _POOLS = """<?xml version="1.0"?>
@@ -65,6 +70,7 @@ class Spark(Server):
             stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)),
         )  # fmt: skip
         self._extra_pythonpath = extra_pythonpath
+        self.cluster = SparkCluster(home, ports)
 
     @property
     def address(self) -> str:
@@ -82,17 +88,39 @@ class Spark(Server):
         """How many tasks of an epoch run at once."""
         return os.cpu_count() or 1
 
+    @property
+    def daemons(self) -> dict[str, Daemon]:
+        """The server's process and, if the home has a cluster, those of the cluster."""
+        return {self.name: self.daemon, **(self.cluster.daemons if self.cluster.started else {})}
+
+    @property
+    def driver_master(self) -> str:
+        """Spark's master for a driver that spark-submit starts."""
+        return self.cluster.master if self.cluster.started else "local[2]"
+
+    @property
+    def driver_options(self) -> str:
+        """More options for ``SPARK_SUBMIT_OPTS`` of such a driver."""
+        return self.cluster.driver_options if self.cluster.started else ""
+
     def version(self) -> str:
         """The installed version of Spark."""
         return version("pyspark")
 
-    def start(self, report: Callable[[str], None] | None = None) -> None:
-        """Start the server if it does not run."""
-        if self.pid is not None:
-            return
+    def start(self, report: Callable[[str], None] | None = None, *, on_cluster: bool = False) -> None:
+        """Start the server if it does not run, after the cluster if the home has one.
+
+        Args:
+            report: called with each line of progress.
+            on_cluster: gives the home a cluster, which it keeps until `stop`.
+        """
         find_java()
         self.folder.mkdir(mode=0o700, exist_ok=True)
         home = spark_home()
+        if on_cluster or self.cluster.started:
+            self.cluster.start(self._environment(home), self.cores)
+        if self.pid is not None:
+            return
         # The token is in a file that only its owner can read, because arguments are not (SEC-4).
         command = [
             str(home / "bin" / "spark-submit"), "--properties-file", str(self._configure(report)),
@@ -106,16 +134,20 @@ class Spark(Server):
 
     def health(self) -> str | None:
         """None if the server listens; else what is wrong."""
-        return None if is_listening(self.port) else f"nothing listens on port {self.port}"
+        if not is_listening(self.port):
+            return f"nothing listens on port {self.port}"
+        return self.cluster.health() if self.cluster.started else None
+
+    def stop(self) -> bool:
+        """End the server and its cluster. Returns whether one of them was running."""
+        return any([super().stop(), self.cluster.stop()])
 
     def _configure(self, report: Callable[[str], None] | None) -> Path:
         pools = self.folder / "pools.xml"
         pools.write_text(_POOLS)
         settings = {
             **self._settings,
-            # A task that fails is tried again, as on a cluster. An epoch stages with a task for each core, and there is
-            # room for those of another epoch, because tasks often wait for a broker or the database.
-            "spark.master": f"local[{2 * self.cores},4]",
+            **self._where_tasks_run(),
             "spark.default.parallelism": str(self.cores),
             "spark.jars": ",".join(str(jar) for jar in spark_jars(report)),
             "spark.scheduler.allocation.file": pools.as_uri(),
@@ -127,6 +159,13 @@ class Spark(Server):
         path = self.folder / "spark.conf"
         write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
         return path
+
+    def _where_tasks_run(self) -> dict[str, str]:
+        if self.cluster.started:
+            return self.cluster.driver_settings(self.cores)
+        # A task that fails is tried again, as on a cluster. An epoch stages with a task for each core, and there is
+        # room for those of another epoch, because tasks often wait for a broker or the database.
+        return {"spark.master": f"local[{2 * self.cores},4]"}
 
     def _environment(self, home: Path) -> dict[str, str]:
         kept = ("PATH", "JAVA_HOME", "JAVA_TOOL_OPTIONS", "LANG", "HOME", "TMPDIR", "PYTHONDONTWRITEBYTECODE")

@@ -73,7 +73,9 @@ class Stack:
             extra_pythonpath=self._extra_pythonpath,
         )
 
-    def up(self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print) -> None:
+    def up(
+        self, parts: Sequence[str] = PARTS, report: Callable[[str], None] = print, *, spark_cluster: bool = False
+    ) -> None:
         """Start the parts that do not run, and return when they are ready.
 
         Running parts are not touched, and crashed ones are started again. After an interruption or an error, the next
@@ -82,12 +84,18 @@ class Stack:
         Args:
             parts: names out of `PARTS`. Airflow includes PostgreSQL and Spark, which it needs.
             report: called with each line of progress.
+            spark_cluster: Spark runs its tasks on a cluster of this home, until `down`.
 
         Raises:
             StackError: a part could not be started. The message names the reason and the log.
         """
         wanted = _with_needs(parts)
         with self.home.lock(report):
+            if spark_cluster and not self.spark.cluster.started and self._runs_without_cluster():
+                raise StackError(
+                    "Spark or Airflow already runs without a cluster; run `epochline down`, then `epochline up"
+                    " --spark-cluster`"
+                )
             credentials.ensure(self.home)
             self._ports.settle(self._running())
             begun = time.monotonic()
@@ -102,7 +110,7 @@ class Stack:
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
             if "spark" in wanted:
                 report(f"spark     starting on port {self.spark.port}")
-                self.spark.start(lambda text: report(f"spark     {text}"))
+                self.spark.start(lambda text: report(f"spark     {text}"), on_cluster=spark_cluster)
             if "postgres" in wanted:
                 report(f"postgres  starting on port {self.postgres.port}")
                 self.postgres.start()
@@ -140,7 +148,7 @@ class Stack:
         known = bool(self._ports.known())
         postgres = self._part(self.postgres, {"postgres": self.postgres.daemon})
         kafka = self._part(self.kafka, {"kafka": self.kafka.daemon})
-        spark = self._part(self.spark, {"spark": self.spark.daemon})
+        spark = self._part(self.spark, self.spark.daemons)
         airflow = self._part(self.airflow, self.airflow.daemons)
         return StackStatus(
             home=self.home.root,
@@ -152,7 +160,11 @@ class Stack:
                 password_file=self.postgres.password_file,
             ),
             kafka=KafkaStatus(**kafka, bootstrap_servers=self.kafka.bootstrap_servers if known else None),
-            spark=SparkStatus(**spark, address=self.spark.address if known else None),
+            spark=SparkStatus(
+                **spark,
+                address=self.spark.address if known else None,
+                master=self.spark.cluster.master if self.spark.cluster.started else None,
+            ),
             airflow=AirflowStatus(
                 **airflow, url=self.airflow.url if known else None, password_file=self.airflow.password_file
             ),
@@ -178,10 +190,15 @@ class Stack:
             "logs": [daemon.log for daemon in daemons.values()],
         }
 
+    def _runs_without_cluster(self) -> bool:
+        return self.spark.pid is not None or any(self.airflow.pids.values())
+
     def _running(self) -> set[str]:
         running = {part.name for part in (self.postgres, self.kafka, self.spark) if part.pid is not None}
         if self.kafka.pid is not None:
             running.add("kafka_controller")
+        if self.spark.cluster.running:
+            running.add("spark_master")
         if self.airflow.pids["api-server"] is not None:
             running.add(self.airflow.name)
         elif any(self.airflow.pids.values()):

@@ -48,6 +48,7 @@ class SparkStatus(PartStatus):
     """Spark's server. The address has no token."""
 
     address: str | None = None
+    master: str | None = None  # of the cluster that runs the server's tasks
 
 
 class AirflowStatus(PartStatus):

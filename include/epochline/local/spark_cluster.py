@@ -1,0 +1,180 @@
+"""A standalone Spark master and two workers on loopback, for `epochline up --spark-cluster`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import shlex
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from epochline.local import credentials
+from epochline.local.class_archive import class_options
+from epochline.local.home import Home, write_private
+from epochline.local.ports import LOOPBACK, Ports, is_listening
+from epochline.local.process import Daemon
+from epochline.local.spark_home import spark_home
+
+WORKERS = ("spark-worker-1", "spark-worker-2")
+
+_MASTER = "spark-master"
+_PAGES = "org.apache.spark.ui.JWSFilter"
+_SECONDS_OF_A_DAY = "86400"
+_DAEMON_OPTIONS = "-XX:+ExitOnOutOfMemoryError -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+class SparkCluster:
+    """The master and the workers of one home.
+
+    A home has a cluster from the first `start` to the next `stop`. Every process of it listens on 127.0.0.1 and asks
+    its peers for the home's secret, also an executor or a driver.
+    """
+
+    def __init__(self, home: Home, ports: Ports) -> None:
+        self._home = home
+        self._ports = ports
+        self.folder = home.path("spark-cluster")
+        self.daemons = {
+            name: Daemon(home, name, stop_signals=((signal.SIGTERM, 15), (signal.SIGKILL, 5)))
+            for name in (_MASTER, *WORKERS)
+        }
+
+    @property
+    def started(self) -> bool:
+        """Whether the home has a cluster, even if its processes crashed."""
+        return self.daemons[_MASTER].started_at is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether the master runs."""
+        return self.daemons[_MASTER].pid is not None
+
+    @property
+    def port(self) -> int:
+        """The master's port on 127.0.0.1."""
+        return self._ports.get("spark_master")
+
+    @property
+    def master(self) -> str:
+        """Spark's master, for drivers."""
+        return f"spark://{LOOPBACK}:{self.port}"
+
+    @property
+    def driver_options(self) -> str:
+        """Options for ``SPARK_SUBMIT_OPTS`` that let a driver of spark-submit run on the cluster.
+
+        They name a file, because Java reads the secret from there and ``ps`` shows the name only (SEC-4).
+        """
+        return shlex.quote(f"@{self.folder / 'driver.options'}")
+
+    def _secret(self) -> dict[str, str]:
+        return {
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": credentials.require(self._home).spark_cluster,
+        }
+
+    def start(self, environment: Mapping[str, str], cores: int) -> None:
+        """Start the processes that do not run.
+
+        Args:
+            environment: of the executors, which a worker starts with its own.
+            cores: of the machine. Each worker offers four times as many, so that one of them has room for the server
+                and for two drivers if the other is lost. Tasks often wait for a broker or the database.
+
+        Raises:
+            StackError: the master did not start.
+        """
+        if all(daemon.pid is not None for daemon in self.daemons.values()):
+            return
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        settings = self._configure(cores)
+        self._write_driver_options()
+        environment = {
+            **environment,
+            "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
+            "SPARK_DAEMON_MEMORY": "512m",
+            # Of the executors; a worker overrides a driver's spark.local.dir.
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+        }
+        daemon = self.daemons[_MASTER]
+        if daemon.pid is None:
+            daemon.start(
+                [*_program("master.Master", settings), "--port", str(self.port)],
+                environment=environment, cwd=self.folder,
+            )  # fmt: skip
+        # A worker that finds no master asks again only after some ten seconds.
+        daemon.wait_ready(self.health, 60)
+        for name in WORKERS:
+            if self.daemons[name].pid is None:
+                self.daemons[name].start(
+                    [*_program("worker.Worker", settings), "--cores", str(4 * cores), "--memory", "8g",
+                     "--work-dir", str(self.folder / name), self.master],
+                    environment=environment, cwd=self.folder,
+                )  # fmt: skip
+
+    def health(self) -> str | None:
+        """None if the master listens; else what is wrong."""
+        return None if is_listening(self.port) else f"no Spark master listens on port {self.port}"
+
+    def stop(self) -> bool:
+        """End the workers with their executors, and the master. Returns whether one of them was running."""
+        for daemon in self.daemons.values():
+            daemon.ask_to_stop()
+        stopped = [self.daemons[name].stop() for name in (*WORKERS, _MASTER)]
+        # The next master would wait a minute for the workers and drivers of this one.
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return any(stopped)
+
+    def driver_settings(self, cores: int) -> dict[str, str]:
+        """Settings of a driver that stays: it takes an executor on each worker."""
+        return {
+            **self._of_any_driver(),
+            "spark.master": self.master,
+            "spark.cores.max": str(2 * cores),
+            "spark.executor.cores": str(cores),
+        }
+
+    def _of_any_driver(self) -> dict[str, str]:
+        return {
+            **self._secret(),
+            "spark.driver.host": LOOPBACK,
+            "spark.executor.extraJavaOptions": f"-XX:+ExitOnOutOfMemoryError {class_options()}".rstrip(),
+        }
+
+    def _write_driver_options(self) -> None:
+        options = (json.dumps(f"-D{name}={value}") for name, value in self._of_any_driver().items())
+        write_private(self.folder / "driver.options", "".join(f"{option}\n" for option in options))
+
+    def _configure(self, cores: int) -> Path:
+        """Write the settings of master and workers, with the secret, for their owner only (SEC-4)."""
+        settings = {
+            **self._secret(),
+            # The pages show what every driver runs and have no login. With this filter they answer nobody, because the
+            # key is thrown away.
+            "spark.ui.filters": _PAGES,
+            f"spark.{_PAGES}.param.secretKey": base64.urlsafe_b64encode(secrets.token_bytes(48)).decode(),
+            # By default anybody could start a driver through another port.
+            "spark.master.rest.enabled": "false",
+            # A master that crashed knows its workers and drivers again.
+            "spark.deploy.recoveryMode": "FILESYSTEM",
+            "spark.deploy.recoveryDirectory": str(self.folder / "master"),
+            # A driver that says nothing leaves room for a second one.
+            "spark.deploy.defaultCores": str(cores),
+            # The server is a driver for weeks. Executors that die in that time must not end it.
+            "spark.deploy.maxExecutorRetries": "-1",
+            "spark.worker.cleanup.enabled": "true",
+            "spark.worker.cleanup.appDataTtl": _SECONDS_OF_A_DAY,
+        }
+        path = self.folder / "cluster.conf"
+        write_private(path, "".join(f"{name} {value}\n" for name, value in settings.items()))
+        return path
+
+
+def _program(name: str, settings: Path) -> list[str]:
+    return [
+        str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}",
+        "--properties-file", str(settings), "--host", LOOPBACK, "--webui-port", "0",
+    ]  # fmt: skip
