@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,7 @@ WORSE = 0.2
 """The share by which a ratio may become worse before it is marked."""
 
 ROUNDS = 2
+_LEAST_SECONDS, _SECONDS_TO_STOP = 20, 90
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,17 +93,30 @@ def measured() -> dict[str, float]:
     found: dict[str, float] = {}
     deadline = time.monotonic() + MOST_SECONDS
     for bench in BENCHES:
-        # A process of its own, because each starts a Spark of its own.
-        command = [sys.executable, "-m", "bench.quick", "--one", bench]
-        try:
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, text=True, check=True, timeout=max(1, deadline - time.monotonic())
-            )
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            print(f"{bench} was not measured: {error}", file=sys.stderr, flush=True)
+        left = deadline - time.monotonic()
+        if left < _LEAST_SECONDS:
+            print(f"{bench} was not measured: no time is left", file=sys.stderr, flush=True)
             continue
-        found |= json.loads(done.stdout.splitlines()[-1])
+        try:
+            found |= _in_a_process(bench, left)
+        except (subprocess.SubprocessError, ValueError, IndexError) as error:
+            print(f"{bench} was not measured: {error}", file=sys.stderr, flush=True)
     return found
+
+
+def _in_a_process(bench: str, seconds: float) -> dict[str, float]:
+    """The ratios of one bench. A process of its own, because each starts a Spark of its own."""
+    command = [sys.executable, "-m", "bench.quick", "--one", bench]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            said, _ = running.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            # An interrupt, so that the bench stops its servers.
+            running.send_signal(signal.SIGINT)
+            running.wait(_SECONDS_TO_STOP)
+            raise
+    ratios: dict[str, float] = json.loads(said.splitlines()[-1])
+    return ratios
 
 
 def compared(stored: Mapping[str, float], now: Mapping[str, float]) -> str:
