@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
+from tests.commands import caller, connect_to
 from tests.contract.worlds import NEWEST, OLDEST, World, postgres_world
 from tests.databases import query
 
@@ -52,6 +54,42 @@ def test_an_epoch_says_how_old_its_records_were_at_its_commit(world: World, post
     assert query(postgres_dsn, LATENCIES) == [pytest.approx(expected)]
     ranges = "SELECT DISTINCT oldest_timestamp, newest_timestamp FROM epochline.offsets"
     assert query(postgres_dsn, ranges) == [(OLDEST, NEWEST)]
+
+
+@pytest.mark.parametrize(
+    ("oldest", "newest", "shown"),
+    [
+        (3600, 5.04, "1:00:00 of the oldest record, 5.0 s of the newest"),
+        (-2, -7, "-2.0 s of the oldest record, -7.0 s of"),
+    ],
+    ids=["behind", "a producer's clock that is ahead"],
+)
+def test_the_command_line_shows_how_old_an_epochs_records_were(
+    world: World,
+    postgres_dsn: str,
+    oldest: float,
+    newest: float,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """G7."""
+    connect_to(monkeypatch, postgres=postgres_dsn)
+    call = caller(monkeypatch, capsys)
+    world.to_committed("run-1", record_limit=4)
+    query(
+        postgres_dsn,
+        "UPDATE epochline.planned_range r SET oldest_timestamp = e.committed_at - make_interval(secs => %s),"
+        " newest_timestamp = e.committed_at - make_interval(secs => %s) FROM epochline.epoch e",
+        oldest,
+        newest,
+    )
+
+    code, out, _ = call("ledger", "orders", "--epoch", 1)
+
+    assert code == 0
+    assert f"age at the commit, by Kafka's timestamps: {shown}" in out
+    assert json.loads(call("ledger", "orders", "--json")[1])[0]["longest_latency_seconds"] == pytest.approx(oldest)
 
 
 def test_an_epoch_of_an_interval_waited_from_its_end(world: World, postgres_dsn: str) -> None:
