@@ -13,7 +13,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from epochline import Json, PostgresTable
+from epochline import Json, KafkaSource, PostgresTable
 from epochline.local.spark import Spark
 from tests.crash.line import Line
 from tests.crash.spark_job import SERVER, cluster_job, family, log_of
@@ -82,7 +82,10 @@ def test_an_epoch_of_ten_million_records_on_a_cluster_is_exact_and_takes_no_more
 ) -> None:
     """G3, INV-1: what driver, executors and Python workers hold does not grow with the epoch."""
     table = PostgresTable(table="millions", columns=COLUMNS)
-    line = Line(postgres_dsn, kafka_bootstrap, partitions=PARTITIONS, parse=Json(columns=COLUMNS), sinks=[table])
+    line = Line(
+        postgres_dsn, kafka_bootstrap, name="millions", partitions=PARTITIONS, parse=Json(columns=COLUMNS),
+        source=KafkaSource(topics="millions", records_per_epoch=RECORDS), sinks=[table],
+    )  # fmt: skip
     peaks = []
     for number, (first, beyond) in enumerate([(0, RECORDS // 10), (RECORDS // 10, RECORDS + RECORDS // 10)], 1):
         produce(kafka_bootstrap, line.topic, first, beyond)
