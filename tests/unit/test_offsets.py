@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from epochline.postgres.ledger.parts import counts_of, message_of
 from epochline.protocol.offsets import (
     NOTHING_SEEN,
     OffsetRange,
@@ -194,3 +196,20 @@ def test_a_partition_that_nobody_planned_is_reported() -> None:
     problems = unbalanced([one], {("orders", 0): seen(one), ("orders", 1): seen(one)})
 
     assert problems == ["orders-1: read, but not planned"]
+
+
+@given(one=counts(), partition=st.integers(0, 9))
+def test_the_message_of_a_part_brings_its_counts_back(one: PartitionCounts, partition: int) -> None:
+    """INV-9: as JSON, which is what the ledger stores."""
+    seen = {("orders", partition): one}
+
+    assert counts_of(json.loads(json.dumps(message_of(seen)))) == seen
+
+
+@given(one=counts())
+def test_a_part_that_an_older_version_wrote_has_counts_and_no_timestamps(one: PartitionCounts) -> None:
+    message = message_of({("orders", 0): one})
+    for name in ("oldest_timestamp", "newest_timestamp"):
+        del message["seen"][0][name]
+
+    assert counts_of(message) == {("orders", 0): replace(one, oldest_timestamp=None, newest_timestamp=None)}
