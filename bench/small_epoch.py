@@ -2,7 +2,8 @@
 
 An epoch's job runs on the stack's Spark server, or in a driver that spark-submit starts for it. All run on one stack,
 one after the other in each round. The empty DAG has four tasks that do nothing: it shows what Airflow itself takes.
-Afterwards nothing runs for a minute, and the processor's time of each part is what the stack takes when it is idle.
+Afterwards nothing runs for a minute, and the processor's time of each part is what the stack takes when it is idle,
+with a pipeline that data would wake.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ PHASES = ("start", "stage", "seal", "commit", "publish")
 EMPTY, WARM, SUBMITTED = "an empty DAG of four tasks", "an epoch on Spark's server", "an epoch by spark-submit"
 DAG_OF = {EMPTY: "bench_empty", WARM: "bench_warm", SUBMITTED: "bench_submitted"}
 PIPELINES = (DAG_OF[WARM], DAG_OF[SUBMITTED])
+WAKING = "bench_waking"
+"""A pipeline that data would wake. Nothing is produced for it: it makes the idle stack look at Kafka."""
 
 DAGS = """
+from datetime import timedelta
+
 from airflow.sdk import dag, task
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
@@ -49,6 +54,11 @@ for name, connection in {"bench_warm": "spark_default", "bench_submitted": "spar
         sinks=PostgresTable(table=name, columns=COLUMNS),
     )
     globals()[name] = epoch_dag(pipeline)
+
+bench_waking = epoch_dag(Pipeline(
+    name="bench_waking", source=KafkaSource(topics="bench_waking"), parse=Json(columns=COLUMNS),
+    sinks=PostgresTable(table="bench_waking", columns=COLUMNS), wake_on_data=timedelta(seconds=10),
+))
 
 
 @dag(schedule=None)
@@ -77,11 +87,11 @@ class Airflow:
         kafka = self.stack.kafka.bootstrap_servers
         with closing(KafkaAdminClient(bootstrap_servers=kafka)) as admin:
             topic = {"num_partitions": 2, "replication_factor": 1}
-            admin.create_topics(dict.fromkeys(PIPELINES, topic), wait_for_metadata=True)
+            admin.create_topics(dict.fromkeys((*PIPELINES, WAKING), topic), wait_for_metadata=True)
         with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
-            for name in PIPELINES:
+            for name in (*PIPELINES, WAKING):
                 tx.targets.create(find(name, self.stack.home.root / "bench_dags"))
-        for dag in DAG_OF.values():
+        for dag in (*DAG_OF.values(), WAKING):
             while self.api.is_paused(dag) is None:
                 time.sleep(0.5)
             self.api.pause(dag, False)

@@ -1,4 +1,9 @@
-"""Consumer of the IP count's topic: writes each window's last count into a table (Q7, X21)."""
+"""Consumer of the IP count's topic: writes each window's last count into a table (Q7, X21).
+
+The first pipeline's records wake this one. The interval of the profile stays beside it (K23).
+"""
+
+from datetime import timedelta
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
 
@@ -14,6 +19,7 @@ pipeline = Pipeline(
     ),
     bad_records="quarantine",
     profile="ip_count",
+    wake_on_data=timedelta(seconds=5),
     writer_connection="epochline_writer",
 )
 

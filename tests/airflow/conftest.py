@@ -64,6 +64,11 @@ class Scheduler:
     def pause(self, dag: str, paused: bool) -> None:
         self.call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 
+    def read_again(self, dag: str) -> None:
+        """Let Airflow read a DAG's file now. It begins to look for records of an unpaused DAG when it reads its file."""
+        file = self.call("GET", f"/api/v2/dags/{dag}")["file_token"]
+        self.call("PUT", f"/api/v2/parseDagFile/{file}")
+
     def trigger(self, dag: str, **conf: Any) -> str:
         return str(self.call("POST", f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})["dag_run_id"])
 

@@ -23,9 +23,9 @@ from epochline import KafkaSource, Pipeline, PostgresTable, Text
 from epochline.airflow.dag import build_dag
 from airflow.serialization.serialized_objects import DagSerialization
 
-def intervals(schedule):
+def intervals(schedule, **more):
     dag = build_dag(Pipeline(
-        name="p", source=KafkaSource(topics="t"), parse=Text(), schedule=schedule,
+        name="p", source=KafkaSource(topics="t"), parse=Text(), schedule=schedule, **more,
         sinks=[PostgresTable(table="t", columns={"value": "text"})],
     ))
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
@@ -35,6 +35,7 @@ def intervals(schedule):
 
 print("ANSWER" + json.dumps({
     "every day": intervals(timedelta(days=1)), "cron": intervals("0 6 * * *"), "preset": intervals("@daily"),
+    "woken": intervals(timedelta(days=1), wake_on_data=5), "woken cron": intervals("0 6 * * *", wake_on_data=5),
 }))
 """
 

@@ -94,3 +94,18 @@ def test_where_timestamps_go_back_the_first_offset_counts(source: Source) -> Non
         source.produce(0, NOON + timedelta(minutes=minutes))
 
     assert source.at(NOON + timedelta(minutes=4)) == [0, None]
+
+
+def test_the_ends_of_many_sources_are_asked_at_once_and_a_missing_topic_is_left_out(source: Source) -> None:
+    for _ in range(3):
+        source.produce(0, NOON)
+    by_pattern = KafkaSource(pattern=f"{source.topic[:-1]}.")
+    named = KafkaSource(topics=(source.topic, "there-is-no-such-topic"))
+
+    ends = source.offsets.readable_ends([named, by_pattern])
+
+    mine = {tp: end for tp, end in ends.items() if tp.topic == source.topic}
+    assert mine == {one.tp: one.last_stable for one in source.partitions}
+    assert sorted(mine.values()) == [0, 3]
+    assert all(named.reads(tp.topic) or by_pattern.reads(tp.topic) for tp in ends)
+    assert source.offsets.readable_ends([]) == {}

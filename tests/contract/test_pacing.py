@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -16,44 +15,8 @@ from epochline.coordinator import PlanOutcome
 from epochline.declare.settings import PerRun
 from epochline.errors import PipelinePausedError, RestartsExhaustedError
 from epochline.protocol.epoch import AbortOutcome, EpochState
-from epochline.testing import FakeLedger
+from tests.contract.clocks import Clock
 from tests.contract.worlds import World, epoch_of, orders, ranges
-from tests.databases import query
-
-
-@dataclass
-class Clock:
-    """Lets time pass in a ledger: the fake's clock is set, on PostgreSQL what has happened is moved back."""
-
-    world: World
-    let_pass: Callable[[float], None]
-    slept: list[float] = field(default_factory=list)
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.let_pass(seconds)
-
-
-@pytest.fixture
-def clock(world: World, request: pytest.FixtureRequest) -> Clock:
-    if isinstance(world.ledger, FakeLedger):
-        passed = [datetime(2026, 1, 1, tzinfo=UTC)]
-        world.ledger.now = lambda: passed[0]
-
-        def turn(seconds: float) -> None:
-            passed[0] += timedelta(seconds=seconds)
-
-        return Clock(world, turn)
-    dsn = request.getfixturevalue("postgres_dsn")
-
-    def move_back(seconds: float) -> None:
-        ago = f"make_interval(secs => {seconds})"
-        query(dsn, f"UPDATE epochline.epoch SET planned_at = planned_at - {ago}, committed_at = committed_at - {ago}")
-        query(dsn, f"UPDATE epochline.epoch SET lease_until = lease_until - {ago}")
-        query(dsn, f"UPDATE epochline.attempt SET ended_at = ended_at - {ago}")
-
-    return Clock(world, move_back)
-
 
 # The minimum pause
 

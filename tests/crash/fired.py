@@ -14,7 +14,8 @@ FOLDER = Path(__file__).parent
 LAST = "test_every_failpoint_fired"
 
 TASKS = ("plan", "begin", "seal", "commit", "publish", "abort")
-"""The use cases that a run's tasks call. Commands of an operator are answered to a person, who sees what came of them."""
+"""The use cases that a run's tasks call. Commands of an operator are answered to a person, who sees what came of them.
+A look for records that wait writes nothing: `tests.airflow.test_waking` kills the process that looks."""
 
 IN_SPARK = frozenset({"job.stage"})
 """Passed by the driver of a Spark job alone: `tests.crash.test_f02_spark_failpoints` kills it there."""

@@ -40,6 +40,7 @@ FAULTS = {
     "F35": "upgrade: a ledger of release 0.1.0 upgraded and continued by this code; a newer one refused",
     "F36": "several pipelines on one database and target",
     "F39": "a Spark Connect server is killed, or the client whose job it runs",
+    "F40": "Airflow's triggerer is killed, which starts runs when records wait",
     "F38": "the database is put back to a backup, and its newer state is lost",
 }
 

@@ -111,7 +111,7 @@ def after_its_needs(name: str, seen: tuple[str, ...] = ()) -> None:
 def test_the_file_has_the_form_that_compose_expects_and_the_services_of_the_architecture() -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(COMPOSE)
     cluster = {"spark-master", "spark-worker-1", "spark-worker-2", "spark-connect", "task-network"}
-    airflow = {"airflow-init", "airflow-api-server", "airflow-scheduler", "airflow-dag-processor"}
+    airflow = {"airflow-init", "airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
     assert set(SERVICES) == {"kafka", "postgres"} | cluster | airflow
     images = {SERVICES[name]["image"] for name in cluster | airflow}
     assert images == {"epochline:" + found('^version = "([^"]+)"', PYPROJECT)}, "the one image"

@@ -155,6 +155,9 @@ WRONG_PIPELINE = {
     "bytes into no column": ({"parse": Bytes(column="")}, "parse: a name must not be empty"),
     "unknown policy": ({"bad_records": "drop"}, "bad_records: Input should be 'fail' or 'quarantine'"),
     "interval of nothing": ({"schedule": timedelta(0)}, "schedule: an interval must be longer than zero"),
+    "waking all the time": ({"wake_on_data": 0}, "wake_on_data: must be longer than zero"),
+    "waking next to a schedule without pauses":
+        ({"wake_on_data": 5, "schedule": "@continuous"}, "wake_on_data: cannot be combined with schedule='@continuous'"),
     "interval next to schedule": ({"settings": Settings(interval=5)}, "settings: interval: set schedule="),
     "unknown profile":
         ({"profile": "nope"}, "profile: there is no profile 'nope'; known profiles: checkpoint_demo, wo"),
@@ -318,6 +321,12 @@ def test_a_declaration_stored_before_there_were_other_startup_modes_is_read_back
     assert Pipeline.from_stored(stored).source.startup == "latest"
 
 
+def test_a_declaration_that_says_nothing_of_waking_is_stored_as_before_there_was_waking() -> None:
+    """The ledger keeps declarations for ever, and their hashes mean the same."""
+    assert "wake_on_data" not in pipeline().stored()
+    assert Pipeline.from_stored(pipeline(wake_on_data=5).stored()).wake_on_data == timedelta(seconds=5)
+
+
 WRONG_STARTUP = {
     "no group": (FromGroup, {}, "group: give the group.id of the consumer group"),
     "empty group": (FromGroup, {"group": ""}, "group: give the group.id of the consumer group"),
@@ -379,6 +388,7 @@ def test_every_field_counts_in_the_hash() -> None:
         *[{"source": one} for one in sources], *[{"sinks": one} for one in sinks], {"name": "other"},
         {"bad_records": "quarantine"}, {"explode": "hits"}, {"postgres_connection": "x"},
         {"settings": Settings(on_cancel="delete")}, {"commit_statement_timeout": timedelta(minutes=1)},
+        {"wake_on_data": 5},
     ]  # fmt: skip
 
     hashes = [pipeline(**fields).declaration_hash for fields in (*VARIETY.values(), *changes)]

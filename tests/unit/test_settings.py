@@ -150,6 +150,15 @@ def test_without_an_interval_there_is_one_attempt_and_a_note_says_what_is_off() 
     assert on.notes == ()
 
 
+def test_a_pipeline_that_data_wakes_is_tried_again_like_one_with_an_interval() -> None:
+    """K23, R4."""
+    woken = resolve_settings(orders(wake_on_data=seconds(10)))
+
+    assert woken.interval is None
+    assert woken.restart == Endless()
+    assert woken.notes == ()
+
+
 @pytest.mark.parametrize(
     "strategy",
     [FixedDelay(attempts=3, delay=5), FailureRate(max_failures=3, interval=300, delay=10), Endless(), NoRestart()],

@@ -73,6 +73,7 @@ postgres_dsn = _CONNECTIONS.postgres_dsn
 ledger_of = _ADAPTERS.ledger_of
 ledger_at = _ADAPTERS.ledger_at
 offsets_of = _ADAPTERS.offsets_of
+opened_offsets = _ADAPTERS.opened_offsets
 job_credentials = _ADAPTERS.job_credentials
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from epochline.airflow.operators import (
     AbortEpochOperator,
@@ -15,10 +15,8 @@ from epochline.airflow.operators import (
 )
 from epochline.airflow.publishing import PublishOperator
 from epochline.airflow.settings import PLAN_PATIENCE, PUBLISH_PATIENCE, params, settings_of_dag
-from epochline.declare.pipeline import Pipeline
+from epochline.declare.pipeline import WITHOUT_INTERVALS, Pipeline
 from epochline.declare.table import PostgresTable
-
-_WITHOUT_INTERVALS = ("@once", "@continuous")
 
 _DOC = """
 ### One run, one checkpoint epoch
@@ -70,7 +68,7 @@ def build_dag(pipeline: Pipeline) -> DAG:
     following = ", ".join(str(sink) for sink in pipeline.post_commit_sinks)
     with DAG(
         dag_id=pipeline.name,
-        schedule=_timetable(settings.interval),
+        schedule=_schedule(pipeline, settings.interval),
         # A schedule needs a start date. Without catch-up the date has no other effect.
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
@@ -134,10 +132,21 @@ def build_dag(pipeline: Pipeline) -> DAG:
     return dag
 
 
+def _schedule(pipeline: Pipeline, interval: timedelta | str | None) -> Any:
+    """The clock, or records that wait, or both."""
+    clock = _timetable(interval)
+    if pipeline.wake_on_data is None:
+        return clock
+    from epochline.airflow.waking import records_asset
+
+    records = records_asset(pipeline, pipeline.wake_on_data)
+    return [records] if clock is None else AssetOrTimeSchedule(assets=records, timetable=clock)
+
+
 def _timetable(schedule: timedelta | str | None) -> Any:
     """A timetable whose runs have data intervals. Airflow's default ones are empty: a backfill would read nothing."""
     if isinstance(schedule, timedelta):
         return DeltaDataIntervalTimetable(schedule)
-    if schedule is None or schedule in _WITHOUT_INTERVALS:
+    if schedule is None or schedule in WITHOUT_INTERVALS:
         return schedule
     return CronDataIntervalTimetable(schedule, timezone="UTC")

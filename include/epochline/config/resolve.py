@@ -101,7 +101,8 @@ def resolve_settings(
     if "schedule" in pipeline.model_fields_set:
         interval, decided_by["interval"] = pipeline.schedule, "declaration"
     notes = []
-    if interval is None:
+    by_hand = interval is None and pipeline.wake_on_data is None
+    if by_hand:
         notes.append(
             "no interval: checkpointing is off, so nothing is planned, tried again or finished until the next manual"
             " run; what a run commits is still exactly once (K22)"
@@ -118,7 +119,7 @@ def resolve_settings(
         on_cancel=decide("on_cancel", "retain"),
         max_concurrent=1,
         semantics=decide("semantics", "exactly_once"),
-        restart=decide("restart", NoRestart() if interval is None else Endless()),
+        restart=decide("restart", NoRestart() if by_hand else Endless()),
         parallelism=decide("parallelism", None),
         target_duration=decide("target_duration", None),
         decided_by=decided_by,

@@ -10,19 +10,23 @@ from epochline.coordinator.publish import Published, publish
 from epochline.coordinator.seal import seal
 from epochline.coordinator.stage import stage
 from epochline.coordinator.startup import observe_startup
+from epochline.coordinator.waking import Lookout, Watched, look
 
 __all__ = [
     "LEASE",
     "CommitResult",
+    "Lookout",
     "Plan",
     "PlanOutcome",
     "PlanPreview",
     "PlanRequest",
     "Published",
+    "Watched",
     "abort",
     "announce",
     "begin",
     "commit",
+    "look",
     "observe_startup",
     "origins_of",
     "plan",

@@ -21,6 +21,7 @@ from epochline.declare.names import OUTBOX, consumer_group, split_table
 from epochline.declare.output import Output
 from epochline.declare.parsers import ReadyMadeParser
 from epochline.declare.profiles import profile as find_profile
+from epochline.declare.restart import Duration
 from epochline.declare.settings import Settings
 from epochline.declare.source import KafkaSource
 from epochline.declare.specs import PipelineSpec
@@ -32,6 +33,9 @@ from epochline.declare.topic import KafkaTopic, Outbox
 # A declaration in a ledger may still have them. Nothing in a job depends on them.
 _FORMER_FIELDS = frozenset({"retries", "retry_delay", "pre_commit_timeout"})
 
+
+WITHOUT_INTERVALS = ("@once", "@continuous")
+"""Airflow's schedules whose runs have no interval, and that say by themselves when a run starts."""
 
 _KINDS = (("topic", KafkaTopic), ("path", Files), ("sink", CustomSink))
 
@@ -73,6 +77,8 @@ class Pipeline(DeclarationModel):
         bad_records: ``fail`` the epoch, or ``quarantine`` the record with its bytes and the reason.
         schedule: Airflow schedule, the checkpoint interval: a ``timedelta``, a cron expression, ``@continuous``, or
             None for manual runs. If it is left out, a profile or the settings file may set an interval.
+        wake_on_data: also start a run when records wait, at the earliest this long after the last commit. The schedule
+            stays beside it; without one, only data starts runs. Airflow needs a triggerer.
         postgres_connection, spark_connection: Airflow connection ids.
         writer_connection: id of the Spark job's connection. Its login is a member of ``epochline_writer`` and can only
             stage. By default the job uses ``postgres_connection``.
@@ -94,6 +100,7 @@ class Pipeline(DeclarationModel):
     windows: Windowed | None = None
     bad_records: Literal["fail", "quarantine"] = "fail"
     schedule: timedelta | str | None = None
+    wake_on_data: Duration | None = None
     postgres_connection: str = "epochline_postgres"
     spark_connection: str = "spark_default"
     writer_connection: str | None = None
@@ -146,6 +153,12 @@ class Pipeline(DeclarationModel):
     @classmethod
     def _one_table_may_stand_alone(cls, tables: Any) -> Any:
         return (tables,) if isinstance(tables, DeclarationModel) else tables
+
+    @model_validator(mode="after")
+    def _schedule_leaves_time_to_wake(self) -> Self:
+        if self.wake_on_data is not None and self.schedule in WITHOUT_INTERVALS:
+            raise ValueError(f"wake_on_data: cannot be combined with schedule={self.schedule!r}; remove one of them")
+        return self
 
     @model_validator(mode="after")
     def _record_and_sinks_agree(self) -> Self:
@@ -324,7 +337,7 @@ class Pipeline(DeclarationModel):
     def stored(self) -> str:
         """The declaration as canonical JSON, as the ledger keeps it and `declaration_hash` hashes it."""
         fields = self.model_dump(
-            mode="json", exclude={name for name in ("state", "windows") if not getattr(self, name)}
+            mode="json", exclude={name for name in ("state", "windows", "wake_on_data") if not getattr(self, name)}
         )
         for table in (*fields["sinks"], *fields.get("state", ())):
             # A zero is left out, so that the hashes of declarations in existing ledgers stay valid.

@@ -30,7 +30,7 @@ SIDES = (
 )
 """The sides of `epochline.ports.Transaction`."""
 
-SOURCE = ("look", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget")
+SOURCE = ("look", "readable_ends", "offsets_at", "leader_epoch_ends", "mirrored", "mirror", "forget")
 """The methods of `epochline.ports.OffsetSource`."""
 
 SINK = (

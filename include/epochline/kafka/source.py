@@ -139,6 +139,29 @@ class KafkaOffsets:
             invisible_allowed=frozenset(gaps),
         )
 
+    def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
+        named = sorted({topic for source in sources for topic in source.topics})
+        with self._client() as call:
+            asked = () if any(source.pattern is not None for source in sources) else (named,)
+            described = call("describe_topics", *asked) if sources else []
+            read = [
+                topic for topic in described
+                if not topic["error_code"]
+                and any(one.reads(topic["name"]) and not (one.pattern and topic["is_internal"]) for one in sources)
+            ]  # fmt: skip
+            keys = {
+                KafkaPartition(topic["name"], partition["partition_index"]): str(topic["topic_id"])
+                for topic in read
+                for partition in topic["partitions"]
+                if partition["leader_id"] >= 0 and not partition["error_code"]
+            }
+            latest = dict.fromkeys(keys, OffsetSpec.LATEST)
+            ends = call("list_partition_offsets", latest, IsolationLevel.READ_COMMITTED) if keys else {}
+        return {
+            TopicPartition(topic=key.topic, partition=key.partition, topic_id=topic_id): ends[key].offset
+            for key, topic_id in keys.items()
+        }
+
     @staticmethod
     def _partitions(topics: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
         found = {}

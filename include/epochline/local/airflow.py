@@ -1,4 +1,4 @@
-"""Airflow 3.3.2 with the LocalExecutor: one process each for API server, scheduler and DAG processor."""
+"""Airflow 3.3.2 with the LocalExecutor: one process each for API server, scheduler, DAG processor and triggerer."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _PROCESSES: Mapping[str, Sequence[str]] = {
     "api-server": ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 # Variables of the caller's shell for another Airflow or Spark must not leak into this one.
 _FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTEST_", "PYTHONPATH", "_AIRFLOW")
 
 
 class Airflow:
-    """The three Airflow processes of one home."""
+    """The four Airflow processes of one home."""
 
     name = "airflow"
 
@@ -99,7 +100,7 @@ class Airflow:
         return self._settings.environment(self.port)
 
     def start(self) -> None:
-        """Start each of the three processes that does not run. PostgreSQL must be ready."""
+        """Start each of the four processes that does not run. PostgreSQL must be ready."""
         if all(self.pids.values()):
             return
         self.folder.mkdir(mode=0o700, exist_ok=True)
@@ -115,7 +116,7 @@ class Airflow:
                 )
 
     def wait(self, seconds: float = 240) -> None:
-        """Wait until the API answers and reports the scheduler and the DAG processor as healthy."""
+        """Wait until the API answers and reports scheduler, DAG processor and triggerer as healthy."""
 
         def ready() -> str | None:
             for daemon in self.daemons.values():
@@ -126,17 +127,17 @@ class Airflow:
         self.daemons["api-server"].wait_ready(ready, seconds)
 
     def health(self) -> str | None:
-        """None if all three processes run and are healthy; else what is wrong."""
+        """None if all four processes run and are healthy; else what is wrong."""
         gone = [name for name, pid in self.pids.items() if pid is None]
         if gone:
             return f"not running: {', '.join(gone)}"
         if not is_listening(self.port):
             return f"the API server does not listen on port {self.port} yet"
-        since = {name: self.daemons[name].started_at or 0.0 for name in ("scheduler", "dag-processor")}
+        since = {name: self.daemons[name].started_at or 0.0 for name in _PROCESSES if name != "api-server"}
         return AirflowApi(self.url).health(since)
 
     def stop(self) -> bool:
-        """End the three processes and their tasks. Returns whether one was running."""
+        """End the four processes and their tasks. Returns whether one was running."""
         for daemon in self.daemons.values():
             daemon.ask_to_stop()  # all at once, because each takes seconds to end
         stopped = [daemon.stop() for daemon in self.daemons.values()]

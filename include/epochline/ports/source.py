@@ -23,6 +23,17 @@ class OffsetSource(Protocol):
             SourceError: a topic that the declaration names does not exist.
         """
 
+    def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
+        """The last stable offset of every partition that one of the sources matches now, and that has a leader.
+
+        A topic that does not exist is left out. Cheaper than `look`: the number of requests does not depend on the
+        number of sources.
+
+        Raises:
+            SourceUnavailableError: Kafka does not answer.
+            SourceError: Kafka refuses.
+        """
+
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
         """Per partition the first offset with a timestamp at or after the moment.
 

@@ -57,6 +57,10 @@ class FakeKafka:
         found = [v for (topic, _), v in sorted(self.views.items()) if source.pattern or topic in source.topics]
         return SourceView(cluster_id=self.cluster_id, partitions=found, invisible_allowed=frozenset(self.gaps))
 
+    def readable_ends(self, sources: Sequence[KafkaSource]) -> Mapping[TopicPartition, int]:
+        views = (view for _, view in sorted(self.views.items()))
+        return {view.tp: view.last_stable for view in views if any(one.reads(view.tp.topic) for one in sources)}
+
     def offsets_at(self, partitions: Sequence[TopicPartition], moment: datetime) -> Mapping[TopicPartition, int | None]:
         found: dict[TopicPartition, int | None] = {}
         for tp in partitions:

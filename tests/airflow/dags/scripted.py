@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from epochline import FixedDelay, KafkaSource, Pipeline, PostgresTable, Settings, epoch_dag
+from epochline import FixedDelay, KafkaSource, NoRestart, Pipeline, PostgresTable, Settings, epoch_dag
 
 
 def scripted(name: str, **changes: Any) -> Pipeline:
@@ -32,3 +32,9 @@ alternating = epoch_dag(scripted("alternating", schedule=timedelta(seconds=10)))
 backfilled = epoch_dag(scripted("backfilled", schedule=timedelta(weeks=4)))
 requeued = epoch_dag(scripted("requeued", bad_records="quarantine"))
 extended = epoch_dag(scripted("extended", source=KafkaSource(topics="extended", startup="latest", records_per_epoch=5)))
+# Data alone starts them.
+WOKEN = ("woken", "woken_beside", "woken_late", "woken_failed")
+without_retries = Settings(restart=NoRestart())
+globals().update(
+    {name: epoch_dag(scripted(name, wake_on_data=timedelta(seconds=5), settings=without_retries)) for name in WOKEN}
+)
