@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from epochline.config.discovery import find
 from epochline.coordinator import PlanOutcome, PlanRequest, plan
 from epochline.kafka.source import KafkaOffsets
+from epochline.local.airflow_api import FINISHED
 from epochline.postgres.ledger.transactions import PostgresLedger
 from epochline.protocol.epoch import Run
 from tests.airflow.checker import assert_exact, committed
@@ -37,12 +39,18 @@ def rows(scheduler: Scheduler, pipeline: str) -> list[str]:
 
 
 def shown(scheduler: Scheduler, pipeline: str, count: int) -> None:
-    """Wait until so many rows are visible; while records are still being produced, an epoch may end between two."""
+    """Wait until so many rows are visible and their run has ended; an epoch may end between two produced records."""
     eventually(f"{pipeline} shows {count} rows", lambda: len(rows(scheduler, pipeline)) == count)
+    eventually("its run has ended", lambda: {run["state"] for run in runs(scheduler, pipeline)} <= FINISHED)
+
+
+def runs(scheduler: Scheduler, pipeline: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = scheduler.call("GET", f"/api/v2/dags/{pipeline}/dagRuns")["dag_runs"]
+    return found
 
 
 def run_types(scheduler: Scheduler, pipeline: str) -> set[str]:
-    return {run["run_type"] for run in scheduler.call("GET", f"/api/v2/dags/{pipeline}/dagRuns")["dag_runs"]}
+    return {run["run_type"] for run in runs(scheduler, pipeline)}
 
 
 def test_records_start_runs_at_most_once_per_interval_and_an_open_transaction_starts_none(
