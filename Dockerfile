@@ -1,6 +1,7 @@
 # One image for Airflow and Spark: the project, its pinned packages, Java 17 and the jars of Spark's Kafka source.
 # Spark is the one inside the package pyspark, so that driver, master and workers are of one version.
-FROM python:3.11-slim-bookworm
+ARG BASE=python:3.11-slim-bookworm
+FROM ${BASE}
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
@@ -31,6 +32,14 @@ RUN --mount=type=cache,target=/var/cache/epochline \
     && EPOCHLINE_CACHE=/var/cache/epochline python -c "import shutil; from epochline.local.jars import spark_jars; \
 [shutil.copyfile(jar, f'/opt/spark-jars/{jar.name}') for jar in spark_jars(print)]"
 
+# Each start of a driver maps Spark's classes instead of loading and checking them (docs/adr/0016). An archive fits only
+# the files of this build.
+RUN --mount=type=cache,target=/var/cache/epochline \
+    rm -rf /var/cache/epochline/classes \
+    && EPOCHLINE_CACHE=/var/cache/epochline python -c "from epochline.local import class_archive as classes; \
+classes.make_class_archive(print)" \
+    && cp /var/cache/epochline/classes/*.jsa /opt/spark-classes.jsa
+
 ENV AIRFLOW_HOME=/opt/airflow \
     EPOCHLINE_FAILPOINTS=forbidden \
     EPOCHLINE_PROJECT=/opt/epochline \
@@ -40,7 +49,8 @@ ENV AIRFLOW_HOME=/opt/airflow \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONPATH=/opt/epochline/include:/opt/epochline/spark_jobs \
     PYTHONUNBUFFERED=1 \
-    SPARK_HOME=/usr/local/lib/python3.11/site-packages/pyspark
+    SPARK_HOME=/usr/local/lib/python3.11/site-packages/pyspark \
+    SPARK_SUBMIT_OPTS="-XX:SharedArchiveFile=/opt/spark-classes.jsa -Xlog:cds*=off"
 
 # A named volume on the log folder takes its owner from here.
 RUN useradd --uid 50000 --create-home epochline \

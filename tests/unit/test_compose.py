@@ -284,7 +284,7 @@ def test_the_image_is_of_the_python_that_is_required_and_not_run_by_root() -> No
     text = DOCKERFILE.read_text()
     required = found(r'requires-python = ">=([\d.]+)', PYPROJECT)
 
-    assert f"FROM python:{required}-slim-bookworm" in text
+    assert f"ARG BASE=python:{required}-slim-bookworm\nFROM ${{BASE}}\n" in text
     assert f"python{required}/site-packages" in image_environment()["SPARK_HOME"]
     assert "openjdk-17-jre-headless" in text
     assert text.rstrip().splitlines()[-1] == "USER epochline"

@@ -1,0 +1,1 @@
+"""Stand-ins for the images that docker-compose.yaml names, for a machine that can pull none."""
