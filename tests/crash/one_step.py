@@ -26,7 +26,7 @@ from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.spark import job
 from epochline.spark.attempt_plan import read_plan
-from epochline.spark.claims import ClaimReader
+from epochline.spark.claims import claim_reader
 from epochline.spark.functions import ship_functions
 from epochline.spark.open_windows import WindowReader
 from epochline.spark.sink_frames import DIGEST, SinkFlowFactory
@@ -134,8 +134,8 @@ class SharedTopic(Line):
 
     def write_claims(self, ticket: StagingTicket) -> None:
         """What the job of a requeue epoch writes."""
-        reader = ClaimReader(ticket, self.via)
-        self.write_parts(map(reader.read, reader.partitions()), ticket)
+        reader = claim_reader(ticket, self.via)
+        self.write_parts(map(reader.read, range(reader.tasks)), ticket)
 
     def order(self, action: str, who: str, **asked: Any) -> Plan:
         """The plan of an epoch that an operator orders."""

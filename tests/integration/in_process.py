@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from epochline import Pipeline, coordinator
-from epochline.audit.source import record_batch
+from epochline.arrow.cast.source import record_batch
 from epochline.coordinator import LEASE, CommitResult, Plan, PlanOutcome, PlanRequest, Published
 from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
@@ -24,7 +24,7 @@ from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
 from epochline.spark.attempt_plan import read_plan
-from epochline.spark.claims import ClaimReader
+from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
@@ -105,9 +105,9 @@ class InProcess:
         for one in planned.ranges:
             yield from self.read(one)
         if epoch_of(planned).kind is EpochKind.REQUEUE:
-            claims = ClaimReader(ticket, self.dsn)
-            for claimed in claims.partitions():
-                yield from claims.read(claimed)
+            claims = claim_reader(ticket, self.dsn)
+            for task in range(claims.tasks):
+                yield from claims.read(task)
 
     def epoch(self, **options: Any) -> CommitResult:
         """Plan, stage, seal and commit one epoch; of one that an earlier try sealed or committed, what is left."""

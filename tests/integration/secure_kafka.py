@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from kafka.errors import KafkaError
 
-from epochline.config.kafka import broker_settings, java_settings, python_settings
+from epochline.config.kafka import broker_settings, python_settings
 from epochline.kafka.admin import EpochlineAdmin
 from epochline.local import credentials
 from epochline.local.home import Home
@@ -25,6 +25,7 @@ from epochline.local.ports import LOOPBACK, Ports, is_listening
 USER = "epochline"
 PASSWORD = 'canary "Zq9d1fxW\\secret"; = #1'
 """With all that a JAAS configuration or a properties file could trip over."""
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _ADMIN_PASSWORD = "of the broker itself"
 
 Key = ec.EllipticCurvePrivateKey
@@ -140,9 +141,8 @@ class SecureKafka:
 
     def _settings(self) -> Mapping[str, str]:
         def login(user: str, password: str) -> str:
-            made = {"bootstrap.servers": "", "sasl.mechanism": "PLAIN"}
-            made |= {"sasl.username": user, "sasl.password": password}
-            return java_settings(made)["sasl.jaas.config"].removesuffix(";")
+            user, password = (text.replace("\\", "\\\\").replace('"', '\\"') for text in (user, password))
+            return f'{_PLAIN} required username="{user}" password="{password}"'
 
         quoted = login("", PASSWORD).partition("password=")[2]
         plain = f'{login("admin", _ADMIN_PASSWORD)} user_admin="{_ADMIN_PASSWORD}" user_{USER}={quoted};'

@@ -1,4 +1,4 @@
-"""What a requeue epoch's job reads, without starting Spark: the reader's two methods on a real ledger."""
+"""What a requeue epoch's job reads, without starting Spark: the reader on a real ledger."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from epochline.arrow.cast.source import TRAVELLING_SCHEMA, with_headers
+from epochline.arrow.cast.source import SOURCE_SCHEMA
 from epochline.coordinator import LEASE
 from epochline.ports import Selection
 from epochline.protocol.epoch import EpochKind
-from epochline.spark.claims import ClaimReader
+from epochline.spark.claims import ClaimReader, claim_reader
 from tests.contract.worlds import postgres_world, quarantined, run
 from tests.databases import query
 
@@ -43,18 +43,17 @@ def reader(postgres_dsn: str) -> ClaimReader:
         assert tx.quarantine.claim_records(epoch, Selection(generation=1, reason="not JSON%")) == 2
     ticket = world.begin(epoch.epoch_id, "run-2")
     assert ticket is not None
-    return ClaimReader(ticket, postgres_dsn)
+    return claim_reader(ticket, postgres_dsn)
 
 
 def test_the_claimed_records_come_as_kafka_gave_them_and_the_same_at_every_try(reader: ClaimReader) -> None:
     """INV-3."""
-    partitions = reader.partitions()
-    first, again = ([batch for one in partitions for batch in reader.read(one)] for _ in range(2))
+    first, again = ([batch for task in range(reader.tasks) for batch in reader.read(task)] for _ in range(2))
 
-    assert [one.partition for one in partitions] == [0, 1]
+    assert [one.partition for one in reader.partitions] == [0, 1]
     assert first == again
-    assert all(batch.schema.equals(TRAVELLING_SCHEMA) for batch in first)
-    (row,), (other,) = (with_headers(batch).to_pylist() for batch in first)
+    assert all(batch.schema.equals(SOURCE_SCHEMA) for batch in first)
+    (row,), (other,) = (batch.to_pylist() for batch in first)
     assert (row["topic"], row["partition"], row["offset"], row["value"]) == ("orders", 0, 3, b"x")
     assert (other["offset"], other["key"], other["value"], other["timestamp"]) == (4, b"k", None, AT)
     assert other["headers"] == [{"key": "h", "value": b"\x00\xff"}, {"key": "empty", "value": None}]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochline.config.kafka import broker_settings, java_settings, python_settings
+from epochline.config.kafka import broker_settings, python_settings, travelling_settings
 from epochline.errors import ConfigurationError
 
 SECRET = "canary-5e77"
@@ -67,18 +67,19 @@ def test_a_login_without_sasl_is_no_silent_plaintext() -> None:
         broker_settings("here", {"bootstrap.servers": "k:1"}, login="me", password=SECRET)
 
 
-def test_a_password_cannot_break_out_of_its_jaas_configuration(tmp_path: Path) -> None:
+def test_certificates_travel_in_place_of_the_names_of_their_files(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("CA")
     given = {**SASL, "ssl.ca.location": str(tmp_path / "ca.pem")}
+    settings = broker_settings("here", given, login="me", password=SECRET)
 
-    java = java_settings(broker_settings("here", given, login='a"b', password='x\\"; y="'))
+    travelling = travelling_settings(settings)
 
-    assert java["sasl.jaas.config"] == (
-        'org.apache.kafka.common.security.scram.ScramLoginModule required username="a\\"b" password="x\\\\\\"; y=\\"";'
-    )
-    assert (java["ssl.truststore.type"], java["ssl.truststore.certificates"]) == ("PEM", "CA")
+    del settings["ssl.ca.location"]
+    assert travelling == {**settings, "ssl.ca.pem": "CA"}
 
 
 def test_a_certificate_that_cannot_be_read_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location: /nowhere/ca\.pem cannot be read"):
-        java_settings({"bootstrap.servers": "k:1", "security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"})
+        travelling_settings(
+            {"bootstrap.servers": "k:1", "security.protocol": "SSL", "ssl.ca.location": "/nowhere/ca.pem"}
+        )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
+from epochline.arrow.cast.source import SOURCE_SCHEMA, record_batch, stored_record
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.flow import BatchFlow
 from epochline.audit.recorded import RecordedEpoch, RecordedRange
 from epochline.audit.rows import ExpectedRows
-from epochline.audit.source import record_batch
 from epochline.declare.pipeline import Pipeline
 from epochline.errors import DataLossError, EpochlineError
-from epochline.kafka.records import ReadSession, TopicLog
+from epochline.kafka.records import ReadSession
+from epochline.kafka.topic_logs import TopicLog
 from epochline.protocol.offsets import NOTHING_SEEN, OffsetRange, PartitionCounts
 from epochline.protocol.refused import Refused
 from epochline.protocol.staging import StagedTable
@@ -87,9 +89,13 @@ class RangeReader:
             seen += self._expect(epoch_id, batch) or _only_counted(batch)
         return seen
 
-    def claims(self, epoch: RecordedEpoch, batch: pa.RecordBatch) -> None:
+    def claims(self, epoch: RecordedEpoch, rows: Sequence[Any]) -> None:
         """Take the rows that claimed records should have given; records that were bad again stay in the quarantine."""
-        self._expect(epoch.epoch_id, batch, claimed=True)
+        records = [
+            stored_record(row.topic, row.partition, row.offset, row.record_timestamp, row.key, row.value, row.headers)
+            for row in rows
+        ]
+        self._expect(epoch.epoch_id, pa.RecordBatch.from_pylist(records, schema=SOURCE_SCHEMA), claimed=True)
 
     def _expect(self, epoch_id: int, batch: pa.RecordBatch, *, claimed: bool = False) -> PartitionCounts | None:
         """Add the rows of a batch to the expected rows; return its counts, or None if its parse fails."""

@@ -17,11 +17,11 @@ from epochline.audit.findings import Difference, EpochResult, PartitionResult, R
 from epochline.audit.reading import RangeReader, flow_of
 from epochline.audit.recorded import Recorded, RecordedEpoch, RecordedRange, together
 from epochline.audit.rows import ExpectedRows, RowDifference, count_by_epoch, strays
-from epochline.audit.source import claimed_batch
 from epochline.declare.pipeline import Pipeline
 from epochline.declare.table import PostgresTable
 from epochline.errors import ConfigurationError, EpochNotFoundError
-from epochline.kafka.records import ReadSession, RecordReader, TopicLog
+from epochline.kafka.records import ReadSession, RecordReader
+from epochline.kafka.topic_logs import TopicLog, topic_logs
 from epochline.postgres.queries.driver_errors import explained
 from epochline.postgres.queries.session_settings import set_local
 from epochline.postgres.targets.catalog import find_target
@@ -36,7 +36,7 @@ _NEWEST = 2**62
 
 def audit(
     dsn: str,
-    reader: RecordReader,
+    kafka: Mapping[str, str],
     pipeline: str,
     reporter: Reporter,
     *,
@@ -51,7 +51,7 @@ def audit(
 
     Args:
         dsn: libpq URL of the target database.
-        reader: reads the pipeline's records from Kafka.
+        kafka: what `epochline.config.kafka.broker_settings` gave for the pipeline's source.
         pipeline: its name.
         reporter: receives every difference and every epoch.
         first: id of the first epoch; None: the oldest.
@@ -63,7 +63,7 @@ def audit(
         SourceUnavailableError, LedgerUnavailableError: Kafka or PostgreSQL does not answer; a retry helps.
     """
     with _session(dsn) as connection:
-        return _Audit(connection, reader, pipeline, reporter).run(first, last)
+        return _Audit(connection, kafka, pipeline, reporter).run(first, last)
 
 
 class _OneSession:
@@ -125,10 +125,10 @@ class _Epoch:
 
 
 class _Audit:
-    def __init__(self, connection: Connection, reader: RecordReader, pipeline: str, reporter: Reporter) -> None:
+    def __init__(self, connection: Connection, kafka: Mapping[str, str], pipeline: str, reporter: Reporter) -> None:
         self._connection = connection
         self._recorded = Recorded(connection, pipeline)
-        self._reader = reader
+        self._kafka = kafka
         self._pipeline = pipeline
         self._reporter = reporter
         self._summary = Summary()
@@ -143,7 +143,7 @@ class _Audit:
             raise EpochNotFoundError(f"the ledger has no committed epoch of a pipeline {self._pipeline!r} to audit.")
         self._summary.notes = tuple(notes)
         self._reporter.begin(len(epochs), sum(epoch.offsets for epoch in epochs))
-        with self._reader.session() as session:
+        with RecordReader(self._kafka).session() as session:
             for group in together(epochs):
                 self._audit(group, session)
         if first is None and last is None:
@@ -158,7 +158,7 @@ class _Audit:
             sinks = [self._comparable(declared, sink, group[0]) for sink in declared.targets]
             tables = self._tables(declared, group[0])
         # Read again for each group: retention deletes records while an audit runs.
-        logs = self._reader.logs(sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
+        logs = topic_logs(self._kafka, sorted({one.topic for of_epoch in ranges.values() for one in of_epoch}))
         states = {epoch.epoch_id: _Epoch(epoch, sinks=list(sinks)) for epoch in group}
         flow, why_not = flow_of(declared, tables)
         compared = [one.sink for one in sinks if one.said is None and flow is not None]
@@ -170,7 +170,7 @@ class _Audit:
                     state.partitions.append(self._read(state, one, reader, logs.get(one.topic)))
                 if state.recorded.kind == "requeue":
                     for rows in self._recorded.claimed(state.recorded):
-                        reader.claims(state.recorded, claimed_batch(rows))
+                        reader.claims(state.recorded, rows)
                 state.broken = why_not or reader.broken.get(epoch_id)
             self._compare(states, compared, expected)
         self._count_rows(states, declared)

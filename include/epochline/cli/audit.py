@@ -49,7 +49,6 @@ def audit(
     from epochline.cli.ledger import connection_of
     from epochline.config.registry import Registries
     from epochline.declare.pipeline import Pipeline
-    from epochline.kafka.records import RecordReader
 
     first, last = _bounds(epochs)
     dsn = postgres_dsn(connection_of(pipeline))
@@ -59,9 +58,9 @@ def audit(
         raise EpochNotFoundError(f"the ledger has no epoch of a pipeline {pipeline!r} to audit.")
     declared = Pipeline.from_stored(known[0]["body"])
     Registries(registries_of(declared)).install()
-    reader = RecordReader(kafka_settings(declared.source.connection))
+    kafka = kafka_settings(declared.source.connection)
     with _reporter(as_json) as reporter:
-        summary = run(dsn, reader, pipeline, reporter, first=first, last=last)
+        summary = run(dsn, kafka, pipeline, reporter, first=first, last=last)
     reporter.summary(pipeline, summary)
     if summary.differences:
         raise typer.Exit(DIFFERENT)

@@ -1,4 +1,4 @@
-"""Properties of a Kafka connection, for kafka-python and for Kafka's Java client.
+"""Properties of a Kafka connection, for kafka-python and for librdkafka.
 
 The names are librdkafka's, as in connections of Airflow's Kafka provider. Any other property is refused, because a
 property can change what is read or where data goes (SEC-2).
@@ -21,14 +21,8 @@ _HOST_CHECK = "ssl.endpoint.identification.algorithm"
 
 _ALLOWED = (SERVERS, _PROTOCOL, _MECHANISM, _USERNAME, _PASSWORD, _CA, _CERTIFICATE, _KEY, _KEY_PASSWORD, _HOST_CHECK)
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-
-HIDDEN_OPTIONS = r"(?i)url|sasl|jaas|ssl\.key|password|secret|token"
-"""Pattern of the names of Spark options whose values are hidden."""
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_INLINE = {_CA: "ssl.ca.pem", _CERTIFICATE: "ssl.certificate.pem", _KEY: "ssl.key.pem"}
 
 
 def broker_settings(
@@ -81,8 +75,8 @@ def _complete_sasl(where: str, settings: dict[str, str], login: str, password: s
     settings.setdefault(_USERNAME, login)
     settings.setdefault(_PASSWORD, password)
     mechanism = settings.get(_MECHANISM, "").upper()
-    if mechanism not in _LOGIN_MODULES:
-        raise ConfigurationError(f"{where}: {_MECHANISM} is one of {', '.join(_LOGIN_MODULES)}.")
+    if mechanism not in _MECHANISMS:
+        raise ConfigurationError(f"{where}: {_MECHANISM} is one of {', '.join(_MECHANISMS)}.")
     settings[_MECHANISM] = mechanism
     if not settings[_USERNAME] or not settings[_PASSWORD]:
         raise ConfigurationError(
@@ -123,33 +117,14 @@ def python_settings(settings: Mapping[str, str]) -> dict[str, Any]:
     return {names[name]: value for name, value in settings.items()}
 
 
-def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Convert properties for Kafka's Java client. Reads the certificates, so that only the driver needs their files.
+def travelling_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Properties for librdkafka on another machine: certificates and keys in place of the names of their files.
 
     Raises:
         ConfigurationError: a file with a certificate or key cannot be read.
     """
-    java = {name: settings[name] for name in (SERVERS, _PROTOCOL, _MECHANISM) if name in settings}
-    if _MECHANISM in settings:
-        module = _LOGIN_MODULES[settings[_MECHANISM]]
-        user, password = _quoted(settings[_USERNAME]), _quoted(settings[_PASSWORD])
-        java["sasl.jaas.config"] = f"{module} required username={user} password={password};"
-    if _CA in settings:
-        java["ssl.truststore.type"] = "PEM"
-        java["ssl.truststore.certificates"] = _pem(settings[_CA], _CA)
-    if _KEY in settings:
-        java["ssl.keystore.type"] = "PEM"
-        java["ssl.keystore.certificate.chain"] = _pem(settings[_CERTIFICATE], _CERTIFICATE)
-        java["ssl.keystore.key"] = _pem(settings[_KEY], _KEY)
-        if _KEY_PASSWORD in settings:
-            java["ssl.key.password"] = settings[_KEY_PASSWORD]
-    return java
-
-
-def _quoted(text: str) -> str:
-    """Quote a string for a JAAS configuration, which Kafka reads with Java's StreamTokenizer."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
+    read = {_INLINE[name]: _pem(settings[name], name) for name in _INLINE if name in settings}
+    return {name: value for name, value in settings.items() if name not in _INLINE} | read
 
 
 def _pem(location: str, name: str) -> str:

@@ -6,13 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from kafka.errors import for_code
 
 from epochline.config.kafka import SERVERS
-from epochline.errors import SinkError, SinkUnavailableError
+from epochline.errors import (
+    EpochlineError,
+    SinkError,
+    SinkUnavailableError,
+    SourceAuthenticationError,
+    SourceError,
+    SourceUnavailableError,
+)
 
 _librdkafka_log = logging.getLogger("epochline.kafka.librdkafka")
 # Errors reach the operator as exceptions. Without a handler, Python itself would print the lines.
@@ -53,15 +60,30 @@ _REMEDIES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Which classes of errors a client raises."""
+
+    refused: type[EpochlineError]
+    unavailable: type[EpochlineError]
+    login: type[EpochlineError]
+
+
+SINK = Side(SinkError, SinkUnavailableError, SinkError)
+SOURCE = Side(SourceError, SourceUnavailableError, SourceAuthenticationError)
+
+
 class Reports:
     """Collects the errors that librdkafka reports by callback: why a broker cannot be reached while a call waits.
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
+        side: the classes of the errors.
     """
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], side: Side = SINK) -> None:
         self._servers = settings[SERVERS]
+        self._side = side
         self._refusal: KafkaError | None = None
         self._last: KafkaError | None = None
 
@@ -71,17 +93,18 @@ class Reports:
         if _is_refusal(error):
             self._refusal = error
 
-    def check(self) -> None:
-        """Raise if a broker refused the login: waiting does not help then.
+    @property
+    def last(self) -> str:
+        """The last report, as the end of a message; empty if there is none."""
+        return f"; last report: {self._last.str()}" if self._last is not None else ""
 
-        Raises:
-            SinkError: user, password or certificate were refused.
-        """
+    def check(self) -> None:
+        """Raise the side's ``login`` error if a broker refused user, password or certificate: waiting does not help."""
         if self._refusal is not None:
             raise self._refused(self._refusal)
 
-    def explained(self, error: KafkaError, doing: str) -> SinkError:
-        """Translate an error of librdkafka. The class of the result says whether a retry helps.
+    def explained(self, error: KafkaError, doing: str) -> EpochlineError:
+        """Translate an error of librdkafka into one of the side's. Its class says whether a retry helps.
 
         Args:
             error: the error of a call or a delivery.
@@ -92,25 +115,20 @@ class Reports:
             return self._refused(refusal)
         code, text = error.code(), error.str()
         if code in _FENCED:
-            return SinkUnavailableError(
+            return self._side.unavailable(
                 f"{doing} was refused by Kafka at {self._servers}: another process took over, or the broker had ended"
                 f" the transaction after its time-out ({text}). What this process had not committed was discarded."
                 " A retry begins with what is committed."
             )
         if _is_transient(error):
-            last = f"; last report: {self._last.str()}" if self._last is not None else ""
-            return SinkUnavailableError(f"{doing} failed, and a retry may help: Kafka at {self._servers}: {text}{last}")
+            said = f"Kafka at {self._servers}: {text}{self.last}"
+            return self._side.unavailable(f"{doing} failed, and a retry may help: {said}")
         remedy = f" {_REMEDIES[code]}" if code in _REMEDIES else ""
-        return SinkError(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
+        return self._side.refused(f"{doing} was refused by Kafka at {self._servers} ({error.name()}: {text}).{remedy}")
 
     @contextmanager
     def explaining(self, doing: str) -> Iterator[None]:
-        """Translate librdkafka's exceptions in the block.
-
-        Raises:
-            SinkUnavailableError: Kafka does not answer, or the producer was fenced.
-            SinkError: Kafka refuses.
-        """
+        """Translate librdkafka's exceptions in the block, as `explained` does."""
         try:
             yield
         except KafkaException as error:
@@ -121,8 +139,8 @@ class Reports:
                 raise
             raise self.explained(error.__cause__.args[0], doing) from error
 
-    def _refused(self, error: KafkaError) -> SinkError:
-        return SinkError(
+    def _refused(self, error: KafkaError) -> EpochlineError:
+        return self._side.login(
             f"Kafka at {self._servers} refused the login, or a certificate was refused ({error.str()}). Nothing was"
             " changed, and a retry does not help. Correct the connection."
         )
@@ -150,11 +168,12 @@ def new_producer(settings: Mapping[str, str], reports: Reports, properties: Mapp
         )
 
 
-def new_consumer(settings: Mapping[str, str], reports: Reports, isolation: str) -> Consumer:
+def new_consumer(
+    settings: Mapping[str, str], reports: Reports, isolation: str, properties: Mapping[str, Any] | None = None
+) -> Consumer:
     """A consumer for assigned partitions. It commits no offsets and reports the end of a partition.
 
-    Raises:
-        SinkError: librdkafka refuses a property, or cannot use a file that a property names.
+    Raises the reports' error if librdkafka refuses a property, or cannot use a file that a property names.
     """
     with reports.explaining("making a consumer"):
         return Consumer(
@@ -168,6 +187,7 @@ def new_consumer(settings: Mapping[str, str], reports: Reports, isolation: str) 
                 "isolation.level": isolation,
                 # A broker reports the end of a partition after this time.
                 "fetch.wait.max.ms": 20,
+                **(properties or {}),
             }
         )
 
@@ -236,5 +256,8 @@ def _is_transient(error: KafkaError) -> bool:
     code = error.code()
     if code in _MISSING:
         return False
+    # Here, because Spark's workers never need it while they read.
+    from kafka.errors import for_code
+
     # Positive codes are those of brokers, and kafka-python knows which ones are retriable.
     return error.retriable() or code in _TRANSIENT or (code > 0 and bool(for_code(code).retriable))

@@ -1,45 +1,49 @@
-"""Read the records of offset ranges again, for audits."""
+"""Read the records of offset ranges with librdkafka: in Spark's tasks, and again for audits."""
 
 from __future__ import annotations
 
-import logging
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka import TopicPartition as KafkaPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, OffsetOutOfRangeError
-from kafka.protocol.consumer import IsolationLevel
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from epochline.config.kafka import python_settings
-from epochline.errors import DataLossError, SourceError, SourceUnavailableError
+from epochline.errors import DataLossError, SourceUnavailableError
+from epochline.kafka.client import SOURCE, Reports, new_consumer
 from epochline.protocol.offsets import OffsetRange
 
-logging.getLogger("kafka").setLevel(logging.WARNING)
-
 _RECORDS, _BYTES = 10_000, 16 * 1024 * 1024
-_POLL_MS = 1_000
-_STALLED_SECONDS = 60
+"""A batch ends at either. Both count records alone, so that a repeated read gives the same batches."""
 
-Columns = Mapping[str, list[Any]]
-"""Records column by column, under the names that parsers use, without topic and partition."""
+_TURN_SECONDS = 0.1
+"""How long the client collects records for one answer. It bounds what is held beyond a batch."""
 
+_FIRST_BYTES = 64 * 1024
+"""The size at which a record is assumed until the first ones are read."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicLog:
-    """A topic's log now.
+_PROPERTIES = {
+    # What the client fetches ahead: the first in KiB, the second in bytes. A broker sends a larger record all the same.
+    "queued.max.messages.kbytes": 16 * 1024,
+    "fetch.message.max.bytes": 4 * 1024 * 1024,
+    "receive.message.max.bytes": 2_000_000_000,
+    # How long the client waits after it held enough; a second by default.
+    "fetch.queue.backoff.ms": 5,
+}
 
-    ``held`` gives the offsets ``[log start, last stable offset)`` of each partition. In a compacted topic, records
-    in between may be missing.
-    """
+_NO_SUCH_OFFSET = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
+_GONE = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
-    topic_id: str
-    compacted: bool
-    held: Mapping[int, tuple[int, int]]
+_NOWHERE = -1
+
+_UNREADABLE = [("\N{REPLACEMENT CHARACTER}", None)]
+"""The headers of a record if the name of one is not UTF-8: the client gives none of them."""
+
+Columns = Mapping[str, Sequence[Any]]
+"""Records column by column, under the names that parsers use, without topic and partition. Times are milliseconds."""
 
 
 class RecordReader:
@@ -47,65 +51,24 @@ class RecordReader:
 
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
+        patience: how long a read waits for the next record, in seconds.
     """
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self._settings = python_settings(settings)
-
-    def logs(self, topics: Sequence[str]) -> dict[str, TopicLog]:
-        """The logs of those topics that exist.
-
-        Raises:
-            SourceUnavailableError: Kafka does not answer.
-            SourceError: Kafka refuses.
-        """
-        if not topics:
-            return {}
-        with _explaining(), closing(KafkaAdminClient(client_id="epochline-audit", **self._settings)) as admin:
-            known = [topic for topic in admin.describe_topics(sorted(topics)) if not topic["error_code"]]
-            keys = [
-                KafkaPartition(topic["name"], partition["partition_index"])
-                for topic in known
-                for partition in topic["partitions"]
-            ]
-            if not keys:
-                return {}
-            starts = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
-            ends = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST), IsolationLevel.READ_COMMITTED)
-            resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"], ["cleanup.policy"]) for topic in known]
-            configs = admin.describe_configs(resources, config_filter="all")["topic"]
-        return {
-            topic["name"]: TopicLog(
-                topic_id=str(topic["topic_id"]),
-                compacted="compact" in configs[topic["name"]]["cleanup.policy"]["value"],
-                held={
-                    key.partition: (starts[key].offset, ends[key].offset) for key in keys if key.topic == topic["name"]
-                },
-            )
-            for topic in known
-        }
+    def __init__(self, settings: Mapping[str, str], patience: float = 120) -> None:
+        self._settings = settings
+        self._patience = patience
 
     @contextmanager
     def session(self) -> Iterator[ReadSession]:
-        """Opens a consumer; use it for many ranges, one after the other."""
-        with _explaining():
-            consumer = KafkaConsumer(
-                **self._settings,
-                client_id="epochline-audit",
-                group_id=None,
-                enable_auto_commit=False,
-                isolation_level="read_committed",
-                auto_offset_reset="none",
-                max_poll_records=_RECORDS,
-                max_partition_fetch_bytes=_BYTES,
-                fetch_max_bytes=_BYTES,
-                # A checksum in Python takes most of the time, and the audit's digest detects a changed byte as well.
-                check_crcs=False,
-                # How long the client sleeps while it does not know the partition's leader; 100 by default.
-                retry_backoff_ms=10,
-            )
+        """Opens a consumer; use it for many ranges, one after the other.
+
+        Raises:
+            SourceError: librdkafka refuses a property, or cannot use a file that a property names.
+        """
+        reports = Reports(self._settings, SOURCE)
+        consumer = new_consumer(self._settings, reports, "read_committed", _PROPERTIES)
         try:
-            yield ReadSession(consumer)
+            yield ReadSession(consumer, reports, self._patience)
         finally:
             consumer.close()
 
@@ -113,68 +76,156 @@ class RecordReader:
 class ReadSession:
     """A consumer that reads ranges."""
 
-    def __init__(self, consumer: KafkaConsumer) -> None:
+    def __init__(self, consumer: Consumer, reports: Reports, patience: float) -> None:
         self._consumer = consumer
+        self._reports = reports
+        self._patience = patience
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Columns]:
         """Yields the visible records of a range in offset order, some thousand at a time.
 
-        The consumer's position says when the range ends, because its last offsets may hold no visible record.
+        The consumer's position says when the range ends, because its last offsets may hold no visible record. Reading
+        a range again gives the same batches.
 
         Raises:
             DataLossError: retention or a truncation removed offsets of the range.
             SourceUnavailableError: Kafka does not answer any more.
-            SourceError: Kafka refuses, or a record cannot be read.
+            SourceAuthenticationError: Kafka refuses the login.
+            SourceError: Kafka refuses.
         """
-        key = KafkaPartition(topic, partition)
-        with _explaining():
-            self._consumer.assign([key])
-            self._consumer.seek(key, wanted.start)
-        held: list[Any] = []
-        size, progress = 0, time.monotonic()
-        position = wanted.start
+        doing = f"reading {topic}-{partition}{wanted}"
+        with self._reports.explaining(doing):
+            self._consumer.assign([TopicPartition(topic, partition, wanted.start)])
+        batch = _Batch()
+        position, progress, at_end = wanted.start, time.monotonic(), False
         while position < wanted.until:
-            with _explaining(f"{topic}-{partition}{wanted}"):
-                polled = self._consumer.poll(timeout_ms=_POLL_MS).get(key, [])
-                reached = self._consumer.position(key)
-            if reached > position:
-                position, progress = reached, time.monotonic()
-            elif time.monotonic() - progress > _STALLED_SECONDS:
-                raise SourceUnavailableError(
-                    f"{topic}-{partition}: no record came for {_STALLED_SECONDS} s at offset {position} of {wanted}."
-                )
-            held += [record for record in polled if record.offset < wanted.until]
-            size += sum(len(record.value or b"") + len(record.key or b"") for record in polled)
-            if len(held) >= _RECORDS or size >= _BYTES:
-                yield _columns(held)
-                held, size = [], 0
-        if held:
-            yield _columns(held)
+            with self._reports.explaining(doing):
+                messages = self._consumer.consume(batch.room, _TURN_SECONDS)
+            self._reports.check()
+            answer = self._sorted_out(messages, topic, partition, doing)
+            if answer.reached > position:
+                position, progress, at_end = answer.reached, time.monotonic(), False
+            at_end = at_end or answer.end == position
+            if time.monotonic() - progress > self._patience:
+                raise self._nothing_came(doing, position, at_end=at_end)
+            offsets: list[Any] = list(map(Message.offset, answer.records))
+            yield from batch.add(answer.records[: bisect_left(offsets, wanted.until)])
+        with self._reports.explaining(doing):
+            self._consumer.unassign()
+        yield from batch.rest()
+
+    def _sorted_out(self, messages: list[Message], topic: str, partition: int, doing: str) -> _Answer:
+        """Tell records from reports, and drop what the client still had of another range."""
+        records, end = messages, _NOWHERE
+        if any(map(Message.error, messages)):
+            records = [one for one in messages if one.error() is None]
+            for message in messages:
+                error = message.error()
+                if error is None or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # The consumer uses no group.
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise self._explained(error, doing)
+                if (message.topic(), message.partition()) == (topic, partition):
+                    end = message.offset() or 0
+        if {*map(Message.topic, records)} - {topic} or {*map(Message.partition, records)} - {partition}:
+            records = [one for one in records if (one.topic(), one.partition()) == (topic, partition)]
+        last = (records[-1].offset() or 0) + 1 if records else _NOWHERE
+        return _Answer(records, max(last, end), end)
+
+    def _explained(self, error: KafkaError, doing: str) -> Exception:
+        if error.code() in _NO_SUCH_OFFSET:
+            return DataLossError(f"{doing}: Kafka no longer has these offsets ({error.str()}).")
+        if error.code() in _GONE:
+            return SourceUnavailableError(f"{doing}: Kafka has no such topic or partition now ({error.str()}).")
+        return self._reports.explained(error, doing)
+
+    def _nothing_came(self, doing: str, position: int, *, at_end: bool) -> Exception:
+        if at_end:
+            return DataLossError(
+                f"{doing}: the log ends at offset {position}, and no record came for {self._patience:.0f} s."
+            )
+        return SourceUnavailableError(
+            f"{doing}: no record came for {self._patience:.0f} s at offset {position}{self._reports.last}."
+        )
 
 
-def _columns(records: Sequence[Any]) -> Columns:
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the client gave at once: records in order, the position after them, and the log's end if it was reached."""
+
+    records: list[Message]
+    reached: int
+    end: int
+
+
+class _Batch:
+    """Collects records, and cuts them into batches that depend on the records alone."""
+
+    def __init__(self) -> None:
+        self._records: list[Message] = []
+        self._bytes = 0
+        self._average = _FIRST_BYTES
+
+    @property
+    def room(self) -> int:
+        """How many records to ask for: of the size of the last ones, they end the batch."""
+        return max(1, min(_RECORDS - len(self._records), (_BYTES - self._bytes) // self._average))
+
+    def add(self, records: list[Message]) -> Iterator[Columns]:
+        """Add records; yields the batches that they complete."""
+        if not records:
+            return
+        sizes = _sizes(records)
+        self._average = max(1, sum(sizes) // len(sizes))
+        while records and self._bytes + sum(sizes) >= _BYTES:
+            fit = bisect_left(list(accumulate(sizes, initial=self._bytes)), _BYTES)
+            yield _columns([*self._records, *records[:fit]])
+            records, sizes, self._records, self._bytes = records[fit:], sizes[fit:], [], 0
+        self._records += records
+        self._bytes += sum(sizes)
+        if len(self._records) >= _RECORDS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Columns]:
+        """Yields what no batch has held yet."""
+        if self._records:
+            yield _columns(self._records)
+        self._records, self._bytes = [], 0
+
+
+def _sizes(records: list[Message]) -> list[int]:
+    """The bytes of each record's key and value. A message's length is that of its value."""
+    keys = list(map(Message.key, records))
+    if not any(keys):
+        return list(map(len, records))
+    return [len(record) + len(key or b"") for record, key in zip(records, keys, strict=True)]
+
+
+def _columns(records: list[Message]) -> Columns:
+    stamps = list(map(Message.timestamp, records))
     return {
-        "offset": [record.offset for record in records],
-        "timestamp": [record.timestamp for record in records],
-        "timestamp_type": [record.timestamp_type for record in records],
-        "key": [record.key for record in records],
-        "value": [record.value for record in records],
-        # As in Spark: a record without headers has NULL.
-        "headers": [list(record.headers) or None for record in records],
+        "offset": list(map(Message.offset, records)),
+        "timestamp": [moment for _, moment in stamps],
+        # Of Kafka's Java client: -1 without a timestamp, 0 if the producer set it, 1 if the log did.
+        "timestamp_type": [kind - 1 for kind, _ in stamps],
+        "key": list(map(Message.key, records)),
+        "value": list(map(Message.value, records)),
+        "headers": _headers(records),
     }
 
 
-@contextmanager
-def _explaining(what: str = "Kafka") -> Iterator[None]:
-    """Translate kafka-python's errors in the block."""
+def _headers(records: list[Message]) -> list[Any]:
     try:
-        yield
-    except OffsetOutOfRangeError as error:
-        raise DataLossError(f"{what}: Kafka no longer has these offsets.") from error
-    except UnicodeDecodeError as error:
-        raise SourceError(f"{what}: the name of a header is not valid UTF-8.") from error
-    except KafkaError as error:
-        kind = SourceUnavailableError if getattr(error, "retriable", False) else SourceError
-        raise kind(f"{what}: {str(error) or type(error).__name__}") from error
-    except OSError as error:
-        raise SourceUnavailableError(f"{what} does not answer: {error}") from error
+        return list(map(Message.headers, records))
+    except SystemError:
+        return list(map(_headers_of, records))
+
+
+def _headers_of(record: Message) -> Any:
+    try:
+        return record.headers()
+    except SystemError as error:
+        # How the client raises that a name cannot be decoded.
+        if not isinstance(error.__cause__ or error.__context__, UnicodeDecodeError):
+            raise
+        return _UNREADABLE

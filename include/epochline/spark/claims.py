@@ -1,4 +1,4 @@
-"""Reads the quarantined records that a requeue epoch claimed, in the columns of Kafka's source."""
+"""Reads the quarantined records that a requeue epoch claimed, as if they came from Kafka."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from epochline.arrow.cast.source import TRAVELLING_SCHEMA, stored_record
+from epochline.arrow.cast.source import SOURCE_SCHEMA, stored_record
 from epochline.failpoints import failpoint
 from epochline.postgres.queries.named import statement
 from epochline.protocol.staging import StagingTicket
@@ -32,33 +30,29 @@ class ClaimedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ClaimReader:
-    """Reads the claimed records of an epoch, each Kafka partition in offset order.
+    """Reads the claimed records of an epoch: a task for each Kafka partition with a claim, in offset order.
 
     Claims are written with the epoch and never change, so that a repeated task reads the same records.
     """
 
     ticket: StagingTicket
     dsn: str = field(repr=False)
+    partitions: Sequence[ClaimedPartition]
 
-    def _epoch(self) -> dict[str, Any]:
-        return {"pipeline": self.ticket.pipeline, "epoch_id": self.ticket.epoch_id}
+    @property
+    def tasks(self) -> int:
+        """How many tasks read."""
+        return len(self.partitions)
 
-    def partitions(self) -> Sequence[ClaimedPartition]:
-        """The Kafka partitions with a claimed record."""
-        failpoint("claims.connect")
-        with transaction(self.dsn, self.ticket.application_name) as session, session.cursor() as cursor:
-            failpoint("claims.partitions")
-            cursor.execute(statement("claimed_partitions"), self._epoch())
-            return [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
-
-    def read(self, partition: ClaimedPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one partition, in batches of `TRAVELLING_SCHEMA`."""
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The records of one partition, in batches of `SOURCE_SCHEMA`."""
+        one = self.partitions[task]
         with transaction(self.dsn, self.ticket.application_name) as session, session.cursor("claims") as cursor:
             cursor.itersize = _FETCHED
             failpoint("claims.records")
             cursor.execute(
                 statement("claimed_records"),
-                self._epoch() | {"topic_id": partition.topic_id, "partition": partition.partition},
+                _epoch(self.ticket) | {"topic_id": one.topic_id, "partition": one.partition},
             )
             rows: list[dict[str, Any]] = []
             held = 0
@@ -66,26 +60,24 @@ class ClaimReader:
                 rows.append(stored_record(*row))
                 held += len(rows[-1]["value"] or b"") + len(rows[-1]["key"] or b"")
                 if len(rows) >= _BATCH_RECORDS or held >= _BATCH_BYTES:
-                    yield pa.RecordBatch.from_pylist(rows, schema=TRAVELLING_SCHEMA)
+                    yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
                     rows, held = [], 0
             if rows:
-                yield pa.RecordBatch.from_pylist(rows, schema=TRAVELLING_SCHEMA)
+                yield pa.RecordBatch.from_pylist(rows, schema=SOURCE_SCHEMA)
 
 
-def read_claims(spark: SparkSession, ticket: StagingTicket, dsn: str) -> DataFrame:
-    """A DataFrame of the records that the attempt's epoch claimed, in the columns of `read_ranges`.
+def claim_reader(ticket: StagingTicket, dsn: str) -> ClaimReader:
+    """A reader of the records that the attempt's epoch claimed.
 
-    Each Kafka partition with a claim is a Spark partition. The quarantine keeps no timestamp type, so
-    ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
+    The quarantine keeps no timestamp type, so ``timestamp_type`` is NULL. A NUL in a header's name is a symbol there.
     """
-    # The reader travels in the pickled function, so that no option, plan or log shows the DSN (K21).
-    reader = ClaimReader(ticket, dsn)
-    partitions = reader.partitions()
+    failpoint("claims.connect")
+    with transaction(dsn, ticket.application_name) as session, session.cursor() as cursor:
+        failpoint("claims.partitions")
+        cursor.execute(statement("claimed_partitions"), _epoch(ticket))
+        partitions = [ClaimedPartition(topic_id, partition) for _, topic_id, partition in cursor.fetchall()]
+    return ClaimReader(ticket, dsn, partitions)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for at in batch.column("id").to_numpy():
-                yield from reader.read(partitions[at])
 
-    numbers = spark.range(0, len(partitions), 1, max(1, len(partitions)))
-    return numbers.mapInArrow(read, from_arrow_schema(TRAVELLING_SCHEMA))
+def _epoch(ticket: StagingTicket) -> dict[str, Any]:
+    return {"pipeline": ticket.pipeline, "epoch_id": ticket.epoch_id}

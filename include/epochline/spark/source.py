@@ -1,78 +1,118 @@
-"""Reads exactly the planned ranges with Spark's Kafka source."""
+"""The records of an attempt: which task of a Spark job reads which of them, and how.
+
+The tasks read Kafka themselves, by librdkafka, straight into Arrow batches. Spark's own Kafka source would hand every
+record from its JVM to the task.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.types import StructType
 
-from epochline.config.kafka import java_settings
+from epochline.arrow.cast.source import record_batch
+from epochline.config.kafka import travelling_settings
 from epochline.protocol.offsets import PlannedRange
+from epochline.protocol.shares import shared
 from epochline.spark.server import cores
 
-RECORD = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
-"""Columns of a record, as parsers and flows receive them."""
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-_SCHEMA = (
-    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"
-    " headers string"
-)
+PATIENCE_SECONDS = 120.0
+"""How long a task waits for the next record."""
 
-# A list of [name, base64 of the value], because Spark asks an Arrow batch for its size after every row: through nested
-# headers that took most of its time.
-_HEADERS = "to_json(transform(headers, one -> array(one.key, base64(one.value))))"
+FEWEST_RECORDS = 1_000
+"""A task reads at least as many offsets, unless the settings name a parallelism: each task costs a transaction."""
 
-POLL_TIMEOUT_MS = 120_000
-"""How long a task waits for a record before the range counts as lost (``failOnDataLoss``)."""
+
+class TaskReader(Protocol):
+    """Reads records in the tasks of a job. It is picklable, and travels in the job's function.
+
+    So no option, plan or log shows what it needs to connect (K21).
+    """
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks read."""
+        ...
+
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The records of a task, in batches of `epochline.arrow.cast.source.SOURCE_SCHEMA`; a repeat gives the same."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSource:
+    """Records that the tasks of a job read. It has the method of a DataFrame by which frames become other ones."""
+
+    spark: SparkSession
+    reader: TaskReader
+
+    def mapInArrow(self, function: BatchFunction, schema: str | StructType) -> DataFrame:  # noqa: N802 - as Spark's
+        """A DataFrame of what a function makes of the records, read in the same Python worker."""
+        reader = self.reader
+
+        def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in numbers:
+                for task in batch.column("id").to_numpy():
+                    yield from reader.read(int(task))
+
+        def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return function(read(numbers))
+
+        return self.spark.range(0, reader.tasks, 1, max(1, reader.tasks)).mapInArrow(run, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReader:
+    """Reads planned ranges, task by task."""
+
+    shares: Sequence[Sequence[PlannedRange]]
+    kafka: Mapping[str, str] = field(repr=False)
+    patience: float
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks read."""
+        return len(self.shares)
+
+    def read(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The records of a task's ranges, one range after the other.
+
+        Raises:
+            DataLossError: Kafka no longer holds a range completely.
+            SourceError: Kafka does not answer, or refuses; the class says whether a retry helps.
+        """
+        # Loads librdkafka, which tasks that read no records do not need.
+        from epochline.kafka.records import RecordReader
+
+        with RecordReader(self.kafka, self.patience).session() as session:
+            for one in self.shares[task]:
+                for columns in session.read(one.tp.topic, one.tp.partition, one.range):
+                    yield record_batch(one.tp.topic, one.tp.partition, columns)
 
 
 def read_ranges(
     spark: SparkSession, ranges: Sequence[PlannedRange], kafka: Mapping[str, str], parallelism: int | None = None
-) -> DataFrame:
-    """A DataFrame of the records in the ranges.
+) -> RecordSource:
+    """The records in the ranges.
 
-    Only committed records are read (S13). A range that Kafka no longer holds completely raises an error. A partition
-    that appeared since the plan is not read.
+    Only committed records are read (S13). A partition that appeared since the plan is not read.
 
     Args:
         spark: the session.
-        ranges: the epoch's ranges.
+        ranges: the epoch's ranges; none if it reads no records.
         kafka: properties of the connection, including the servers.
-        parallelism: number of reading Spark tasks; by default the number of cores or of partitions, the larger one.
+        parallelism: number of tasks that read; by default the number of cores, and fewer for few records.
 
     Raises:
         ConfigurationError: a file with a certificate or key cannot be read.
     """
-    if not ranges:
-        return spark.createDataFrame([], _SCHEMA)
-    reader = spark.read.format("kafka")
-    reader = reader.options(**{f"kafka.{name}": value for name, value in java_settings(kafka).items()})
-    frame = reader.options(**_bounds(ranges, parallelism or cores(spark))).load()
-    if parallelism is not None:
-        frame = frame.coalesce(parallelism)
-    frame = frame.withColumnRenamed("timestampType", "timestamp_type")
-    return frame.withColumn("headers", F.expr(_HEADERS)).select(*RECORD)
-
-
-def _bounds(ranges: Sequence[PlannedRange], tasks: int) -> dict[str, str]:
-    assigned: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    untils: dict[str, dict[str, int]] = {}
-    for one in ranges:
-        assigned.setdefault(one.tp.topic, []).append(one.tp.partition)
-        starts.setdefault(one.tp.topic, {})[str(one.tp.partition)] = one.range.start
-        untils.setdefault(one.tp.topic, {})[str(one.tp.partition)] = one.range.until
-    bounds = {
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(untils),
-        "kafka.isolation.level": "read_committed",
-        "failOnDataLoss": "true",
-        "includeHeaders": "true",
-        "kafkaConsumer.pollTimeoutMs": str(POLL_TIMEOUT_MS),
-    }
-    if len(ranges) < tasks:
-        bounds["minPartitions"] = str(tasks)
-    return bounds
+    if parallelism is None:
+        enough = -(-sum(len(one.range) for one in ranges) // FEWEST_RECORDS)
+        parallelism = min(cores(spark), enough)
+    return RecordSource(spark, RangeReader(shared(ranges, parallelism), travelling_settings(kafka), PATIENCE_SECONDS))

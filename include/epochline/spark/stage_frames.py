@@ -36,6 +36,7 @@ from epochline.spark.parse_frame import (
     refused_and_counted,
 )
 from epochline.spark.sink_frames import SinkFlowFactory, by_table, staged_frame
+from epochline.spark.source import RecordSource
 from epochline.spark.staging import WriteOrder, stage
 from epochline.spark.state import StateReader, read_state
 from epochline.spark.windowing import placed_in_windows, windowed
@@ -56,7 +57,7 @@ class Made:
     too_late: int | None = None
 
 
-def stage_transformed(records: DataFrame, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
+def stage_transformed(records: RecordSource, plan: AttemptPlan, dsn: str, registries: Registries) -> Made:
     """Parse the records once, make the rows of every table from them, and stage the rows.
 
     Raises:

@@ -29,6 +29,7 @@ from epochline.protocol.staging import StagedTable, StagingTicket
 from epochline.spark.connection import transaction
 from epochline.spark.external import ExternalParts
 from epochline.spark.flow import FlowFactory
+from epochline.spark.source import RecordSource
 from epochline.spark.transaction import PartTransaction
 from epochline.spark.whole_input import require_whole_input
 
@@ -100,8 +101,8 @@ class StagingWriter:
         return PartMessage(self.write_id, {sink: one.rows for sink, one in parts.items()})
 
 
-def stage(writes: Sequence[tuple[DataFrame, WriteOrder]]) -> None:
-    """Write DataFrames of one attempt into staging, each as its order says, and their manifests: one Spark job.
+def stage(writes: Sequence[tuple[DataFrame | RecordSource, WriteOrder]]) -> None:
+    """Write frames or records of one attempt into staging, each as its order says, and their manifests: one Spark job.
 
     Raises:
         EpochFencedError: the attempt was fenced or sealed meanwhile.

@@ -10,9 +10,9 @@ import pytest
 from kafka import KafkaProducer
 
 from epochline import KafkaSource, Pipeline, PostgresTable
+from epochline.arrow.cast.source import record_batch
 from epochline.arrow.stage.digest import digest, record_hashes
 from epochline.arrow.stage.quarantine import quarantine_batch
-from epochline.audit.source import record_batch
 from epochline.declare.names import QUARANTINE
 from epochline.declare.parsers import Json
 from epochline.errors import BadRecordError

@@ -26,7 +26,7 @@ from tests.integration.sinks_world import new_topics
 from tests.integration.spark.conftest import Runs, Servers
 
 NEEDLESS = {
-    "airflow", "alembic", "authlib", "confluent_kafka", "fastavro", "httpx", "kafka", "pydantic", "pydantic_core",
+    "airflow", "alembic", "authlib", "fastavro", "httpx", "kafka", "pydantic", "pydantic_core",
     "rich", "sqlalchemy", "typer",
 }  # fmt: skip
 

@@ -1,17 +1,18 @@
-"""Bring the records from Kafka to one schema, whatever Arrow types Spark gives them."""
+"""Bring records from Kafka, or from the quarantine, to the one schema that a parse receives."""
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from epochline.errors import EpochlineError
 
+_HEADERS: pa.DataType = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "partition": pa.int32(),
@@ -20,14 +21,14 @@ _TYPES: dict[str, pa.DataType] = {
     "timestamp_type": pa.int32(),
     "key": pa.binary(),
     "value": pa.binary(),
-    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "headers": _HEADERS,
 }
 
 SOURCE_SCHEMA = pa.schema(_TYPES)
 """The argument of ``parse``. ``headers`` is NULL if the reader does not read them."""
 
-TRAVELLING_SCHEMA = pa.schema(_TYPES | {"headers": pa.string()})
-"""Records on their way from Spark: ``headers`` is JSON, a list of [name, base64 of the value or null]."""
+_OLDEST_MS, _NEWEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999. Kafka takes any number as a timestamp, and what lies beyond is no time for a reader."""
 
 _NEEDED = ("topic", "partition", "offset", "value")
 
@@ -37,16 +38,15 @@ class ColumnMismatchError(EpochlineError):
 
 
 def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring a batch of source records to `SOURCE_SCHEMA`, or to `TRAVELLING_SCHEMA` if its headers are text.
+    """Bring a batch of source records to `SOURCE_SCHEMA`.
 
     Raises:
         ColumnMismatchError: a column is missing, or its type cannot be cast.
     """
-    wanted = TRAVELLING_SCHEMA if _headers_are_text(batch) else SOURCE_SCHEMA
-    if batch.schema.equals(wanted):
+    if batch.schema.equals(SOURCE_SCHEMA):
         return batch
     columns = []
-    for field in wanted:
+    for field in SOURCE_SCHEMA:
         at = batch.schema.get_field_index(field.name)
         if at < 0:
             if field.name in _NEEDED:
@@ -58,7 +58,40 @@ def source_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
             columns.append(column if column.type.equals(field.type) else column.cast(field.type))
         except pa.ArrowException as error:
             raise ColumnMismatchError(f"the source's column {field.name!r} ({column.type}): {error}") from error
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+
+
+def record_batch(topic: str, partition: int, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+    """Records of one partition as a batch of `SOURCE_SCHEMA`.
+
+    Args:
+        topic: their topic.
+        partition: their partition.
+        columns: as `epochline.kafka.records.ReadSession.read` gives them: times in milliseconds since 1970, and
+            headers as pairs of name and value. A time that `SOURCE_SCHEMA` cannot hold becomes NULL.
+    """
+    rows = len(columns["offset"])
+    headers = [one and _named(one) for one in columns["headers"]] if any(columns["headers"]) else [None] * rows
+    given: dict[str, pa.Array] = {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), rows),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "timestamp": _times(columns["timestamp"]),
+        "headers": pa.array(headers, _HEADERS),
+    }
+    for name in ("offset", "timestamp_type", "key", "value"):
+        given[name] = pa.array(columns[name], _TYPES[name])
+    return pa.RecordBatch.from_arrays([given[name] for name in SOURCE_SCHEMA.names], schema=SOURCE_SCHEMA)
+
+
+def _times(milliseconds: Sequence[int]) -> pa.Array:
+    moments = np.asarray(milliseconds, np.int64)
+    beyond = (moments < _OLDEST_MS) | (moments > _NEWEST_MS)
+    microseconds = np.where(beyond, 0, moments) * 1000
+    return pa.array(microseconds, pa.int64(), mask=beyond if beyond.any() else None).cast(_TYPES["timestamp"])
+
+
+def _named(pairs: Sequence[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": value} for name, value in pairs]
 
 
 def stored_record(
@@ -70,7 +103,7 @@ def stored_record(
     value: Any,
     headers: Sequence[Sequence[str | None]] | None,
 ) -> dict[str, Any]:
-    """A quarantined record, as the ledger stores it, as a row of `TRAVELLING_SCHEMA`. It has no ``timestamp_type``.
+    """A quarantined record, as the ledger stores it, as a row of `SOURCE_SCHEMA`. It has no ``timestamp_type``.
 
     Args:
         topic: of the record.
@@ -89,30 +122,20 @@ def stored_record(
         "timestamp_type": None,
         "key": None if key is None else bytes(key),
         "value": None if value is None else bytes(value),
-        "headers": None if headers is None else json.dumps(headers),
+        "headers": None if headers is None else _named([_stored_header(*one) for one in headers]),
     }
 
 
-def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Bring a batch of `source_batch` to `SOURCE_SCHEMA`: a user's function receives headers as a list."""
-    if not _headers_are_text(batch):
-        return batch
-    headers = [
-        None if pairs is None else [{"key": name, "value": value} for name, value in pairs]
-        for pairs in header_pairs(batch.column("headers"))
-    ]
-    columns = [*batch.columns[:-1], pa.array(headers, SOURCE_SCHEMA.field("headers").type)]
-    return pa.RecordBatch.from_arrays(columns, schema=SOURCE_SCHEMA)
+def _stored_header(name: str | None, value: str | None) -> tuple[str, bytes | None]:
+    return name or "", None if value is None else base64.b64decode(value)
 
 
 def header_pairs(headers: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
     """Name and value of each header, by record; None for a record without headers.
 
     Args:
-        headers: the column of either schema.
+        headers: the column of `SOURCE_SCHEMA`.
     """
-    if pa.types.is_string(headers.type):
-        return [None if text is None else _pairs(json.loads(text)) for text in headers.to_pylist()]
     if headers.null_count == len(headers):
         return [None] * len(headers)
     # As bytes, because the name of a header may be invalid UTF-8, on which Arrow raises.
@@ -121,12 +144,3 @@ def header_pairs(headers: pa.Array) -> list[list[tuple[str, bytes | None]] | Non
         None if pairs is None else [((one["key"] or b"").decode("utf-8", "replace"), one["value"]) for one in pairs]
         for pairs in raw.to_pylist()
     ]
-
-
-def _pairs(written: list[tuple[str | None, str | None]]) -> list[tuple[str, bytes | None]]:
-    return [(name or "", None if text is None else base64.b64decode(text)) for name, text in written]
-
-
-def _headers_are_text(batch: pa.RecordBatch) -> bool:
-    at = batch.schema.get_field_index("headers")
-    return at >= 0 and pa.types.is_string(batch.schema.field(at).type)

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from epochline.arrow.cast.casting import cast_column
 from epochline.arrow.cast.contract import ERROR, BatchFunction, call, require_columns
-from epochline.arrow.cast.source import with_headers
 from epochline.arrow.cast.types import column_type
 from epochline.arrow.formats.json_values import JsonReader, joined
 from epochline.config.registry import registry
@@ -49,7 +48,7 @@ def _user_function(pipeline: PipelineSpec, reference: str, function: BatchFuncti
     wanted = [name for name in pipeline.parsed_columns if pipeline.explode is None]
 
     def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-        given = call(what, function, with_headers(batch))
+        given = call(what, function, batch)
         require_columns(what, given, wanted)
         return given
 
