@@ -215,17 +215,15 @@ def _columns(records: list[Message]) -> Columns:
 
 
 def _headers(records: list[Message]) -> list[Any]:
-    try:
-        return list(map(Message.headers, records))
-    except SystemError:
-        return list(map(_headers_of, records))
-
-
-def _headers_of(record: Message) -> Any:
-    try:
-        return record.headers()
-    except SystemError as error:
-        # How the client raises that a name cannot be decoded.
-        if not isinstance(error.__cause__ or error.__context__, UnicodeDecodeError):
-            raise
-        return _UNREADABLE
+    found: list[Any] = []
+    while len(found) < len(records):
+        try:
+            # What comes before an error stays in the list. A record that raised must not be asked again: the client
+            # keeps a list with holes for it.
+            found.extend(map(Message.headers, records[len(found) :]))
+        except SystemError as error:
+            # How the client says that it cannot decode a name.
+            if not isinstance(error.__cause__, UnicodeDecodeError):
+                raise
+            found.append(_UNREADABLE)
+    return found

@@ -1,0 +1,201 @@
+"""Reading ranges of offsets from a real broker: what Spark's tasks and audits stand on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+
+from epochline.arrow.cast.source import record_batch
+from epochline.errors import DataLossError, SourceUnavailableError
+from epochline.kafka.records import Columns, RecordReader
+from epochline.protocol.offsets import OffsetRange
+from tests.integration.kafka_topics import Topic, admin_of, delete_records, delete_topic, transactional_producer
+
+ANY_TIME = str(2**63 - 1)
+
+
+class NotUtf8(str):
+    """The name of a header that another client wrote."""
+
+    __slots__ = ()
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        return b"\xff\xfe"
+
+
+@pytest.fixture
+def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
+    any_time = {"message.timestamp.after.max.ms": ANY_TIME, "message.timestamp.before.max.ms": ANY_TIME}
+    return Topic(kafka_bootstrap, topic_name).make(2, **any_time)
+
+
+def read(topic: Topic, start: int, until: int, *, partition: int = 0, patience: float = 60) -> list[Columns]:
+    with RecordReader({"bootstrap.servers": str(topic.servers)}, patience).session() as session:
+        return list(session.read(topic.name, partition, OffsetRange(start=start, until=until)))
+
+
+def column(name: str, batches: Sequence[Columns]) -> list[Any]:
+    return list(chain.from_iterable(batch[name] for batch in batches))
+
+
+def send(topic: Topic, values: Sequence[bytes | None], **options: Any) -> None:
+    with closing(KafkaProducer(bootstrap_servers=topic.servers, max_request_size=4_000_000)) as producer:
+        for sent in [producer.send(topic.name, value=value, partition=0, **options) for value in values]:
+            sent.get(30)
+
+
+def transactions(topic: Topic, *ends: bool, records: int = 5) -> None:
+    """Transactions of some records each, committed or aborted."""
+    with transactional_producer(topic.servers, topic.name) as producer:
+        for committed in ends:
+            producer.begin_transaction()
+            for number in range(records):
+                producer.send(topic.name, value=b"%d" % number, partition=0)
+            producer.flush()
+            producer.commit_transaction() if committed else producer.abort_transaction()
+
+
+def test_a_range_is_read_whole_and_nothing_beyond_it(topic: Topic) -> None:
+    """INV-3."""
+    send(topic, [b"%d" % number for number in range(30)], key=b"k")
+
+    batches = read(topic, 7, 23)
+
+    assert column("offset", batches) == list(range(7, 23))
+    assert column("value", batches) == [b"%d" % number for number in range(7, 23)]
+    assert set(column("key", batches)) == {b"k"}
+
+
+@pytest.mark.parametrize(
+    ("ends", "until"),
+    [((True, False), 12), ((False,), 6), ((True, False, True), 12), ((True,), 6)],
+    ids=["the end of the log is aborted", "everything is aborted", "more follows", "the end is a marker"],
+)
+def test_a_range_whose_last_offsets_hold_no_record_ends_at_its_end(
+    topic: Topic, ends: tuple[bool, ...], until: int
+) -> None:
+    """S13, F23, F24: the position says that a range is read, and no time-out is waited for."""
+    transactions(topic, *ends)
+    begun = time.monotonic()
+
+    batches = read(topic, 0, until)
+
+    committed = [at for number, one in enumerate(ends) if one for at in range(number * 6, number * 6 + 5)]
+    assert column("offset", batches) == [at for at in committed if at < until]
+    assert time.monotonic() - begun < 30
+
+
+def test_the_same_range_gives_the_same_batches_however_the_records_come(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-3: a part that is repeated sums and flushes at the same records."""
+    monkeypatch.setattr("epochline.kafka.records._RECORDS", 50)
+    monkeypatch.setattr("epochline.kafka.records._BYTES", 20_000)
+    sizes = [10] * 120 + [3_000] * 20 + [50_000] * 2 + [10] * 33
+    send(topic, [b"x" * size for size in sizes])
+    first = read(topic, 0, len(sizes))
+    # Another pace of the client.
+    monkeypatch.setattr("epochline.kafka.records._TURN_SECONDS", 0.001)
+    monkeypatch.setattr("epochline.kafka.records._FIRST_BYTES", 1)
+
+    again = read(topic, 0, len(sizes))
+
+    cuts = [[len(batch["offset"]) for batch in batches] for batches in (first, again)]
+    assert cuts[0] == cuts[1]
+    assert column("offset", again) == list(range(len(sizes)))
+    assert max(cuts[0]) == 50
+    assert all(sum(map(len, batch["value"])) < 20_000 + 50_000 for batch in first)
+
+
+def test_one_session_reads_many_ranges_and_mixes_none(topic: Topic) -> None:
+    for partition in (0, 1):
+        with closing(KafkaProducer(bootstrap_servers=topic.servers)) as producer:
+            for number in range(2_000):
+                producer.send(topic.name, value=b"%d-%d" % (partition, number), partition=partition)
+            producer.flush()
+    with RecordReader({"bootstrap.servers": str(topic.servers)}).session() as session:
+        for partition, start, until in ((0, 0, 700), (1, 100, 900), (0, 700, 701), (1, 1_999, 2_000), (0, 0, 2_000)):
+            found = list(session.read(topic.name, partition, OffsetRange(start=start, until=until)))
+
+            assert column("value", found) == [b"%d-%d" % (partition, number) for number in range(start, until)]
+
+
+def test_offsets_that_retention_removed_are_data_loss(topic: Topic) -> None:
+    """F25, INV-9."""
+    send(topic, [b"x"] * 20)
+    delete_records(topic.servers, topic.name, {0: 10})
+
+    with pytest.raises(DataLossError, match=rf"{topic}-0\[5, 20\): Kafka no longer has these offsets"):
+        read(topic, 5, 20)
+
+
+@pytest.mark.parametrize(("start", "until"), [(5, 25), (20, 25)], ids=["ends within", "begins at the end"])
+def test_a_log_that_ends_before_the_range_is_data_loss_and_no_shorter_range(
+    topic: Topic, start: int, until: int
+) -> None:
+    """F26, INV-9."""
+    send(topic, [b"x"] * 20)
+
+    with pytest.raises(DataLossError, match="the log ends at offset 20"):
+        read(topic, start, until, patience=1)
+
+
+def test_a_topic_that_is_gone_is_named_and_a_retry_asks_again(topic: Topic) -> None:
+    send(topic, [b"x"] * 5)
+    delete_topic(topic.servers, topic.name)
+
+    with pytest.raises(SourceUnavailableError, match=f"{topic}-0"):
+        read(topic, 0, 5, patience=2)
+
+
+def test_a_header_whose_name_is_not_utf8_costs_the_headers_and_not_the_record(topic: Topic) -> None:
+    """F28: librdkafka's client gives no header of such a record."""
+    send(topic, [b"a"], headers=[("h", b"1")])
+    send(topic, [b"b"], headers=[(NotUtf8("h"), b"1"), ("other", b"2")])
+    send(topic, [b"c"], headers=[("h", b"")])
+
+    [batch] = read(topic, 0, 3)
+
+    rows = record_batch(topic.name, 0, batch).to_pylist()
+    assert [row["value"] for row in rows] == [b"a", b"b", b"c"]
+    assert [row["headers"] for row in rows] == [
+        [{"key": "h", "value": b"1"}], [{"key": "\N{REPLACEMENT CHARACTER}", "value": None}], [{"key": "h", "value": b""}],
+    ]  # fmt: skip
+
+
+def test_a_timestamp_that_is_no_time_is_null_and_its_kind_is_kafkas(topic: Topic) -> None:
+    """F28: Kafka takes any number as a timestamp."""
+    for stamp in (0, -5, 2**62, -(2**62)):
+        send(topic, [b"x"], timestamp_ms=stamp)
+
+    [batch] = read(topic, 0, 4)
+
+    rows = record_batch(topic.name, 0, batch).to_pylist()
+    moments = [datetime(1970, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 995_000, tzinfo=UTC), None, None]
+    assert [row["timestamp"] for row in rows] == moments
+    assert {row["timestamp_type"] for row in rows} == {0}
+
+
+def test_records_above_the_fetch_size_are_read_in_bounded_batches(topic: Topic) -> None:
+    """F30: a batch ends after 16 MiB."""
+    with admin_of(topic.servers) as admin:
+        admin.alter_configs([_larger(topic.name)])
+    send(topic, [b"x" * 3_000_000] * 12)
+
+    batches = read(topic, 0, 12)
+
+    assert [len(batch["offset"]) for batch in batches] == [6, 6]
+    assert {len(value) for value in column("value", batches)} == {3_000_000}
+
+
+def _larger(topic: str) -> Any:
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    return ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "4000000"})
