@@ -36,7 +36,8 @@ def test_a_number_keeps_precision_and_scale(precision: int, scale: int | None) -
 
     kind = parse_type(text)
 
-    assert (kind.precision, kind.scale, kind.carrier) == (precision, scale, Carrier.TEXT)
+    carrier = Carrier.BINARY if precision <= 38 else Carrier.TEXT
+    assert (kind.precision, kind.scale, kind.carrier) == (precision, scale, carrier)
     assert parse_type(str(kind)).precision == precision
 
 
@@ -55,10 +56,10 @@ def test_a_type_that_cannot_be_carried_is_refused_with_the_reason(text: str, sai
         parse_type(text)
 
 
-def test_an_enum_of_the_target_is_carried_as_text_and_known_only_where_named() -> None:
+def test_an_enum_of_the_target_is_carried_by_its_label_and_known_only_where_named() -> None:
     kind = parse_type('"My Mood"', enums=frozenset({'"My Mood"'}))
 
-    assert (str(kind), kind.carrier) == ('"My Mood"', Carrier.TEXT)
+    assert (str(kind), kind.carrier) == ('"My Mood"', Carrier.BINARY)
     with pytest.raises(ValueError, match="unsupported type"):
         parse_type('"My Mood"')
 

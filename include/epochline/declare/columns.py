@@ -13,7 +13,7 @@ class Carrier(enum.StrEnum):
     BINARY = "binary"
     """An exact encoder exists; the server converts nothing."""
     TEXT = "text"
-    """The server parses the value. One such column doubles the cost of the whole sink's COPY."""
+    """The server parses the value. One such column takes the whole sink's COPY along, which costs twice as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,12 @@ class ColumnType:
 
 _BINARY = {
     "boolean", "smallint", "integer", "bigint", "real", "double precision", "text", "character varying", "bytea",
-    "date", "timestamp without time zone", "timestamp with time zone",
+    "date", "timestamp without time zone", "timestamp with time zone", "time without time zone", "json", "jsonb",
 }  # fmt: skip
-_TEXT = {"numeric", "json", "jsonb", "uuid", "inet", "cidr", "macaddr", "time without time zone", "interval"}
+_TEXT = {"numeric", "uuid", "inet", "cidr", "macaddr", "interval"}
+
+BINARY_DIGITS = 38
+"""Digits of a ``numeric(p,s)`` that has an exact encoder. Without a precision, each value has its own scale."""
 
 _ALIASES = {
     "bool": "boolean", "int2": "smallint", "int": "integer", "int4": "integer", "int8": "bigint", "float4": "real",
@@ -50,7 +53,7 @@ _ALIASES = {
 }  # fmt: skip
 
 SUPPORTED = tuple(sorted(_BINARY | _TEXT))
-"""Canonical names of every supported type, apart from enums of an existing table (carried as text)."""
+"""Canonical names of every supported type, apart from enums of an existing table."""
 
 _SPELLING = re.compile(r"^\s*([a-z0-9 ]+?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*$")
 
@@ -60,13 +63,13 @@ def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
 
     Args:
         text: ``bigint``, ``int8``, ``varchar(20)``, ``numeric(12,2)``, …
-        enums: names of enum types that exist in the target database; they are carried as text.
+        enums: names of enum types that exist in the target database.
 
     Raises:
         ValueError: the type is unsupported; the message lists the supported ones.
     """
     if text in enums:
-        return ColumnType(name=text, carrier=Carrier.TEXT)
+        return enum_type(text)
     match = _SPELLING.match(text.lower())
     name = _ALIASES.get(match[1], match[1]) if match else ""
     if match is None or name not in _BINARY | _TEXT:
@@ -78,7 +81,7 @@ def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
             raise ValueError(f"type {text!r}: the precision must be between 1 and 76")
         return ColumnType(
             name=name,
-            carrier=carrier,
+            carrier=Carrier.BINARY if first is not None and int(first) <= BINARY_DIGITS else Carrier.TEXT,
             precision=None if first is None else int(first),
             scale=None if second is None else int(second),
         )
@@ -87,6 +90,11 @@ def parse_type(text: str, *, enums: frozenset[str] = frozenset()) -> ColumnType:
     if first is not None:
         raise ValueError(f"type {text!r}: {name} takes no modifier here")
     return ColumnType(name=name, carrier=carrier)
+
+
+def enum_type(name: str) -> ColumnType:
+    """An enum of the target. The binary form of a label is its text."""
+    return ColumnType(name=name, carrier=Carrier.BINARY)
 
 
 INTEGERS = frozenset({"smallint", "integer", "bigint"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from epochline.declare.columns import Carrier, ColumnType, parse_type
+from epochline.declare.columns import BINARY_DIGITS, ColumnType, enum_type, parse_type
 
 _ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -23,8 +23,6 @@ _ARROW: dict[str, pa.DataType] = {
     "time without time zone": pa.time64("us"),
 }
 
-_DECIMAL128_DIGITS = 38
-
 
 def column_type(text: str) -> ColumnType:
     """Parse the type of a staging table's column. A name that is not a supported type is an enum of the target.
@@ -34,7 +32,7 @@ def column_type(text: str) -> ColumnType:
     try:
         return parse_type(text)
     except ValueError:
-        return ColumnType(name=text, carrier=Carrier.TEXT)
+        return enum_type(text)
 
 
 def column_types(columns: Mapping[str, str], labels: Mapping[str, tuple[str, ...]]) -> dict[str, ColumnType]:
@@ -49,7 +47,7 @@ def arrow_type(kind: ColumnType) -> pa.DataType:
     ``numeric`` without a precision travels as text, because each value has its own scale.
     """
     if kind.name == "numeric" and kind.precision is not None:
-        wide = kind.precision > _DECIMAL128_DIGITS
+        wide = kind.precision > BINARY_DIGITS
         return (pa.decimal256 if wide else pa.decimal128)(kind.precision, kind.scale or 0)
     return _ARROW.get(kind.name, pa.string())
 

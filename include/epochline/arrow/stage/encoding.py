@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.csv
 from pgpq import ArrowToPostgresBinaryEncoder
+from pgpq.encoders import StringEncoderBuilder
+from pgpq.schema import Jsonb
 
 from epochline.arrow.cast.buffers import hexadecimal
 from epochline.arrow.cast.calendar import spelled_out
@@ -27,7 +29,9 @@ class CopyEncoder:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self._schema = record_schema(columns)
-        carriers = {column_type(text).carrier for text in columns.values()}
+        kinds = {name: column_type(text) for name, text in columns.items()}
+        carriers = {kind.carrier for kind in kinds.values()}
+        self._documents = {name for name, kind in kinds.items() if kind.name == "jsonb"}
         self.carrier = Carrier.BINARY if carriers <= {Carrier.BINARY} else Carrier.TEXT
         self._binary: ArrowToPostgresBinaryEncoder | None = None
 
@@ -42,7 +46,13 @@ class CopyEncoder:
         """The bytes before the first batch. Calling it again starts over."""
         if self.carrier is Carrier.TEXT:
             return b""
-        self._binary = ArrowToPostgresBinaryEncoder(self._schema)
+        encoders = {
+            field.name: StringEncoderBuilder.new_with_output(field, Jsonb())
+            if field.name in self._documents
+            else ArrowToPostgresBinaryEncoder.infer_encoder(field)
+            for field in self._schema
+        }
+        self._binary = ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, encoders)
         header: bytes = self._binary.write_header()
         return header
 
