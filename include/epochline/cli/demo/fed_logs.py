@@ -138,12 +138,10 @@ class FedLogs:
         return records
 
     def _ends(self) -> dict[int, int]:
-        from epochline.declare.source import KafkaSource
-        from epochline.kafka.source import KafkaOffsets
+        from epochline.kafka.topic_logs import topic_logs
 
-        # By a pattern: a topic that does not exist yet then has no partitions, and is no error.
-        view = KafkaOffsets({"bootstrap.servers": self._bootstrap}).look(KafkaSource(pattern=self._topic))
-        return {one.tp.partition: one.high_watermark for one in view.partitions}
+        log = topic_logs({"bootstrap.servers": self._bootstrap}, [self._topic]).get(self._topic)
+        return {} if log is None else {partition: end for partition, (_, end) in log.held.items()}
 
     def _read(self) -> list[FedLog]:
         if not self._file.exists():
