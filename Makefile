@@ -80,6 +80,7 @@ soak: setup ## break a running stack at random for ten minutes, then prove that 
 bench: setup ## measure what docs/performance.md says
 	$(BIN)/python -m bench.small_epoch --report docs/performance.md
 	$(BIN)/python -m bench.records --report docs/performance.md
+	$(BIN)/python -m bench.cold --report docs/performance.md
 	$(BIN)/python -m bench.state --report docs/performance.md
 	$(BIN)/python -m bench.publish --report docs/performance.md
 	$(BIN)/python -m bench.trial --report docs/performance.md

@@ -4,17 +4,16 @@ Every contestant takes the same records from Kafka to PostgreSQL, one after the 
 that already runs. After each timed run the bench compares the table's count and sum with what was produced.
 
 - *Epochline* plans, stages, seals and commits an epoch; *pre-commit* is its Spark job alone.
-- *Spark to noop* reads the same records with ``from_json`` and writes nothing: the floor of a Spark job in the JVM.
-- *Structured Streaming, recipe* is what users write for exactly-once: ``foreachBatch`` with JDBC into a staging table,
-  then one transaction that inserts the rows and the batch id. The start of its query is not counted.
-- *a plain consumer* is one Python process: librdkafka, ``json``, COPY and the offsets in one transaction.
+- *Spark to noop* reads the same records by Spark's own Kafka source and ``from_json``, and writes nothing: the floor of
+  a Spark job in the JVM.
+- *Structured Streaming, recipe* is what users write for exactly-once (`bench.recipe`), and *at least once* is the same
+  without a staging table. The start of a query is not counted.
+- *a plain consumer* is one Python process (`bench.plain_consumer`).
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import os
 import statistics
@@ -27,18 +26,17 @@ from typing import Any
 
 import psutil
 import psycopg2
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from bench.plain_consumer import PlainConsumer
 from bench.processor import seconds_of
+from bench.recipe import Recipe, jars
 from bench.report import machine, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import commit, plan, stage
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -52,13 +50,13 @@ RECORDS = 400_000
 ROUNDS = 5
 PARTITIONS = 4
 TOPIC = "bench-records"
-JDBC = "org.postgresql:postgresql:42.7.7"
 
 COLUMNS = {"id": "bigint", "who": "text", "amount": "numeric(10,2)", "at": "timestamptz", "ok": "boolean"}
 SPARK_COLUMNS = "id bigint, who string, amount decimal(10,2), at timestamp, ok boolean"
 
 WHOLE, PRE_COMMIT, NOOP = "Epochline, whole epoch", "Epochline, pre-commit", "Spark to noop"
 STREAMING, PLAIN = "Structured Streaming, recipe", "a plain consumer"
+REPEATING = "Structured Streaming, at least once"
 FIRST = STREAMING
 """The contestant that the ratios refer to."""
 
@@ -91,20 +89,13 @@ class Contest:
             name="bench-records", source=KafkaSource(topics=TOPIC, records_per_epoch=100_000_000),
             parse=Json(columns=COLUMNS), sinks=PostgresTable(table="by_epochline", columns=COLUMNS),
         )  # fmt: skip
-        self.jdbc = {
-            "url": f"jdbc:postgresql://{self._host}/{self._parsed['dbname']}?reWriteBatchedInserts=true",
-            "user": self._parsed["user"], "password": self._parsed["password"], "driver": "org.postgresql.Driver",
-            "batchsize": "10000",
-        }  # fmt: skip
-        self.checkpoint = str(self.stack.home.root / "recipe")
-
-    @property
-    def _parsed(self) -> dict[str, str]:
-        return psycopg2.extensions.parse_dsn(self.dsn)
-
-    @property
-    def _host(self) -> str:
-        return f"{self._parsed['host']}:{self._parsed['port']}"
+        stream: dict[str, Any] = {"dsn": self.dsn, "kafka": self.kafka, "topic": TOPIC, "columns": COLUMNS}
+        folder = self.stack.home.root
+        self.recipe = Recipe(**stream, table="by_recipe", schema=SPARK_COLUMNS, checkpoint=str(folder / "recipe"))
+        self.repeating = Recipe(
+            **stream, table="by_repeating", schema=SPARK_COLUMNS, checkpoint=str(folder / "repeating"), once=False
+        )
+        self.consumer = PlainConsumer(**stream, table="by_consumer")
 
     def make(self) -> None:
         """Make the topic and the tables."""
@@ -113,13 +104,8 @@ class Contest:
             admin.create_topics({TOPIC: topic}, wait_for_metadata=True)
         with self.ledger.transaction() as tx:
             tx.targets.create(self.pipeline)
-        columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-        self.sql(
-            f"CREATE TABLE by_recipe ({columns}); CREATE UNLOGGED TABLE recipe_staging ({columns});"
-            "CREATE TABLE recipe_batches (batch bigint PRIMARY KEY);"
-            f'CREATE TABLE by_consumer ({columns}, "partition" int, "offset" bigint);'
-            'CREATE TABLE consumer_offsets ("partition" int PRIMARY KEY, next_offset bigint)'
-        )
+        for other in (self.recipe, self.repeating, self.consumer):
+            other.make()
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a statement, which is committed."""
@@ -151,9 +137,13 @@ class Contest:
     def run(self) -> None:
         """One round: every contestant takes the same records."""
         self.produce()
-        for contestant in (self.epochline, self.to_noop, self.recipe, self.consumer):
-            contestant()
-        for table in ("by_epochline", "by_recipe", "by_consumer"):
+        self.epochline()
+        self.to_noop()
+        self.timed(STREAMING, lambda: self.batches(self.recipe))
+        self.timed(REPEATING, lambda: self.batches(self.repeating))
+        ends = dict.fromkeys(range(PARTITIONS), self.produced // PARTITIONS)
+        self.timed(PLAIN, lambda: self.consumer.consume(ends))
+        for table in ("by_epochline", "by_recipe", "by_repeating", "by_consumer"):
             self.check(table)
 
     def timed(self, name: str, work: Callable[[], float | None]) -> None:
@@ -182,76 +172,17 @@ class Contest:
 
     def to_noop(self) -> None:
         """Spark reads and parses the round's records."""
-        per_partition = self.records // PARTITIONS
         end = self.produced // PARTITIONS
         names = [str(partition) for partition in range(PARTITIONS)]
-        since, until = (json.dumps({TOPIC: dict.fromkeys(names, at)}) for at in (end - per_partition, end))
-        reader = self.spark.read.format("kafka").options(**self._kafka_options)
-        frame = reader.option("startingOffsets", since).option("endingOffsets", until).load()
-        self.timed(NOOP, lambda: _parsed(frame).write.format("noop").mode("append").save())
+        since, until = (dict.fromkeys(names, at) for at in (end - self.records // PARTITIONS, end))
+        frame = self.recipe.read(self.spark, since, until)
+        self.timed(NOOP, lambda: frame.write.format("noop").mode("append").save())
 
-    @property
-    def _kafka_options(self) -> dict[str, str]:
-        return {
-            "kafka.bootstrap.servers": self.kafka["bootstrap.servers"], "subscribe": TOPIC,
-            "kafka.isolation.level": "read_committed",
-        }  # fmt: skip
-
-    def recipe(self) -> None:
-        """Structured Streaming goes on from its checkpoint and ends when it has read everything."""
-        stream = self.spark.readStream.format("kafka").options(**self._kafka_options)
-        frame = stream.option("startingOffsets", "earliest").load()
-
-        def batches() -> float:
-            query = (
-                _parsed(frame).writeStream.foreachBatch(self._insert).option("checkpointLocation", self.checkpoint)
-                .trigger(availableNow=True).start()
-            )  # fmt: skip
-            query.awaitTermination()
-            return float(sum(one["durationMs"]["triggerExecution"] for one in query.recentProgress)) / 1000
-
-        self.timed(STREAMING, batches)
-
-    def _insert(self, batch: DataFrame, batch_id: int) -> None:
-        options = self.jdbc | {"dbtable": "recipe_staging", "truncate": "true"}
-        batch.write.format("jdbc").options(**options).mode("overwrite").save()
-        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute("INSERT INTO recipe_batches VALUES (%s) ON CONFLICT DO NOTHING", (batch_id,))
-            if cursor.rowcount:
-                cursor.execute("INSERT INTO by_recipe SELECT * FROM recipe_staging")
-
-    def consumer(self) -> None:
-        """One process: read, decode, COPY, and offsets in the same transaction as the rows."""
-        self.timed(PLAIN, self._consume)
-
-    def _consume(self) -> None:
-        ends = dict.fromkeys(range(PARTITIONS), self.produced // PARTITIONS)
-        settings = {**self.kafka, "group.id": "bench-plain", "enable.auto.commit": False}
-        with closing(psycopg2.connect(self.dsn)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute('SELECT "partition", next_offset FROM consumer_offsets')
-            at = dict.fromkeys(ends, 0) | dict(cursor.fetchall())
-            with closing(Consumer(settings)) as consumer:
-                consumer.assign([TopicPartition(TOPIC, partition, offset) for partition, offset in at.items()])
-                while at != ends:
-                    text = io.StringIO()
-                    rows = csv.writer(text)
-                    for message in consumer.consume(10_000, timeout=1):
-                        record = json.loads(message.value() or b"")
-                        partition, offset = message.partition() or 0, message.offset() or 0
-                        rows.writerow([*record.values(), partition, offset])
-                        at[partition] = offset + 1
-                    text.seek(0)
-                    cursor.copy_expert("COPY by_consumer FROM STDIN WITH (FORMAT csv)", text)
-            for partition, offset in at.items():
-                cursor.execute(
-                    'INSERT INTO consumer_offsets VALUES (%s, %s) ON CONFLICT ("partition")'
-                    " DO UPDATE SET next_offset = excluded.next_offset",
-                    (partition, offset),
-                )
-
-
-def _parsed(frame: DataFrame) -> DataFrame:
-    return frame.select(F.from_json(F.col("value").cast("string"), SPARK_COLUMNS).alias("r")).select("r.*")
+    def batches(self, recipe: Recipe) -> float:
+        """A stream goes on from its checkpoint and ends when it has read everything; returns its batches' seconds."""
+        query = recipe.start(self.spark, availableNow=True)
+        query.awaitTermination()
+        return float(sum(one["durationMs"]["triggerExecution"] for one in query.recentProgress)) / 1000
 
 
 def _processor_seconds() -> float:
@@ -267,13 +198,10 @@ def _servers() -> list[psutil.Process]:
 
 def measured(records: int, rounds: int) -> Contest:
     """Every contestant, side by side, after one round that is not counted."""
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--packages {JDBC} pyspark-shell"
     with servers("postgres", "kafka") as stack:
         log = stack.home.root / "spark.log"
-        conf = {"spark.jars.packages": JDBC, "spark.sql.shuffle.partitions": "2"}
-        with session(
-            "bench", "local[2]", home=spark_home(), jars=spark_jars(print), log=log, conf=conf
-        ) as spark:  # fmt: skip
+        conf = {"spark.jars": jars(), "spark.sql.shuffle.partitions": "2"}
+        with session("bench", "local[2]", home=spark_home(), log=log, conf=conf) as spark:
             contest = Contest(stack, spark, records)
             contest.make()
             for number in range(rounds + 1):

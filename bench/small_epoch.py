@@ -1,7 +1,9 @@
 """How long a small epoch takes under Airflow, from its trigger to the end of its run, beside an empty DAG.
 
 An epoch's job runs on the stack's Spark server, or in a driver that spark-submit starts for it. All run on one stack,
-one after the other in each round. The empty DAG has four tasks that do nothing: it shows what Airflow itself takes.
+one after the other in each round. The empty DAG has four tasks that do nothing: it shows what Airflow itself takes. The
+empty job is a ``spark-submit`` without Airflow, whose one task passes on one row. Structured Streaming runs all the
+time with a trigger of one second (`bench.recipe`); its seconds are those from the last record in Kafka to the last row.
 Afterwards nothing runs for a minute, and the processor's time of each part is what the stack takes when it is idle,
 with a pipeline that data would wake.
 """
@@ -11,10 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +28,11 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
 from bench.processor import seconds_of
+from bench.recipe import Recipe
 from bench.report import machine, write_section
 from epochline.config.discovery import find
 from epochline.local.airflow_api import FINISHED, AirflowApi
+from epochline.local.home import project_root
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
 
@@ -35,8 +41,11 @@ RECORDS = 1_000
 IDLE_SECONDS = 60
 PHASES = ("start", "stage", "seal", "commit", "publish")
 EMPTY, WARM, SUBMITTED = "an empty DAG of four tasks", "an epoch on Spark's server", "an epoch by spark-submit"
+EMPTY_JOB, STREAMING = "an empty job by spark-submit, without Airflow", "Structured Streaming, a trigger each second"
 DAG_OF = {EMPTY: "bench_empty", WARM: "bench_warm", SUBMITTED: "bench_submitted"}
 PIPELINES = (DAG_OF[WARM], DAG_OF[SUBMITTED])
+STREAMED = "bench_streamed"
+"""Topic and table of Structured Streaming."""
 WAKING = "bench_waking"
 """A pipeline that data would wake. Nothing is produced for it: it makes the idle stack look at Kafka."""
 
@@ -81,13 +90,18 @@ class Airflow:
         self.stack = stack
         self.api = AirflowApi(stack.airflow.url, timeout=30, token=stack.airflow.token())
         self._produced = 0
+        self._recipe = Recipe(
+            dsn=stack.postgres.dsn(), kafka={"bootstrap.servers": stack.kafka.bootstrap_servers}, topic=STREAMED,
+            table=STREAMED, columns={"id": "bigint", "who": "text"}, schema="id bigint, who string",
+            checkpoint=str(stack.home.root / "recipe"),
+        )  # fmt: skip
 
     def prepare(self) -> None:
         """Make topics and tables, and wait until Airflow has read the DAGs."""
         kafka = self.stack.kafka.bootstrap_servers
         with closing(KafkaAdminClient(bootstrap_servers=kafka)) as admin:
             topic = {"num_partitions": 2, "replication_factor": 1}
-            admin.create_topics(dict.fromkeys((*PIPELINES, WAKING), topic), wait_for_metadata=True)
+            admin.create_topics(dict.fromkeys((*PIPELINES, WAKING, STREAMED), topic), wait_for_metadata=True)
         with PostgresLedger(self.stack.postgres.dsn()).transaction() as tx:
             for name in (*PIPELINES, WAKING):
                 tx.targets.create(find(name, self.stack.home.root / "bench_dags"))
@@ -98,13 +112,49 @@ class Airflow:
 
     def produce(self) -> None:
         """Append the records of one epoch of each pipeline."""
+        for topic in PIPELINES:
+            self._produce(topic)
+        self._produced += RECORDS
+
+    def _produce(self, topic: str) -> None:
         producer = Producer({"bootstrap.servers": self.stack.kafka.bootstrap_servers})
         for number in range(self._produced, self._produced + RECORDS):
-            record = f'{{"id": {number}, "who": "w{number % 7}"}}'
-            for topic in PIPELINES:
-                producer.produce(topic, record.encode(), partition=number % 2)
+            producer.produce(topic, f'{{"id": {number}, "who": "w{number % 7}"}}'.encode(), partition=number % 2)
         producer.flush()
-        self._produced += RECORDS
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Structured Streaming runs in the block, in a process of its own."""
+        self._recipe.make()
+        stored = self._recipe.stored(self.stack.home.root / "recipe.json")
+        command = [sys.executable, "-m", "bench.recipe", str(stored), "--every", "1 second"]
+        with (self.stack.home.root / "recipe.log").open("wb") as log:
+            running = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            running.terminate()
+            running.wait()
+
+    def stream(self) -> float:
+        """Seconds from the last record of a round to its last row in the table."""
+        self._produce(STREAMED)
+        begun, expected = time.monotonic(), self._produced + RECORDS
+        with closing(psycopg2.connect(self.stack.postgres.dsn())) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            while True:
+                cursor.execute(f"SELECT count(*) FROM {STREAMED}")  # noqa: S608 - a name of ours
+                if cursor.fetchall() == [(expected,)]:
+                    return time.monotonic() - begun
+                time.sleep(0.02)
+
+    def submit_nothing(self) -> float:
+        """Seconds of a spark-submit as the stack's tasks run it, whose job does nothing."""
+        environment = self.stack.airflow.environment()
+        command = [f"{environment['SPARK_HOME']}/bin/spark-submit", "--master", "local[2]", "bench/empty_job.py"]
+        begun = time.monotonic()
+        subprocess.run(command, env=environment, cwd=project_root(), capture_output=True, check=True)
+        return time.monotonic() - begun
 
     def run(self, dag: str) -> float:
         """Seconds from the trigger to the end of the run.
@@ -192,17 +242,21 @@ class Measured:
     idle: Mapping[str, float]
 
 
-def measured(rounds: int, config: Mapping[str, str], idle: float) -> Measured:
-    """Every DAG side by side, then the idle stack."""
-    times: dict[str, list[float]] = {name: [] for name in DAG_OF}
+def measured(rounds: int, config: Mapping[str, str], idle: float, *, others: bool = True) -> Measured:
+    """Every DAG side by side, with the contestants that need no Airflow if wanted; then the idle stack."""
+    times: dict[str, list[float]] = {name: [] for name in (*DAG_OF, *((EMPTY_JOB, STREAMING) if others else ()))}
     with airflow(config) as one:
-        for number in range(rounds + 1):
-            one.produce()
-            for name, dag in DAG_OF.items():
-                times[name].append(one.run(dag))
-            one.check()
-            said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in times.items())
-            print(f"round {number} of {rounds}: {said}", flush=True)
+        with one.streaming() if others else nullcontext():
+            for number in range(rounds + 1):
+                if others:
+                    times[STREAMING].append(one.stream())
+                    times[EMPTY_JOB].append(one.submit_nothing())
+                one.produce()
+                for name, dag in DAG_OF.items():
+                    times[name].append(one.run(dag))
+                one.check()
+                said = ", ".join(f"{name} {seconds[-1]:.1f} s" for name, seconds in times.items())
+                print(f"round {number} of {rounds}: {said}", flush=True)
         phases = {name: one.phases(DAG_OF[name]) for name in (WARM, SUBMITTED)}
         time.sleep(5)  # until the last tasks' processes have ended
         return Measured(times={name: one[1:] for name, one in times.items()}, phases=phases, idle=one.idle(idle))
@@ -222,7 +276,16 @@ def rendered(found: Measured) -> str:
     for name, seconds in found.times.items():
         middle = statistics.median(seconds)
         lines.append(f"| {name} | {middle / first:.1f} | {middle:.1f}, {min(seconds):.1f}, {max(seconds):.1f} |")
-    lines += ["", f"| seconds, median | {' | '.join(PHASES)} |", "|---|" + "---:|" * len(PHASES)]
+    floor = first + statistics.median(found.times[EMPTY_JOB])
+    submitted = statistics.median(found.times[SUBMITTED])
+    lines += [
+        "",
+        f"An epoch by spark-submit takes {submitted / floor:.2f} times as long as the empty DAG and the empty job.",
+        "Structured Streaming runs beside everything else, until the idle stack is measured.",
+        "",
+        f"| seconds, median | {' | '.join(PHASES)} |",
+        "|---|" + "---:|" * len(PHASES),
+    ]
     for name, seconds in found.phases.items():
         lines.append(f"| {name} | {' | '.join(f'{abs(one):.1f}' for one in seconds)} |")
     lines += ["", "| part of the idle stack | percent of one core |", "|---|---:|"]
