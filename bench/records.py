@@ -4,7 +4,8 @@ Every contestant takes the same records from Kafka to PostgreSQL, one after the 
 that already runs. After each timed run the bench compares the table's count and sum with what was produced.
 
 - *Epochline* plans, stages, seals and commits an epoch; *pre-commit* is its Spark job alone.
-- *Spark to noop* reads the same records with ``from_json`` and writes nothing: the floor of a Spark job in the JVM.
+- *Spark to noop* reads the same records by Spark's own Kafka source and ``from_json``, and writes nothing: the floor of
+  a Spark job in the JVM.
 - *Structured Streaming, recipe* is what users write for exactly-once: ``foreachBatch`` with JDBC into a staging table,
   then one transaction that inserts the rows and the batch id. The start of its query is not counted.
 - *a plain consumer* is one Python process: librdkafka, ``json``, COPY and the offsets in one transaction.
@@ -38,7 +39,7 @@ from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.coordinator import commit, plan, stage
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.jars import spark_jars
+from epochline.local.jars import JarSet
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -53,6 +54,8 @@ ROUNDS = 5
 PARTITIONS = 4
 TOPIC = "bench-records"
 JDBC = "org.postgresql:postgresql:42.7.7"
+CONNECTOR = Path(__file__).parent / "ivy" / "spark.xml"
+"""Spark's own Kafka source, which no part of Epochline uses."""
 
 COLUMNS = {"id": "bigint", "who": "text", "amount": "numeric(10,2)", "at": "timestamptz", "ok": "boolean"}
 SPARK_COLUMNS = "id bigint, who string, amount decimal(10,2), at timestamp, ok boolean"
@@ -270,10 +273,9 @@ def measured(records: int, rounds: int) -> Contest:
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--packages {JDBC} pyspark-shell"
     with servers("postgres", "kafka") as stack:
         log = stack.home.root / "spark.log"
-        conf = {"spark.jars.packages": JDBC, "spark.sql.shuffle.partitions": "2"}
-        with session(
-            "bench", "local[2]", home=spark_home(), jars=spark_jars(print), log=log, conf=conf
-        ) as spark:  # fmt: skip
+        connector = ",".join(map(str, JarSet(CONNECTOR).ensure(print)))
+        conf = {"spark.jars": connector, "spark.jars.packages": JDBC, "spark.sql.shuffle.partitions": "2"}
+        with session("bench", "local[2]", home=spark_home(), log=log, conf=conf) as spark:
             contest = Contest(stack, spark, records)
             contest.make()
             for number in range(rounds + 1):
