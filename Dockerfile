@@ -1,4 +1,4 @@
-# One image for Airflow and Spark: the project, its pinned packages, Java 17 and the jars of Spark's Kafka source.
+# One image for Airflow and Spark: the project, its pinned packages and Java 17.
 # Spark is the one inside the package pyspark, so that driver, master and workers are of one version.
 ARG BASE=python:3.11-slim-bookworm
 FROM ${BASE}
@@ -26,12 +26,6 @@ COPY dags dags/
 RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --editable . \
     && python -m compileall -q include spark_jobs plugins dags
 
-# Checked against the lock file by the code that fetches them; the cache outlives a change of the code above.
-RUN --mount=type=cache,target=/var/cache/epochline \
-    mkdir /opt/spark-jars \
-    && EPOCHLINE_CACHE=/var/cache/epochline python -c "import shutil; from epochline.local.jars import spark_jars; \
-[shutil.copyfile(jar, f'/opt/spark-jars/{jar.name}') for jar in spark_jars(print)]"
-
 # Each start of a driver maps Spark's classes instead of loading and checking them (docs/adr/0016). An archive fits only
 # the files of this build.
 RUN --mount=type=cache,target=/var/cache/epochline \
@@ -43,7 +37,6 @@ classes.make_class_archive(print)" \
 ENV AIRFLOW_HOME=/opt/airflow \
     EPOCHLINE_FAILPOINTS=forbidden \
     EPOCHLINE_PROJECT=/opt/epochline \
-    EPOCHLINE_SPARK_JARS=/opt/spark-jars/commons-pool2-2.13.1.jar,/opt/spark-jars/kafka-clients-3.9.2.jar,/opt/spark-jars/scala-parallel-collections_2.13-1.2.0.jar,/opt/spark-jars/spark-sql-kafka-0-10_2.13-4.2.0.jar,/opt/spark-jars/spark-tags_2.13-4.2.0.jar,/opt/spark-jars/spark-token-provider-kafka-0-10_2.13-4.0.0.jar \
     PYSPARK_DRIVER_PYTHON=/usr/local/bin/python \
     PYSPARK_PYTHON=/usr/local/bin/python \
     PYTHONDONTWRITEBYTECODE=1 \

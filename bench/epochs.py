@@ -15,7 +15,6 @@ from kafka import KafkaAdminClient
 from epochline import Pipeline
 from epochline.coordinator import commit, plan, publish, stage
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -113,7 +112,7 @@ def in_spark(stack: Stack, **conf: str) -> Iterator[Bench]:
     """A bench whose Spark session runs in this process."""
     log = stack.home.root / "spark.log"
     settings = {"spark.sql.shuffle.partitions": "2", **conf}
-    with session("bench", "local[2]", home=spark_home(), jars=spark_jars(print), log=log, conf=settings) as spark:
+    with session("bench", "local[2]", home=spark_home(), log=log, conf=settings) as spark:
         yield Bench(stack, spark)
 
 

@@ -26,7 +26,6 @@ from bench.servers import servers
 from epochline import KafkaSource, Pipeline, PostgresTable, StateTable
 from epochline.coordinator import LEASE, begin, commit, plan, seal
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.operations import ACTIONS, Request, Subject
@@ -142,9 +141,7 @@ def measured(sizes: Sequence[int], rounds: int) -> list[Held]:
         for name, text in (("bench_state_transform", TRANSFORM), ("bench_state_parse", PARSE)):
             (folder / f"{name}.py").write_text(text)
         sys.path.insert(0, str(folder))
-        with session(
-            "bench", "local[2]", home=spark_home(), jars=spark_jars(print), log=folder / "spark.log", conf={}
-        ) as spark:
+        with session("bench", "local[2]", home=spark_home(), log=folder / "spark.log", conf={}) as spark:
             held = [Held(size, stack, spark) for size in sizes]
             for one in held:
                 print(f"filling {one.keys} keys", flush=True)

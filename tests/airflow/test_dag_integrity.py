@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from epochline.config.discovery import find_all
 from tests.airflow.interpreter import answer_without_airflow
@@ -216,19 +218,40 @@ def test_no_credentials_are_in_code() -> None:
     assert {path for path, text in texts.items() if CREDENTIALS.search(text)} == set()
 
 
-def test_the_kafka_connector_is_made_for_this_spark_and_its_scala() -> None:
+def pins() -> dict[str, str]:
+    """By package, the version that is pinned for this Python and this system."""
+    lines = (line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.lstrip().startswith("#"))
+    pinned = [one for one in map(Requirement, lines) if one.marker is None or one.marker.evaluate()]
+    assert {spec.operator for one in pinned for spec in one.specifier} == {"=="}
+    return {one.name: spec.version for one in pinned for spec in one.specifier}
+
+
+def test_what_is_installed_is_what_is_pinned() -> None:
     """B5."""
+    pinned = pins()
+
+    assert {"pyspark", "confluent-kafka", "kafka-python"} <= pinned.keys()
+    assert {name: version(name) for name in pinned} == pinned
+
+
+def test_the_clients_that_read_kafka_are_the_pinned_ones_with_their_own_librdkafka() -> None:
+    """B5: confluent-kafka brings the librdkafka of its own version; one of the system would be another."""
+    import confluent_kafka
+    import kafka
+
+    pinned = pins()
+    assert confluent_kafka.libversion()[0] == Version(pinned["confluent-kafka"]).base_version
+    assert kafka.__version__ == pinned["kafka-python"]
+
+
+def test_spark_needs_no_connector() -> None:
+    """B5: no job or server is given jars, and those of pyspark hold nothing of Kafka."""
     import pyspark
 
-    ivy = ROOT / "include" / "epochline" / "local" / "ivy"
-    [(scala, connector)] = re.findall(
-        r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text()
-    )
-    [library] = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
-    listed = (ivy / "spark.sha256").read_text()
-
-    assert connector == pyspark.__version__ == version("pyspark")
-    assert re.match(rf"scala-library-{re.escape(scala)}\.\d+\.jar", library.name)
-    assert f"spark-sql-kafka-0-10_{scala}-{connector}.jar" in listed
-    assert f"_{scala}-" in listed
-    assert not re.findall(r"_2\.(?!13-)\d+-", listed)
+    jars = [path.name for path in Path(pyspark.__file__).parent.glob("jars/*.jar")]
+    assert jars
+    assert not [name for name in jars if "kafka" in name]
+    product = [path for folder in ("include", "spark_jobs", "dags") for path in (ROOT / folder).rglob("*")]
+    texts = [path for path in product if path.suffix in {".py", ".conf", ".sh", ".toml", ".xml"}]
+    for path in [*texts, ROOT / "Dockerfile", ROOT / "docker-compose.yaml"]:
+        assert not re.search(r"spark\.jars|--jars|self\.jars|SPARK_JARS|spark-sql-kafka", path.read_text()), path

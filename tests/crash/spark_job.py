@@ -13,7 +13,6 @@ from pathlib import Path
 import psutil
 
 from epochline.local.class_archive import class_options
-from epochline.local.jars import spark_jars
 from epochline.local.spark import Spark
 from epochline.local.spark_home import spark_home
 from epochline.protocol.staging import StagingTicket
@@ -54,7 +53,6 @@ def job(
     credentials.write_text(json.dumps(servers))
     settings = {
         "spark.ui.enabled": "false",
-        "spark.jars": ",".join(map(str, spark_jars())),
         "spark.log.level": "WARN",
         "spark.executor.memory": "512m",
         "spark.local.dir": str(folder / "spark"),

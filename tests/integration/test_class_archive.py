@@ -12,7 +12,6 @@ import pytest
 from epochline.errors import StackError
 from epochline.local import class_archive
 from epochline.local.class_archive import class_options, make_class_archive
-from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
 
 SHARED = "source: shared objects file (top)"
@@ -85,8 +84,6 @@ def test_an_archive_is_not_made_again(archive: Path) -> None:
 def test_a_training_that_fails_leaves_no_archive_and_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cache, program = tmp_path / "cache", tmp_path / "broken.py"
     program.write_text("raise SystemExit('no such thing')")
-    jars = spark_jars()
-    monkeypatch.setattr("epochline.local.class_archive.spark_jars", lambda: jars)
     monkeypatch.setattr(class_archive, "_TRAINING", program)
     monkeypatch.setenv("EPOCHLINE_CACHE", str(cache))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -88,3 +90,13 @@ def test_a_ratio_that_was_not_measured_is_shown_as_missing() -> None:
 
 def test_only_known_ratios_are_stored() -> None:
     assert set(json.loads(STORED.read_text())) <= {one.name for one in RATIOS}
+
+
+def test_the_connector_that_a_bench_compares_with_is_of_pysparks_version() -> None:
+    ivy = ROOT / "bench" / "ivy"
+    [(scala, connector)] = re.findall(
+        r'name="spark-sql-kafka-0-10_([\d.]+)" rev="([\d.]+)"', (ivy / "spark.xml").read_text()
+    )
+
+    assert connector == version("pyspark")
+    assert f"spark-sql-kafka-0-10_{scala}-{connector}.jar" in (ivy / "spark.sha256").read_text()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +18,10 @@ import pytest
 import yaml
 
 from epochline.local import kafka, spark
+from epochline.local.jars import KAFKA
 
 PROJECT = Path(__file__).parents[2]
 INCLUDE = PROJECT / "include"
-JARS = INCLUDE / "epochline" / "local" / "ivy"
 SERVER_CONF = INCLUDE / "docker" / "spark-connect.conf"
 DOCKERFILE, PYPROJECT = PROJECT / "Dockerfile", PROJECT / "pyproject.toml"
 # The variables in which a secret could be written down.
@@ -236,20 +237,28 @@ def test_both_databases_are_made_with_passwords_from_the_environment() -> None:
 
 
 def test_the_servers_are_of_the_versions_that_the_embedded_stack_runs() -> None:
-    kafka = found(r'name="kafka_2\.13" rev="([\d.]+)"', JARS / "kafka.xml")
+    kafka = found(r'name="kafka_2\.13" rev="([\d.]+)"', KAFKA)
     major = found(r"pginstall(\d+)", INCLUDE / "epochline" / "local" / "postgres.py")
 
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{kafka}"
     assert SERVICES["postgres"]["image"] == f"postgres:{major}"
 
 
-def test_the_connector_in_the_image_is_of_pysparks_version_and_its_jars_are_those_of_the_lock_file() -> None:
-    spark = found(r'name="spark-sql-kafka-0-10_2\.13" rev="([\d.]+)"', JARS / "spark.xml")
-    locked = [line.split()[1] for line in (JARS / "spark.sha256").read_text().splitlines()]
+def test_spark_and_its_client_in_the_image_are_of_one_version() -> None:
+    """They share files."""
+    spark, client = (found(rf"^{name}==(\S+)", PROJECT / "requirements.txt") for name in ("pyspark", "pyspark-client"))
 
-    for package in ("pyspark", "pyspark-client"):
-        assert found(rf"^{package}==(\S+)", PROJECT / "requirements.txt") == spark
-    assert image_environment()["EPOCHLINE_SPARK_JARS"].split(",") == [f"/opt/spark-jars/{jar}" for jar in locked]
+    assert spark == client
+
+
+def test_the_class_of_sparks_server_is_among_the_jars_of_pyspark() -> None:
+    """So the server needs no further jar."""
+    command = " ".join(SERVICES["spark-connect"]["command"])
+    (name,) = re.findall(r"--class (\S+)", command)
+    (jar,) = package("pyspark").glob("jars/spark-connect_*.jar")
+
+    assert f"{name.replace('.', '/')}.class" in zipfile.ZipFile(jar).namelist()
+    assert "--jars" not in command
 
 
 def test_postgres_has_the_durability_of_the_embedded_stack() -> None:

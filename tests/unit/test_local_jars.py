@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from epochline.errors import StackError
-from epochline.local.jars import JarSet, cache_folder
+from epochline.local.jars import KAFKA, JarSet, cache_folder
 from epochline.local.java import Java
 
+ROOT = Path(__file__).parents[2]
 CONTENT = {"one-1.0.jar": b"first", "two-2.0.jar": b"second"}
 LOCK = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in CONTENT.items())
 
@@ -40,7 +41,13 @@ def ivy(monkeypatch: pytest.MonkeyPatch) -> Ivy:
 
 @pytest.fixture
 def jar_set(tmp_path: Path) -> JarSet:
-    return JarSet("kafka", lock=LOCK, cache=tmp_path / "cache")
+    return jar_set_of(tmp_path / "some.xml", LOCK)
+
+
+def jar_set_of(ivy: Path, lock: str) -> JarSet:
+    """The set of an Ivy file beside which this lock file lies."""
+    ivy.with_suffix(".sha256").write_text(lock)
+    return JarSet(ivy, cache=ivy.parent / "cache")
 
 
 def test_jars_are_fetched_once_and_again_where_one_is_missing(jar_set: JarSet, ivy: Ivy) -> None:
@@ -85,14 +92,14 @@ def test_a_failed_fetch_names_its_cause_and_leaves_nothing(jar_set: JarSet, ivy:
 
 
 def test_another_lock_is_another_folder(jar_set: JarSet, tmp_path: Path) -> None:
-    other = JarSet("kafka", lock=LOCK + f"{'0' * 64}  three.jar\n", cache=tmp_path / "cache")
+    other = jar_set_of(tmp_path / "some.xml", LOCK + f"{'0' * 64}  three.jar\n")
 
     assert other.folder != jar_set.folder
 
 
-@pytest.mark.parametrize("name", ["kafka", "spark"])
-def test_the_shipped_locks_list_jars_with_full_checksums(name: str) -> None:
-    expected = JarSet(name).expected
+@pytest.mark.parametrize("ivy", [KAFKA, ROOT / "bench" / "ivy" / "spark.xml"], ids=lambda path: path.stem)
+def test_the_shipped_locks_list_jars_with_full_checksums(ivy: Path) -> None:
+    expected = JarSet(ivy).expected
 
     assert expected
     assert all(len(digest) == 64 and jar.endswith(".jar") for jar, digest in expected.items())

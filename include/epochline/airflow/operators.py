@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -182,7 +181,6 @@ class PreCommitOperator(SparkSubmitOperator):
         """Run Spark. If its job failed for a reason of ours, that reason decides whether a retry helps."""
         program = self.application or str(project_folder() / "spark_jobs" / "pre_commit.py")
         self.application = program
-        self.jars = self.jars or os.environ.get("EPOCHLINE_SPARK_JARS")
         self.name = f"epochline {ticket.pipeline} epoch {ticket.epoch_id} attempt {ticket.attempt}"
         arguments = [
             "--pipeline", ticket.pipeline, "--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt),

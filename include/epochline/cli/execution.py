@@ -198,7 +198,6 @@ class Execution:
                     self._master,
                     home=spark_home(),
                     driver_options=class_options(),
-                    jars=_jars(),
                     log=log,
                     conf=self._pipeline.spark_conf,
                 )
@@ -227,15 +226,6 @@ class Execution:
 
 def _reason(error: BaseException) -> str:
     return "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else str(error)
-
-
-def _jars() -> list[Path]:
-    named = os.environ.get("EPOCHLINE_SPARK_JARS")
-    if named:
-        return [Path(jar) for jar in named.split(",")]
-    from epochline.local.jars import spark_jars
-
-    return spark_jars(printing.progress)
 
 
 @cache

@@ -34,8 +34,8 @@ class Settings(DeclarationModel):
         max_concurrent: epochs in flight; 1 or 2 is accepted, one is in flight at a time (K5, K14).
         semantics: only ``exactly_once`` (K15).
         restart: the restart strategy (R1 to R4).
-        parallelism: Spark tasks that read and stage at once; by default as many as there are cores or Kafka
-            partitions (K22).
+        parallelism: Spark tasks that read and stage at once; by default as many as there are cores, and fewer for
+            few records (K22).
         target_duration: how long an epoch should take from its plan to its commit. The record limit adapts to it,
             below the source's ``records_per_epoch`` (B1). By default it does not adapt.
     """

@@ -12,7 +12,6 @@ from pathlib import Path
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root, write_private
-from epochline.local.jars import spark_jars
 from epochline.local.kafka import Kafka
 from epochline.local.ports import LOOPBACK
 from epochline.local.postgres import Postgres, client_environment
@@ -125,7 +124,6 @@ class AirflowSettings:
         return {
             "EPOCHLINE_HOME": str(self.home.root),
             "EPOCHLINE_PROJECT": str(project),
-            "EPOCHLINE_SPARK_JARS": ",".join(str(jar) for jar in spark_jars()),
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "PYTHONPATH": os.pathsep.join(str(folder) for folder in path),
             "SPARK_HOME": str(spark_home()),

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochline.errors import StackError
-from epochline.local.jars import cache_folder, spark_jars
+from epochline.local.jars import cache_folder
 from epochline.local.java import java_executable
 from epochline.local.spark_home import spark_home
 
@@ -66,7 +66,6 @@ def _train(folder: Path, draft: Path) -> None:
     home = spark_home()
     settings = {
         "spark.ui.enabled": "false",
-        "spark.jars": ",".join(map(str, spark_jars())),
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }

@@ -1,6 +1,6 @@
-"""Jars for Kafka and Spark: named by two Ivy files, locked by checksum, cached once per machine.
+"""Jars for Kafka's broker: named by an Ivy file, locked by checksum, cached once per machine.
 
-The Ivy that ships inside pyspark fetches them, so Maven is not needed. Each set is retrieved into a draft folder,
+The Ivy that ships inside pyspark fetches them, so Maven is not needed. A set is retrieved into a draft folder,
 checked against its lock file and then renamed. So a folder with the final name is complete and verified, even after
 an interruption.
 
@@ -23,7 +23,8 @@ from pathlib import Path
 from epochline.errors import StackError
 from epochline.local.java import find_java
 
-_IVY = Path(__file__).with_name("ivy")
+KAFKA = Path(__file__).parent / "ivy" / "kafka.xml"
+"""The Ivy file of the broker."""
 
 
 def cache_folder() -> Path:
@@ -36,27 +37,27 @@ def cache_folder() -> Path:
 
 def kafka_jars(report: Callable[[str], None] | None = None) -> list[Path]:
     """The class path of the broker; downloaded at the first call on this machine, instant afterwards."""
-    return JarSet("kafka").ensure(report)
-
-
-def spark_jars(report: Callable[[str], None] | None = None) -> list[Path]:
-    """The jars of Spark's Kafka source; downloaded at the first call on this machine, instant afterwards."""
-    return JarSet("spark").ensure(report)
+    return JarSet(KAFKA).ensure(report)
 
 
 class JarSet:
-    """The jars that one lock file lists."""
+    """The jars of one Ivy file, as the lock file beside it (`.sha256`) lists them.
 
-    def __init__(self, name: str, lock: str | None = None, cache: Path | None = None) -> None:
-        """Read the lock file of a set. Tests replace it with `lock`, and the cache with `cache`."""
-        self.name = name
-        text = (_IVY / f"{name}.sha256").read_text() if lock is None else lock
+    Args:
+        ivy: the Ivy file.
+        cache: in place of `cache_folder`, for tests.
+    """
+
+    def __init__(self, ivy: Path, cache: Path | None = None) -> None:
+        self.name = ivy.stem
+        text = ivy.with_suffix(".sha256").read_text()
         self.expected: Mapping[str, str] = {
             file: digest for digest, file in (line.split() for line in text.splitlines() if line)
         }
+        self._ivy = ivy
         self._cache = cache or cache_folder()
         # Each lock file has its own folder, so that checkouts of two versions can share a cache.
-        self.folder = self._cache / "jars" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        self.folder = self._cache / "jars" / f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     def ensure(self, report: Callable[[str], None] | None = None) -> list[Path]:
         """The verified jars, fetched if they are missing.
@@ -116,7 +117,7 @@ class JarSet:
         draft = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder.parent))
         try:
             command = [
-                str(java.executable), "-jar", str(_ivy()), "-ivy", str(_IVY / f"{self.name}.xml"),
+                str(java.executable), "-jar", str(_ivy_jar()), "-ivy", str(self._ivy),
                 "-cache", str(self._cache / "ivy"), "-types", "jar", "bundle",
                 "-retrieve", f"{draft}/[artifact]-[revision].[ext]",
             ]  # fmt: skip
@@ -149,7 +150,7 @@ def installed_pyspark() -> Path:
     return Path(spec.origin).parent
 
 
-def _ivy() -> Path:
+def _ivy_jar() -> Path:
     found = sorted(installed_pyspark().glob("jars/ivy-*.jar"))
     if not found:
         raise StackError("the installed pyspark lacks its Ivy jar; run `make setup`")

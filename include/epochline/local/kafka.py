@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from epochline.errors import StackError
 from epochline.local import credentials
 from epochline.local.home import Home, write_private
-from epochline.local.jars import JarSet, kafka_jars
+from epochline.local.jars import KAFKA, JarSet, kafka_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.server import Server
@@ -70,7 +70,7 @@ class Kafka(Server):
     def version(self) -> str:
         """The broker's version, from the lock file of its jars."""
         # To start a JVM for it would take a second.
-        name = next(jar for jar in JarSet("kafka").expected if jar.startswith("kafka_2.13-"))
+        name = next(jar for jar in JarSet(KAFKA).expected if jar.startswith("kafka_2.13-"))
         return name.removeprefix("kafka_2.13-").removesuffix(".jar")
 
     def start(self, report: Callable[[str], None] | None = None) -> None:

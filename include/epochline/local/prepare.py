@@ -1,4 +1,4 @@
-"""Fills the cache of this machine: jars and Spark's class archive. Run by ``make setup``."""
+"""Fills the cache of this machine: Kafka's jars and Spark's class archive. Run by ``make setup``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from epochline.errors import StackError
 from epochline.local.class_archive import make_class_archive
-from epochline.local.jars import kafka_jars, spark_jars
+from epochline.local.jars import kafka_jars
 
 
 def main() -> int:
@@ -15,7 +15,6 @@ def main() -> int:
     A missing class archive is no failure: drivers start without it, more slowly.
     """
     try:
-        spark_jars(print)
         kafka_jars(print)
     except StackError as error:
         print(error, file=sys.stderr)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
 from epochline.local.home import Home, project_root, write_private
-from epochline.local.jars import spark_jars
 from epochline.local.java import find_java
 from epochline.local.ports import LOOPBACK, Ports, is_listening
 from epochline.local.process import Daemon
@@ -107,11 +106,10 @@ class Spark(Server):
         """The installed version of Spark."""
         return version("pyspark")
 
-    def start(self, report: Callable[[str], None] | None = None, *, on_cluster: bool = False) -> None:
+    def start(self, *, on_cluster: bool = False) -> None:
         """Start the server if it does not run, after the cluster if the home has one.
 
         Args:
-            report: called with each line of progress.
             on_cluster: gives the home a cluster, which it keeps until `stop`.
         """
         find_java()
@@ -123,7 +121,7 @@ class Spark(Server):
             return
         # The token is in a file that only its owner can read, because arguments are not (SEC-4).
         command = [
-            str(home / "bin" / "spark-submit"), "--properties-file", str(self._configure(report)),
+            str(home / "bin" / "spark-submit"), "--properties-file", str(self._configure()),
             "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal",
         ]  # fmt: skip
         self.daemon.start(command, environment=self._environment(home), cwd=self.folder)
@@ -142,14 +140,13 @@ class Spark(Server):
         """End the server and its cluster. Returns whether one of them was running."""
         return any([super().stop(), self.cluster.stop()])
 
-    def _configure(self, report: Callable[[str], None] | None) -> Path:
+    def _configure(self) -> Path:
         pools = self.folder / "pools.xml"
         pools.write_text(_POOLS)
         settings = {
             **self._settings,
             **self._where_tasks_run(),
             "spark.default.parallelism": str(self.cores),
-            "spark.jars": ",".join(str(jar) for jar in spark_jars(report)),
             "spark.scheduler.allocation.file": pools.as_uri(),
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),

@@ -110,7 +110,7 @@ class Stack:
                 self.kafka.start(lambda text: report(f"kafka     {text}"))
             if "spark" in wanted:
                 report(f"spark     starting on port {self.spark.port}")
-                self.spark.start(lambda text: report(f"spark     {text}"), on_cluster=spark_cluster)
+                self.spark.start(on_cluster=spark_cluster)
             if "postgres" in wanted:
                 report(f"postgres  starting on port {self.postgres.port}")
                 self.postgres.start()

@@ -8,20 +8,27 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+_ROWS = "id bigint, name string"
+
 
 def main() -> None:
     """Run two writes in one job, and a shuffle of persisted rows as in an epoch with state."""
     spark = SparkSession.builder.appName("epochline class training").getOrCreate()
     try:
-        headers = F.expr("to_json(array(array(string(id), base64(binary(string(id))))))")
-        rows = spark.range(8).withColumn("headers", headers).mapInArrow(_same, "id bigint, headers string").persist()
-        counted = rows.groupBy("id").agg(F.count("*").alias("n"), F.max("headers").alias("headers"))
-        joined = counted.join(rows.select("id"), "id", "left").select("id", "headers")
-        one, other = (frame.mapInArrow(_same, "id bigint, headers string") for frame in (rows, joined))
+        rows = spark.range(0, 8, 1, 2).mapInArrow(_read, _ROWS).persist()
+        counted = rows.groupBy("id").agg(F.count("*").alias("n"), F.max("name").alias("name"))
+        joined = counted.join(rows.select("id"), "id", "left").select("id", "name")
+        one, other = (frame.mapInArrow(_same, _ROWS) for frame in (rows, joined))
         one.union(other).collect()
         rows.unpersist()
     finally:
         spark.stop()
+
+
+def _read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in numbers:
+        ids = batch.column("id")
+        yield pa.RecordBatch.from_arrays([ids, ids.cast(pa.string())], names=["id", "name"])
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

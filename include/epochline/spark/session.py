@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,6 @@ def session(
     master: str,
     *,
     home: Path,
-    jars: Sequence[Path],
     log: Path,
     conf: Mapping[str, str],
     driver_options: str = "",
@@ -33,7 +32,6 @@ def session(
         name: name of the application in Spark.
         master: ``local[2]``, ``spark://host:7077``, …
         home: value for ``SPARK_HOME``, because the jars of another installation would not fit.
-        jars: jars of the Kafka source.
         log: file to which the JVM and the workers append all output.
         conf: further settings.
         driver_options: options of the driver's JVM; ``SPARK_SUBMIT_OPTS`` wins.
@@ -41,7 +39,6 @@ def session(
     # pyspark's warnings about the installed pandas do not concern users who run an epoch.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\.")
     settings = SparkConf().setAppName(name).setMaster(master).set("spark.ui.enabled", "false")
-    settings.set("spark.jars", ",".join(str(jar) for jar in jars))
     for key, value in conf.items():
         settings.set(key, value)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

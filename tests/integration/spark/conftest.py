@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from epochline.coordinator import LEASE, Plan, Published, abort, begin, commit, plan, publish, seal
 from epochline.declare.pipeline import Pipeline
 from epochline.kafka.source import KafkaOffsets
-from epochline.local.jars import spark_jars
 from epochline.local.spark_home import spark_home
 from epochline.operations import ACTIONS, DirectAction, Done, Request, Subject
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -56,7 +55,6 @@ def spark(event_log: Path) -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2,3]")
         .appName("epochline tests")
-        .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
         .config("spark.ui.enabled", "false")
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
