@@ -120,7 +120,7 @@ def main() -> None:
     given = parser.parse_args()
     os.environ |= {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     recipe = Recipe(**json.loads(given.file.read_text()))
-    settings = {"spark.jars": jars(), "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    settings: dict[str, Any] = {"spark.jars": jars(), "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
     spark = SparkSession.builder.master("local[2]").appName("recipe").config(map=settings).getOrCreate()
     trigger = {"processingTime": given.every} if given.every else {"availableNow": True}
     recipe.start(spark, **trigger).awaitTermination()
