@@ -21,7 +21,7 @@ from epochline.spark.credentials import JobCredentials
 from epochline.spark.failure import epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
-from epochline.spark.server import SHUFFLES, configure, cores, shuffles_are_configured
+from epochline.spark.server import SHUFFLES, adapt_plans, configure, cores, shuffles_are_configured
 from epochline.spark.source import RecordSource, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
@@ -43,6 +43,9 @@ _SETTINGS = {
 }
 
 _DRIVER = "epochline:job"
+
+_SMALL_EPOCH = 50_000
+"""Up to so many offsets, planning a shuffle again takes longer than it can save."""
 
 
 def run(spark: SparkSession, pipeline: str, epoch_id: int, attempt: int, credentials: JobCredentials) -> None:
@@ -79,6 +82,8 @@ def _stage(spark: SparkSession, plan: AttemptPlan, credentials: JobCredentials) 
     configure(spark, plan.pipeline.spark_conf)
     for name, value in {**chosen, **_SETTINGS}.items():
         spark.conf.set(name, value)
+    size = sum(len(one.range) for one in plan.ranges)
+    adapt_plans(spark, size > _SMALL_EPOCH, plan.pipeline.spark_conf)
     if plan.kind is EpochKind.REQUEUE:
         records = RecordSource(spark, claim_reader(plan.ticket, credentials.dsn))
     else:

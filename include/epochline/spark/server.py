@@ -23,6 +23,7 @@ SHUFFLES = "spark.sql.shuffle.partitions"
 """The setting for the number of shuffle partitions."""
 
 _SPARKS_SHUFFLES = "200"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 _CORES = "spark.default.parallelism"
 _TRIES, _LONGEST_WAIT_MS = 6, 5000
 """How often a request is sent again, and how long is waited before: 15 s in all."""
@@ -94,6 +95,23 @@ def _client(url: str) -> SparkSession:
 def cores(spark: SparkSession) -> int:
     """How many tasks run at once."""
     return int(spark.conf.get(_CORES, "2") or 2) if is_remote() else spark.sparkContext.defaultParallelism
+
+
+def has_one_executor(spark: SparkSession) -> bool:
+    """Whether all tasks run in one process of Spark's."""
+    master = spark.conf.get("spark.master", "") or ""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def adapt_plans(spark: SparkSession, wanted: bool, declared: Mapping[str, str]) -> None:
+    """Let Spark plan each stage again after the one before it, or not; a declaration that chooses is left alone."""
+    if _ADAPTIVE in declared:
+        return
+    if wanted:
+        # Back to what the session was started with: an earlier epoch may have used the session.
+        spark.conf.unset(_ADAPTIVE)
+    else:
+        spark.conf.set(_ADAPTIVE, "false")
 
 
 def shuffles_are_configured(spark: SparkSession) -> bool:

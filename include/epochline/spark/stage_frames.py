@@ -35,6 +35,7 @@ from epochline.spark.parse_frame import (
     parsed_rows,
     refused_and_counted,
 )
+from epochline.spark.server import has_one_executor
 from epochline.spark.sink_frames import SinkFlowFactory, by_table, staged_frame
 from epochline.spark.source import RecordSource
 from epochline.spark.staging import WriteOrder, stage
@@ -125,12 +126,15 @@ def _by_windows(
 
 
 def _compute_once(frame: DataFrame, frames: Mapping[str, DataFrame], given: Sequence[DataFrame], keep: _Keep) -> None:
-    """Compute what several frames have in common before the one job that writes them all.
+    """Let the one job that writes several frames compute once what they have in common.
 
-    Two executors of that job could otherwise compute the same block at the same time, each in its own way.
+    Two executors of that job could compute the same block at the same time, each in its own way. So the blocks are
+    computed before it, unless there is one executor, which locks a block that it computes.
     """
-    for common in in_common(frame.sparkSession, frames.values(), given):
-        keep(common).count()
+    common = [keep(one) for one in in_common(frame.sparkSession, frames.values(), given)]
+    if not has_one_executor(frame.sparkSession):
+        for one in common:
+            one.count()
 
 
 def _reader_of(state: StateTable, plan: AttemptPlan, dsn: str) -> StateReader:
