@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.errors import RecordsRefusedError
+from epochline.kafka.records import RecordReader
 from epochline.operations import ACTIONS, EpochAction, Request
 from tests.commands import Call, caller, connect_to
 from tests.crash.watching import all_decided
@@ -371,7 +373,7 @@ def test_an_audit_takes_committed_rows_alone_and_compares_groups(committed: Audi
     assert committed.audit()[:2] == (0, [])
 
     monkeypatch.setattr("epochline.audit.recorded._AT_ONCE", 1)
-    monkeypatch.setattr("epochline.kafka.records._RECORDS", 7)
+    monkeypatch.setattr("epochline.audit.run.RecordReader", partial(RecordReader, records=7))
     committed.sql("DELETE FROM people WHERE _partition = 0 AND _offset IN (7, 33)")
 
     assert committed.audit()[:2] == (1, [("people", "missing", 0, 7, None), ("people", "missing", 0, 33, None)])

@@ -36,9 +36,9 @@ def topic(kafka_bootstrap: str, topic_name: str) -> Topic:
     return Topic(kafka_bootstrap, topic_name).make(2, **any_time)
 
 
-def read(topic: Topic, start: int, until: int, *, partition: int = 0, patience: float = 60) -> list[Columns]:
-    with RecordReader({"bootstrap.servers": str(topic.servers)}, patience).session() as session:
-        return list(session.read(topic.name, partition, OffsetRange(start=start, until=until)))
+def read(topic: Topic, start: int, until: int, *, patience: float = 60, **limits: int) -> list[Columns]:
+    with RecordReader({"bootstrap.servers": str(topic.servers)}, patience, **limits).session() as session:
+        return list(session.read(topic.name, 0, OffsetRange(start=start, until=until)))
 
 
 def column(name: str, batches: Sequence[Columns]) -> list[Any]:
@@ -96,16 +96,15 @@ def test_the_same_range_gives_the_same_batches_however_the_records_come(
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """INV-3: a part that is repeated sums and flushes at the same records."""
-    monkeypatch.setattr("epochline.kafka.records._RECORDS", 50)
-    monkeypatch.setattr("epochline.kafka.records._BYTES", 20_000)
+    limits = {"records": 50, "size": 20_000}
     sizes = [10] * 120 + [3_000] * 20 + [50_000] * 2 + [10] * 33
     send(topic, [b"x" * size for size in sizes])
-    first = read(topic, 0, len(sizes))
+    first = read(topic, 0, len(sizes), **limits)
     # Another pace of the client.
     monkeypatch.setattr("epochline.kafka.records._TURN_SECONDS", 0.001)
     monkeypatch.setattr("epochline.kafka.records._FIRST_BYTES", 1)
 
-    again = read(topic, 0, len(sizes))
+    again = read(topic, 0, len(sizes), **limits)
 
     cuts = [[len(batch["offset"]) for batch in batches] for batches in (first, again)]
     assert cuts[0] == cuts[1]

@@ -17,8 +17,8 @@ from epochline.errors import DataLossError, SourceUnavailableError
 from epochline.kafka.client import SOURCE, Reports, new_consumer
 from epochline.protocol.offsets import OffsetRange
 
-_RECORDS, _BYTES = 10_000, 16 * 1024 * 1024
-"""A batch ends at either. Both count records alone, so that a repeated read gives the same batches."""
+RECORDS, BYTES = 10_000, 16 * 1024 * 1024
+"""Where a batch ends by default."""
 
 _TURN_SECONDS = 0.1
 """How long the client collects records for one answer. It bounds what is held beyond a batch."""
@@ -53,11 +53,16 @@ class RecordReader:
     Args:
         settings: what `epochline.config.kafka.broker_settings` gave.
         patience: how long a read waits for the next record, in seconds.
+        records: a batch ends after so many records.
+        size: a batch ends after so many bytes of keys and values.
     """
 
-    def __init__(self, settings: Mapping[str, str], patience: float = 120) -> None:
+    def __init__(
+        self, settings: Mapping[str, str], patience: float = 120, records: int = RECORDS, size: int = BYTES
+    ) -> None:
         self._settings = settings
         self._patience = patience
+        self._limits = records, size
 
     @contextmanager
     def session(self) -> Iterator[ReadSession]:
@@ -69,7 +74,7 @@ class RecordReader:
         reports = Reports(self._settings, SOURCE)
         consumer = new_consumer(self._settings, reports, "read_committed", _PROPERTIES)
         try:
-            yield ReadSession(consumer, reports, self._patience)
+            yield ReadSession(consumer, reports, self._patience, self._limits)
         finally:
             consumer.close()
 
@@ -77,10 +82,11 @@ class RecordReader:
 class ReadSession:
     """A consumer that reads ranges."""
 
-    def __init__(self, consumer: Consumer, reports: Reports, patience: float) -> None:
+    def __init__(self, consumer: Consumer, reports: Reports, patience: float, limits: tuple[int, int]) -> None:
         self._consumer = consumer
         self._reports = reports
         self._patience = patience
+        self._limits = limits
 
     def read(self, topic: str, partition: int, wanted: OffsetRange) -> Iterator[Columns]:
         """Yields the visible records of a range in offset order, some thousand at a time.
@@ -97,7 +103,7 @@ class ReadSession:
         doing = f"reading {topic}-{partition}{wanted}"
         with self._reports.explaining(doing):
             self._consumer.assign([TopicPartition(topic, partition, wanted.start)])
-        batch = _Batch()
+        batch = _Batch(*self._limits)
         position, progress, at_end = wanted.start, time.monotonic(), False
         while position < wanted.until:
             with self._reports.explaining(doing), _no_collection():
@@ -161,9 +167,10 @@ class _Answer:
 
 
 class _Batch:
-    """Collects records, and cuts them into batches that depend on the records alone."""
+    """Collects records, and cuts them into batches by their number and size alone, so that a repeat gives the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_records: int, most_bytes: int) -> None:
+        self._most_records, self._most_bytes = most_records, most_bytes
         self._records: list[Message] = []
         self._bytes = 0
         self._average = _FIRST_BYTES
@@ -171,7 +178,7 @@ class _Batch:
     @property
     def room(self) -> int:
         """How many records to ask for: of the size of the last ones, they end the batch."""
-        return max(1, min(_RECORDS - len(self._records), (_BYTES - self._bytes) // self._average))
+        return max(1, min(self._most_records - len(self._records), (self._most_bytes - self._bytes) // self._average))
 
     def add(self, records: list[Message]) -> list[Columns]:
         """Add records; returns the batches that they complete."""
@@ -180,13 +187,13 @@ class _Batch:
             return complete
         sizes = _sizes(records)
         self._average = max(1, sum(sizes) // len(sizes))
-        while records and self._bytes + sum(sizes) >= _BYTES:
-            fit = bisect_left(list(accumulate(sizes, initial=self._bytes)), _BYTES)
+        while records and self._bytes + sum(sizes) >= self._most_bytes:
+            fit = bisect_left(list(accumulate(sizes, initial=self._bytes)), self._most_bytes)
             complete.append(_columns([*self._records, *records[:fit]]))
             records, sizes, self._records, self._bytes = records[fit:], sizes[fit:], [], 0
         self._records += records
         self._bytes += sum(sizes)
-        if len(self._records) >= _RECORDS:
+        if len(self._records) >= self._most_records:
             complete += self.rest()
         return complete
 

@@ -22,7 +22,7 @@ from epochline.spark.failure import epochline_error_from, one_line
 from epochline.spark.functions import ship_functions
 from epochline.spark.one_pass import OnePassFactory
 from epochline.spark.server import SHUFFLES, adapt_plans, configure, cores, shuffles_are_configured
-from epochline.spark.source import RecordSource, read_ranges
+from epochline.spark.source import BATCH_RECORDS, RecordSource, read_ranges
 from epochline.spark.stage_frames import Made, stage_transformed
 from epochline.spark.staging import WriteOrder, stage
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 # A declaration's spark_conf may change these.
 _DEFAULTS = {
     # A worker holds one batch in memory, so a batch is limited in records and in bytes.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    BATCH_RECORDS: "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
 }
 

@@ -6,6 +6,7 @@ record from its JVM to the task.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,6 +22,9 @@ from epochline.protocol.shares import shared
 from epochline.spark.server import cores
 
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+BATCH_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+"""Spark's setting for the records of an Arrow batch."""
 
 PATIENCE_SECONDS = 120.0
 """How long a task waits for the next record."""
@@ -74,6 +78,8 @@ class RangeReader:
     shares: Sequence[Sequence[PlannedRange]]
     kafka: Mapping[str, str] = field(repr=False)
     patience: float
+    records: int
+    """A batch ends after so many records, or after 16 MiB."""
 
     @property
     def tasks(self) -> int:
@@ -90,7 +96,7 @@ class RangeReader:
         # Loads librdkafka, which tasks that read no records do not need.
         from epochline.kafka.records import RecordReader
 
-        with RecordReader(self.kafka, self.patience).session() as session:
+        with RecordReader(self.kafka, self.patience, self.records).session() as session:
             for one in self.shares[task]:
                 for columns in session.read(one.tp.topic, one.tp.partition, one.range):
                     yield record_batch(one.tp.topic, one.tp.partition, columns)
@@ -115,4 +121,7 @@ def read_ranges(
     if parallelism is None:
         enough = -(-sum(len(one.range) for one in ranges) // FEWEST_RECORDS)
         parallelism = min(cores(spark), enough)
-    return RecordSource(spark, RangeReader(shared(ranges, parallelism), travelling_settings(kafka), PATIENCE_SECONDS))
+    shares, most = shared(ranges, parallelism), int(spark.conf.get(BATCH_RECORDS) or 0)
+    # As Spark takes it: a number below 1 is no limit, and then the size is the only one.
+    records = most if most > 0 else sys.maxsize
+    return RecordSource(spark, RangeReader(shares, travelling_settings(kafka), PATIENCE_SECONDS, records))

@@ -11,7 +11,8 @@ def scripted(name: str, **changes: Any) -> Pipeline:
     fields: dict[str, Any] = {
         "source": KafkaSource(topics=name), "parse": "scripted:parse", "record": columns,
         "sinks": [PostgresTable(table=table, columns=columns) for table in (name, f"{name}_again")],
-        "settings": Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1))),
+        # Of few records, too, some parts of an epoch are to be committed while others wait.
+        "settings": Settings(restart=FixedDelay(attempts=1, delay=timedelta(seconds=1)), parallelism=4),
         # Small batches: rows are copied while later batches of the same part are still being parsed.
         "spark_conf": {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"},
     }  # fmt: skip

@@ -60,6 +60,8 @@ def _make_base(root: Path) -> None:
     # What this machine trusts: Python reads the file, and Java takes what the command below finds in the folder.
     shutil.copytree(TRUSTED, root / TRUSTED.relative_to("/"), dirs_exist_ok=True)
     run("chroot", str(root), "update-ca-certificates")
+    # Python may be built with a library of its own, which then lies below /usr/local, too.
+    run("chroot", str(root), "ldconfig")
     shutil.copy(AUTHORITIES, root / AUTHORITIES.relative_to("/"))
     program = root / "usr" / "local" / "bin"
     (program / "python").unlink(missing_ok=True)
