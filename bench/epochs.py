@@ -70,6 +70,8 @@ class Epochs:
 
     def __init__(self, bench: Bench, pipeline: Pipeline, submit: Callable[[StagingTicket], None] | None = None) -> None:
         self.bench, self.pipeline = bench, pipeline
+        self.outbox_bytes: list[int] = []
+        """What the outboxes held of each epoch between its commit and its publishing."""
         self._submit = submit or self._in_session
         self.times: dict[str, list[float]] = defaultdict(list)
         self._runs = 0
@@ -90,13 +92,24 @@ class Epochs:
                 stage(bench.ledger, bench.offsets, name, epoch_id, run, submit=self._submit, stop=lambda: None)
             with timed(self.times, "commit"):
                 commit(bench.ledger, bench.offsets, name, epoch_id)
+            if self.pipeline.outboxes:
+                self.outbox_bytes.append(sum(bytes_ for bytes_, _ in self.outboxes()))
             with timed(self.times, "publish"):
                 publish(bench.ledger, self.pipeline)
         return tuple(planned.ranges)
 
+    def outboxes(self) -> list[tuple[int, int]]:
+        """Bytes and rows of each outbox now; the bytes are those of its rows, as PostgreSQL stores them."""
+        what = "SELECT coalesce(sum(pg_column_size(o.*)), 0)::bigint, count(*) FROM {} o"
+        return [self.bench.sql(what.format(_quoted(one.table)))[0] for one in self.pipeline.outboxes]
+
     def _in_session(self, ticket: StagingTicket) -> None:
         credentials = JobCredentials(dsn=self.bench.dsn, kafka=self.bench.kafka)
         run_job(self.bench.spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+
+
+def _quoted(table: str) -> str:
+    return ".".join(f'"{part}"' for part in table.split("."))
 
 
 @contextmanager

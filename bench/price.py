@@ -140,24 +140,26 @@ class AtLeastOnce:
             consumer.commit(offsets=offsets, asynchronous=False)
 
 
-def measured(records: int, rounds: int) -> Times:
-    """Seconds of every contestant.
+def measured(records: int, rounds: int) -> tuple[Times, float]:
+    """Seconds of every contestant, and how many bytes the outbox holds per record until it is published (N9).
 
     Raises:
-        RuntimeError: a record is missing or doubled.
+        RuntimeError: a record is missing or doubled, or the outbox holds a published one.
     """
     # Spark's workers do not find this module.
     cloudpickle.register_pickle_by_value(sys.modules[Straight.__module__])
     times: dict[str, list[float]] = defaultdict(list)
     with servers("postgres", "kafka") as stack, in_spark(stack) as bench:
         contestants: dict[str, Callable[[], object]] = {}
+        once: dict[str, Epochs] = {}
         for form, words in FORMS.items():
             for topic in (f"bench-price-{form}", f"bench-price-once-{form}", f"bench-price-straight-{form}"):
                 bench.make(topic, PARTITIONS)
             for sent in pipeline(form).topics:
                 check_topic(bench.kafka, sent)
             contestants[f"{AT_LEAST}, {words}"] = AtLeastOnce(bench, form).run
-            contestants[f"{ONCE}, {words}"] = Epochs(bench, pipeline(form)).run
+            once[form] = Epochs(bench, pipeline(form))
+            contestants[f"{ONCE}, {words}"] = once[form].run
         names, produced = list(contestants), 0
 
         def produce() -> None:
@@ -178,7 +180,11 @@ def measured(records: int, rounds: int) -> Times:
                 raise RuntimeError(f"the topics hold {sent} records, and {produced} were produced")
 
         rounds_of({"produce": produce, **contestants, "check": check}, times, rounds)
-    return {name: times[name] for name in names}
+        [(_, left)] = once["both"].outboxes()
+        if left:
+            raise RuntimeError(f"the outbox still holds {left} rows of published epochs")
+        per_record = statistics.median(once["both"].outbox_bytes) / records
+    return {name: times[name] for name in names}, per_record
 
 
 def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -209,7 +215,7 @@ def ratio(times: Times, form: str) -> float:
     return once / at_least
 
 
-def rendered(times: Times, records: int, rounds: int) -> str:
+def rendered(times: Times, per_record: float, records: int, rounds: int) -> str:
     """The table: each contestant beside the same sinks at least once, and beside the table alone."""
     lines = [
         f"{records:,} records of about 60 bytes per round; medians of {rounds} rounds, each of which ran every"
@@ -230,6 +236,10 @@ def rendered(times: Times, records: int, rounds: int) -> str:
                 f"| {kind}, {words} | {beside:.2f} | {took / alone:.2f}"
                 f" | {took:.2f}, {min(seconds):.2f}, {max(seconds):.2f} |"
             )
+    lines += [
+        "",
+        f"Between commit and publishing, the outbox holds {per_record:.0f} bytes per record; afterwards it is empty.",
+    ]
     return "\n".join(lines)
 
 
@@ -242,9 +252,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds that count (default: %(default)s)")
     parser.add_argument("--report", type=Path, help="the page whose table is replaced")
     given = parser.parse_args()
-    write_section(
-        given.report, "bench.price", rendered(measured(given.records, given.rounds), given.records, given.rounds)
-    )
+    times, per_record = measured(given.records, given.rounds)
+    write_section(given.report, "bench.price", rendered(times, per_record, given.records, given.rounds))
 
 
 if __name__ == "__main__":

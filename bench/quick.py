@@ -61,7 +61,7 @@ def _stateful() -> Mapping[Ratio, float]:
 def _price() -> Mapping[Ratio, float]:
     from bench.price import measured, ratio
 
-    times = measured(20_000, ROUNDS)
+    times, _ = measured(20_000, ROUNDS)
     return {ONCE_TABLE: ratio(times, "table"), ONCE_BOTH: ratio(times, "both")}
 
 

@@ -114,7 +114,7 @@ def test_airflow_runs_an_epoch_on_the_server_of_spark_in_containers(checkout: Pa
 @pytest.mark.long
 def test_no_process_in_a_container_compiles_a_module(checkout: Path) -> None:
     """The image holds bytecode of Python, of the packages and of the library."""
-    verbose = "import sys; sys.stderr = sys.stdout; import epochline.pipeline, airflow.models, pyspark.sql"
+    verbose = "import sys; sys.stderr = sys.stdout; import epochline.declare.pipeline, airflow.models, pyspark.sql"
     said = in_airflow(checkout, "sh", "-c", f"python -v -c '{verbose}' 2>&1")
 
     compiled = [line for line in said.splitlines() if line.startswith("# code object from '/") and ".py'" in line]

@@ -18,7 +18,7 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable, epoch_dag
 
 COLUMNS = {{"id": "bigint", "customer": "text", "amount": "numeric(12,2)"}}
 dag = epoch_dag(Pipeline(
-    name="millions", source=KafkaSource(topics="{topic}", records_per_epoch=1_000_000), parse=Json(columns=COLUMNS),
+    name="three_millions", source=KafkaSource(topics="{topic}", records_per_epoch=1_000_000), parse=Json(columns=COLUMNS),
     sinks=[PostgresTable(table="millions", columns=COLUMNS)],
 ))
 """
@@ -49,8 +49,8 @@ def test_three_million_records_are_each_there_once(
     epochline = in_processes(tmp_path, postgres=postgres_dsn, kafka=kafka_bootstrap)
 
     epochline("migrate")
-    epochline("run", "millions", "--until-caught-up", "--master", "local[2]")
-    epochline("audit", "millions")
+    epochline("run", "three_millions", "--until-caught-up", "--master", "local[2]")
+    epochline("audit", "three_millions")
 
     found = query(postgres_dsn, "SELECT count(*), count(DISTINCT id), min(id), max(id), sum(amount) FROM millions")
     amounts = sum(number % 100_000 for number in range(RECORDS)) + RECORDS / 4

@@ -106,8 +106,10 @@ def test_without_a_connection_the_running_stack_is_reached(monkeypatch: pytest.M
         (None, "local[*]"),
         ('{"conn_type": "spark", "host": "local[2]"}', "local[2]"),
         ('{"conn_type": "spark", "host": "spark://m", "port": 7077}', "spark://m:7077"),
+        ('{"conn_type": "spark_connect", "host": "localhost", "port": 15002}', "local[*]"),
+        ("spark-connect://localhost:15002", "local[*]"),
     ],
-    ids=["none", "local", "cluster"],
+    ids=["none", "local", "cluster", "server", "server as a URI"],
 )
 def test_the_spark_master_is_that_of_the_connection(
     held: str | None, master: str, monkeypatch: pytest.MonkeyPatch

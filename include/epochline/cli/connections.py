@@ -10,7 +10,7 @@ import os
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from epochline.config.connections import KAFKA, POSTGRES, Connection, Connections
+from epochline.config.connections import KAFKA, POSTGRES, SPARK_CONNECT, Connection, Connections
 from epochline.errors import ConfigurationError
 from epochline.local.credentials import JOB, VIEWER
 from epochline.sinks.adapters import Adapters
@@ -50,6 +50,7 @@ def _from_json(where: str, held: str) -> Connection:
     port = content.get("port")
     return Connection(
         where=where,
+        kind=content.get("conn_type") or "",
         host=content.get("host") or "",
         port=int(port) if port else None,
         schema=content.get("schema") or "",
@@ -66,6 +67,7 @@ def _from_uri(where: str, held: str) -> Connection:
         extra = json.loads(extra["__extra__"])
     return Connection(
         where=where,
+        kind=parts.scheme.replace("-", "_"),
         host=unquote(parts.hostname or ""),
         port=parts.port,
         schema=unquote(parts.path.removeprefix("/")),
@@ -102,9 +104,12 @@ def _look_up(connection_id: str) -> Connection:
 
 
 def spark_master(connection_id: str) -> str:
-    """The Spark master of a connection; ``local[*]`` if the environment names none."""
+    """The Spark master of a connection; ``local[*]`` if the environment names none.
+
+    A Spark Connect server runs jobs of tasks. A command starts Spark in its own process, and needs a master for it.
+    """
     found = in_environment(connection_id)
-    if found is None or not found.host:
+    if found is None or not found.host or found.kind == SPARK_CONNECT:
         return "local[*]"
     return f"{found.host}:{found.port}" if found.port else found.host
 

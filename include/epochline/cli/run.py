@@ -23,7 +23,7 @@ def run(
     ] = False,
     max_records: Annotated[int | None, typer.Option(min=1, help="Most offsets that an epoch reads.")] = None,
     master: Annotated[
-        str | None, typer.Option(help="Spark master; that of the Spark connection, else local[*], if not given.")
+        str | None, typer.Option(help="Spark master; that of the Spark connection if not given, else local[*].")
     ] = None,
     note: Annotated[str | None, typer.Option(help="Kept with each epoch.")] = None,
     since: Annotated[

@@ -26,6 +26,7 @@ class Connection:
     """The fields of an Airflow connection. ``where`` names it in errors; its text form shows nothing else."""
 
     where: str
+    kind: str = field(default="", repr=False)
     host: str = field(default="", repr=False)
     port: int | None = field(default=None, repr=False)
     schema: str = field(default="", repr=False)
