@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import import_module
 
 import pytest
 
 from epochline.coordinator import lease, stage
-from epochline.errors import EpochError, EpochFencedError, SealRefusedError
+from epochline.declare.source import KafkaSource
+from epochline.errors import EpochError, EpochFencedError, SealRefusedError, SourceUnavailableError
 from epochline.protocol.epoch import Counts, EpochState
+from epochline.protocol.planning import SourceView
 from epochline.protocol.staging import StagingTicket
 from tests.contract.worlds import World, fake_world, run
+
+STAGE = import_module("epochline.coordinator.stage")  # not the function of the same name
 
 
 class Job:
@@ -106,4 +111,41 @@ def test_a_job_whose_attempt_is_fenced_is_stopped_and_seals_nothing(
         one()
 
     assert one.said == ["submitted", "stopped"]
+    assert world.epoch(1).state is EpochState.PLANNED
+
+
+@pytest.mark.parametrize("fails", [1, 3])
+def test_what_is_staged_is_sealed_once_kafka_answers_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """F19: a gap between the end of the job and the seal throws nothing away."""
+    monkeypatch.setattr(STAGE, "_PAUSE_SECONDS", 0.01)
+    one, look, left = Job(world), world.kafka.look, [SourceUnavailableError("away")] * fails
+
+    def sometimes(source: KafkaSource) -> SourceView:
+        if left:
+            raise left.pop()
+        return look(source)
+
+    monkeypatch.setattr(world.kafka, "look", sometimes)
+
+    one()
+
+    assert left == []
+    assert world.epoch(1).state is EpochState.PRE_COMMITTED
+
+
+def test_kafka_that_stays_away_fails_the_attempt_with_its_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STAGE, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(STAGE, "PATIENCE_SECONDS", 0.05)
+    one = Job(world)
+
+    def away(source: KafkaSource) -> SourceView:
+        raise SourceUnavailableError("away")
+
+    monkeypatch.setattr(world.kafka, "look", away)
+
+    with pytest.raises(SourceUnavailableError, match="away"):
+        one()
+
     assert world.epoch(1).state is EpochState.PLANNED

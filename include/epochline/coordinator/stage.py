@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -9,9 +11,17 @@ from epochline.coordinator.begin import begin
 from epochline.coordinator.intent import LEASE
 from epochline.coordinator.lease import keep_lease_alive
 from epochline.coordinator.seal import seal
+from epochline.errors import SinkUnavailableError, SourceUnavailableError
 from epochline.ports import Ledger, OffsetSource
 from epochline.protocol.epoch import Counts, Run
 from epochline.protocol.staging import StagingTicket
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 120.0
+"""How long the seal waits for Kafka and the sinks: as long as a task waits for its next record."""
+
+_PAUSE_SECONDS = 1.0
 
 
 def stage(
@@ -32,7 +42,8 @@ def stage(
     2. The lease is kept alive from before the job starts until the seal has ended, so that no other run takes over.
     3. ``submit`` runs the job to its end. What is sealed while a job still writes would be incomplete.
     4. `seal` asks Kafka, after the job has read, whether a log was made again or truncated since the plan. Only then
-       does `seal` make the epoch PRE_COMMITTED.
+       does `seal` make the epoch PRE_COMMITTED. While Kafka or a sink does not answer, `seal` is called again: what is
+       staged is whole, and a failure would throw it away.
 
     A failure before the seal's commit leaves the epoch PLANNED. The caller then calls `abort`, or a retry calls this
     function again. After the seal's commit the epoch is PRE_COMMITTED, and the next run commits it. A fenced attempt
@@ -62,7 +73,7 @@ def stage(
     try:
         with keep_lease_alive(ledger, ticket, run, stop):
             submit(ticket)
-            return seal(ledger, source, ticket, run)
+            return _sealed(ledger, source, ticket, run)
     except Exception:
         # The job has ended: `submit` raises an `Exception` only then, and a fence stops the job.
         raise
@@ -71,3 +82,20 @@ def stage(
         with suppress(Exception):
             stop()
         raise
+
+
+def _sealed(ledger: Ledger, source: OffsetSource, ticket: StagingTicket, run: Run) -> Counts:
+    deadline, waits = time.monotonic() + PATIENCE_SECONDS, False
+    while True:
+        try:
+            return seal(ledger, source, ticket, run)
+        except (SourceUnavailableError, SinkUnavailableError) as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not waits:
+                waits = True
+                log.warning(
+                    "seal.waits pipeline=%s epoch=%d attempt=%d seconds=%.0f reason=%s",
+                    ticket.pipeline, ticket.epoch_id, ticket.attempt, PATIENCE_SECONDS, error,
+                )  # fmt: skip
+        time.sleep(_PAUSE_SECONDS)
