@@ -106,8 +106,10 @@ class ReadSession:
         batch = _Batch(*self._limits)
         position, progress, at_end = wanted.start, time.monotonic(), False
         while position < wanted.until:
+            # No more than the range has left: the client waits until it has as many, or until its turn ends.
+            wished = min(batch.room, wanted.until - position)
             with self._reports.explaining(doing), _no_collection():
-                answer = self._sorted_out(self._consumer.consume(batch.room, _TURN_SECONDS), topic, partition, doing)
+                answer = self._sorted_out(self._consumer.consume(wished, _TURN_SECONDS), topic, partition, doing)
             self._reports.check()
             if answer.reached > position:
                 position, progress, at_end = answer.reached, time.monotonic(), False
