@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -15,6 +20,7 @@ from kafka import KafkaAdminClient
 from epochline import Pipeline
 from epochline.coordinator import commit, plan, publish, stage
 from epochline.kafka.source import KafkaOffsets
+from epochline.local.home import project_root
 from epochline.local.spark_home import spark_home
 from epochline.local.stack import Stack
 from epochline.postgres.ledger.transactions import PostgresLedger
@@ -22,7 +28,7 @@ from epochline.protocol.epoch import Run
 from epochline.protocol.offsets import PlannedRange
 from epochline.protocol.staging import StagingTicket
 from epochline.sinks import sinks_by
-from epochline.spark.credentials import JobCredentials
+from epochline.spark.credentials import CREDENTIALS_VARIABLE, JobCredentials
 from epochline.spark.job import run as run_job
 from epochline.spark.session import session
 
@@ -106,6 +112,38 @@ class Epochs:
     def _in_session(self, ticket: StagingTicket) -> None:
         credentials = JobCredentials(dsn=self.bench.dsn, kafka=self.bench.kafka)
         run_job(self.bench.spark, ticket.pipeline, ticket.epoch_id, ticket.attempt, credentials)
+
+
+class ServerJob:
+    """Runs the job of an attempt on the stack's Spark server, by a process of its own, as a task of Airflow does.
+
+    Args:
+        stack: whose server it is.
+        bench: where the job reads and writes.
+        name: of the files of its credentials and its log.
+        modules: a folder from which the pipeline's functions are imported.
+    """
+
+    def __init__(self, stack: Stack, bench: Bench, name: str, modules: Path | None = None) -> None:
+        root, project = stack.home.root, project_root()
+        self._log = root / f"{name}.log"
+        credentials = root / f"{name}.json"
+        credentials.touch(mode=0o600)
+        spark = {"server": stack.spark.url}
+        credentials.write_text(json.dumps({"postgres": {"dsn": bench.dsn}, "kafka": bench.kafka, "spark": spark}))
+        folders = [project / "include", project / "spark_jobs", *filter(None, [modules])]
+        self._environment = {
+            **os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), CREDENTIALS_VARIABLE: str(credentials),
+            "EPOCHLINE_HOME": str(root),
+        }  # fmt: skip
+        self._program = str(project / "spark_jobs" / "pre_commit.py")
+
+    def __call__(self, ticket: StagingTicket) -> None:
+        """Run the job to its end."""
+        command = [sys.executable, self._program, "--pipeline", ticket.pipeline]
+        command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
+        with self._log.open("ab") as log:
+            subprocess.run(command, env=self._environment, stdout=log, stderr=log, check=True)
 
 
 def _quoted(table: str) -> str:

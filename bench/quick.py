@@ -50,12 +50,10 @@ WARM = Ratio(name="small epoch on Spark's server against an empty DAG: time")
 
 
 def _stateful() -> Mapping[Ratio, float]:
-    from bench.epochs import WHOLE
-    from bench.stateful import STATEFUL as WITH
-    from bench.stateful import STATELESS, measured
+    from bench import stateful
 
-    times = measured(1_000, ROUNDS)
-    return {STATEFUL: statistics.median(times[WITH][WHOLE]) / statistics.median(times[STATELESS][WHOLE])}
+    times = stateful.measured(1_000, ROUNDS, ("session",))
+    return {STATEFUL: stateful.ratio(times, stateful.STATEFUL, "session")}
 
 
 def _price() -> Mapping[Ratio, float]:

@@ -9,24 +9,18 @@ round the bench compares both tables with what was produced.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.epochs import WHOLE, Bench, Epochs
+from bench.epochs import WHOLE, Bench, Epochs, ServerJob
 from bench.report import machine, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
-from epochline.local.home import project_root
 from epochline.local.stack import Stack
-from epochline.protocol.staging import StagingTicket
-from epochline.spark.credentials import CREDENTIALS_VARIABLE
 
 LARGE, SMALL, ROUNDS, PARTITIONS = 400_000, 1_000, 5, 2
 NAMES = {"large": LARGE, "small": SMALL}
@@ -41,7 +35,6 @@ class Client:
 
     def __init__(self, stack: Stack, name: str, records: int) -> None:
         self.name, self.records, self.produced = name, records, 0
-        self._stack = stack
         self.bench = Bench(stack, None)
         topic = f"bench-{name}"
         self.bench.make(topic, PARTITIONS)
@@ -49,12 +42,7 @@ class Client:
             name=topic, source=KafkaSource(topics=topic, records_per_epoch=100_000_000), parse=Json(columns=COLUMNS),
             sinks=PostgresTable(table=name, columns=COLUMNS),
         )  # fmt: skip
-        self._epochs = Epochs(self.bench, pipeline, self._submit)
-        self._credentials = stack.home.root / f"{name}.json"
-        self._credentials.touch(mode=0o600)
-        spark = {"server": stack.spark.url}
-        details = {"postgres": {"dsn": self.bench.dsn}, "kafka": self.bench.kafka, "spark": spark}
-        self._credentials.write_text(json.dumps(details))
+        self._epochs = Epochs(self.bench, pipeline, ServerJob(stack, self.bench, name))
 
     def run(self) -> float:
         """Seconds of an epoch, whose records are produced before."""
@@ -74,18 +62,6 @@ class Client:
         found = self.bench.sql(f"SELECT count(*), count(DISTINCT id) FROM {self.name}")  # noqa: S608 - a name of ours
         if found != [(self.produced, self.produced)]:
             raise RuntimeError(f"{self.name} holds {found}, and {self.produced} records were produced")
-
-    def _submit(self, ticket: StagingTicket) -> None:
-        project = project_root()
-        path = os.pathsep.join(str(project / folder) for folder in ("include", "spark_jobs"))
-        environment = {
-            **os.environ, "PYTHONPATH": path, CREDENTIALS_VARIABLE: str(self._credentials),
-            "EPOCHLINE_HOME": str(self._stack.home.root),
-        }  # fmt: skip
-        command = [sys.executable, str(project / "spark_jobs" / "pre_commit.py"), "--pipeline", ticket.pipeline]
-        command += ["--epoch", str(ticket.epoch_id), "--attempt", str(ticket.attempt)]
-        with (self._stack.home.root / f"{self.name}.log").open("ab") as log:
-            subprocess.run(command, env=environment, stdout=log, stderr=log, check=True)
 
 
 def measured(large: int, rounds: int) -> Times:

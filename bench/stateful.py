@@ -1,5 +1,7 @@
 """What state costs a small epoch: a pipeline that counts per key beside one that only copies, both warm (C8).
 
+Each runs in a Spark session of this process, and as a client of the stack's Spark server, as under Airflow.
+
 Both read the same records. The stateful one sums them by key in a transform, adds them to its state and upserts the
 result; the stateless one writes a row per record. After each round the bench compares both with what was produced.
 """
@@ -13,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench.epochs import WHOLE, Epochs, in_spark, rounds_of
+from bench.epochs import WHOLE, Epochs, ServerJob, in_spark, rounds_of
 from bench.report import machine, write_section
 from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
@@ -21,6 +23,7 @@ from epochline import Json, KafkaSource, Pipeline, PostgresTable, StateTable
 RECORDS, KEYS, ROUNDS, PARTITIONS = 1_000, 100, 5, 2
 TOPIC = "bench-stateful"
 STATELESS, STATEFUL = "stateless: a row per record", "stateful: a count per key"
+PLACES = {"session": "in a session", "server": "on the Spark server"}
 STEPS = ("plan", "stage", "commit", WHOLE)
 
 TRANSFORM = """
@@ -31,42 +34,48 @@ def count(records, state):
     new = records.groupBy("key").agg(F.count("*").alias("more"))
     total = (F.coalesce("seen", F.lit(0)) + F.col("more")).cast("bigint")
     counted = new.join(state[table], "key", "left").select("key", total.alias("seen"))
-    return {"counts": counted, table: counted}
+    return {table.replace("held", "counts"): counted, table: counted}
 """
 COLUMNS = {"id": "bigint", "key": "bigint"}
 COUNTS = {"key": "bigint", "seen": "bigint"}
 
-Times = Mapping[str, Mapping[str, Sequence[float]]]
-"""By pipeline and step, the seconds of each round."""
+Times = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
+"""By pipeline, place and step, the seconds of each round."""
 
 
-def pipelines() -> dict[str, Pipeline]:
-    """Both, over one topic."""
+def pipelines(place: str) -> dict[str, Pipeline]:
+    """Both, over one topic, for one place."""
     source, parse = KafkaSource(topics=TOPIC), Json(columns=COLUMNS)
     return {
         STATELESS: Pipeline(
-            name="bench-stateless", source=source, parse=parse, sinks=PostgresTable(table="copied", columns=COLUMNS)
+            name=f"bench-stateless-{place}", source=source, parse=parse,
+            sinks=PostgresTable(table=f"copied_{place}", columns=COLUMNS),
         ),
         STATEFUL: Pipeline(
-            name="bench-stateful", source=source, parse=parse, transform="bench_stateful:count",
-            sinks=PostgresTable(table="counts", mode="upsert", key="key", columns=COUNTS, aggregated=True),
-            state=StateTable(table="held", key="key", columns=COUNTS),
+            name=f"bench-stateful-{place}", source=source, parse=parse, transform="bench_stateful:count",
+            sinks=PostgresTable(table=f"counts_{place}", mode="upsert", key="key", columns=COUNTS, aggregated=True),
+            state=StateTable(table=f"held_{place}", key="key", columns=COUNTS),
         ),
     }  # fmt: skip
 
 
-def measured(records: int, rounds: int) -> Times:
+def measured(records: int, rounds: int, places: Sequence[str] = tuple(PLACES)) -> Times:
     """Seconds of every step of both pipelines.
 
     Raises:
         RuntimeError: a record is missing or doubled.
     """
-    with servers("postgres", "kafka") as stack:
+    with servers("postgres", "kafka", *(["spark"] if "server" in places else [])) as stack:
         (stack.home.root / "bench_stateful.py").write_text(TRANSFORM)
         sys.path.insert(0, str(stack.home.root))
         with in_spark(stack) as bench:
             bench.make(TOPIC, PARTITIONS)
-            epochs = {name: Epochs(bench, pipeline) for name, pipeline in pipelines().items()}
+            job = ServerJob(stack, bench, "stateful", stack.home.root) if "server" in places else None
+            epochs = {
+                (name, place): Epochs(bench, pipeline, job if place == "server" else None)
+                for place in places
+                for name, pipeline in pipelines(place).items()
+            }
             produced = 0
 
             def produce() -> None:
@@ -77,19 +86,26 @@ def measured(records: int, rounds: int) -> Times:
                 produced += records
 
             def check() -> None:
-                copied = bench.sql("SELECT count(*), count(DISTINCT id) FROM copied")
-                counted = bench.sql("SELECT sum(seen)::bigint, count(*) FROM counts")
-                if (copied, counted) != ([(produced, produced)], [(produced, min(KEYS, produced))]):
-                    raise RuntimeError(f"{produced} records were produced; the tables hold {copied} and {counted}")
+                for place in places:
+                    copied = bench.sql(f"SELECT count(*), count(DISTINCT id) FROM copied_{place}")  # noqa: S608
+                    counted = bench.sql(f"SELECT sum(seen)::bigint, count(*) FROM counts_{place}")  # noqa: S608
+                    if (copied, counted) != ([(produced, produced)], [(produced, min(KEYS, produced))]):
+                        raise RuntimeError(f"{produced} records were produced; the tables hold {copied} and {counted}")
 
-            contestants = {"produce": produce, **{name: one.run for name, one in epochs.items()}, "check": check}
+            runs = {f"{name}, {PLACES[place]}": one.run for (name, place), one in epochs.items()}
+            contestants = {"produce": produce, **runs, "check": check}
             rounds_of(contestants, {name: [] for name in contestants}, rounds)
     return {name: {step: one.times[step][1:] for step in STEPS} for name, one in epochs.items()}
 
 
+def ratio(times: Times, name: str, place: str) -> float:
+    """The time of a pipeline's whole epoch, as a ratio to the stateless one in the same place."""
+    one, first = (statistics.median(times[which, place][WHOLE]) for which in (name, STATELESS))
+    return one / first
+
+
 def rendered(times: Times, records: int, rounds: int) -> str:
-    """The table, as ratios to the stateless pipeline."""
-    first = times[STATELESS]
+    """The table, as ratios to the stateless pipeline in the same place."""
     lines = [
         f"Epochs of {records:,} records with {KEYS} keys; medians of {rounds} rounds, each of which ran both"
         " pipelines; one round before them is not counted.",
@@ -98,10 +114,9 @@ def rendered(times: Times, records: int, rounds: int) -> str:
         "| pipeline | whole epoch, ratio to stateless | " + " | ".join(f"{step}, seconds" for step in STEPS) + " |",
         "|---|---:|" + "---:|" * len(STEPS),
     ]
-    for name, steps in times.items():
-        ratio = statistics.median(steps[WHOLE]) / statistics.median(first[WHOLE])
+    for (name, place), steps in times.items():
         seconds = " | ".join(f"{statistics.median(steps[step]):.2f}" for step in STEPS)
-        lines.append(f"| {name} | {ratio:.2f} | {seconds} |")
+        lines.append(f"| {name}, {PLACES[place]} | {ratio(times, name, place):.2f} | {seconds} |")
     return "\n".join(lines)
 
 
