@@ -37,8 +37,13 @@ class ServerJob:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         with self._process as process:
-            for line in process.stdout or ():
-                self._log(line.rstrip())
+            try:
+                for line in process.stdout or ():
+                    self._log(line.rstrip())
+            except BaseException:
+                # A time-out, for instance. The end of the block waits for the process.
+                self.stop()
+                raise
         if process.returncode != 0:
             raise AirflowException(f"the Spark job ended with exit code {process.returncode}; its output is above")
 

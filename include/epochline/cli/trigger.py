@@ -47,6 +47,8 @@ def trigger(
             f"DAG {pipeline} is paused, so a run would wait for ever. Nothing was started. Give --unpause, which"
             " also starts the DAG's schedule, or unpause the DAG in Airflow."
         )
+    # Before the DAG is unpaused: its schedule may start a run at once, which then takes the records.
+    before = _ask(pipeline, "newest_epoch_id") if follow else None
     if paused:
         api.pause(pipeline, False)
     conf: dict[str, Any] = {"record_limit": max_records, "note": note}
@@ -56,7 +58,9 @@ def trigger(
         return
     printing.progress(f"started run {run_id} of {pipeline}")
     state = _follow(api, pipeline, run_id)
-    epoch = _epoch(pipeline, run_id)
+    epoch = _ask(pipeline, "epoch_of_run", dag_id=pipeline, run_id=run_id)
+    if epoch is None and before is not None and state == "success":
+        epoch = _ask(pipeline, "epoch_committed_after", epoch_id=before["epoch_id"])
     if as_json:
         printing.say(printing.as_json({"dag_id": pipeline, "run_id": run_id, "state": state, "epoch": epoch}))
     else:
@@ -97,12 +101,13 @@ def _follow(api: AirflowApi, dag_id: str, run_id: str) -> str:
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
-def _epoch(pipeline: str, run_id: str) -> dict[str, Any] | None:
+def _ask(pipeline: str, query: str, **values: Any) -> dict[str, Any] | None:
+    """The first row of a query on the pipeline's ledger."""
     from epochline.cli import connections, database
     from epochline.cli.ledger import connection_of
 
     with database.session(connections.postgres_dsn(connection_of(pipeline))) as opened:
-        found = database.ask(opened, "epoch_of_run", pipeline=pipeline, dag_id=pipeline, run_id=run_id)
+        found = database.ask(opened, query, pipeline=pipeline, **values)
     return found[0] if found else None
 
 
@@ -113,10 +118,13 @@ def _outcome(pipeline: str, run_id: str, state: str, epoch: dict[str, Any] | Non
         return f"run {run_id} of {pipeline} is {state} and has no epoch; the log of plan_epoch says why"
     name = f"epoch {epoch['epoch_id']} of {pipeline}"
     if epoch["state"] == "COMMITTED":
+        whose = (
+            f"run {state}" if epoch["run_id"] == run_id else f"by run {epoch['run_id']}, which took the records first"
+        )
         return (
             f"{name} is committed: {epoch['records_read']} records read, {epoch['records_passed']} passed,"
             f" {epoch['records_skipped']} skipped, {epoch['records_quarantined']} quarantined, {epoch['rows_written']}"
-            f" rows written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z} (run {state})"
+            f" rows written, at {epoch['committed_at']:%Y-%m-%d %H:%M:%S %Z} ({whose})"
         )
     why = f": {epoch['error']}" if epoch["error"] else ""
     return f"run {run_id} is {state}; {name} is {epoch['state']}{why}"

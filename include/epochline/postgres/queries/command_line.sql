@@ -63,8 +63,19 @@ FROM epochline.heads WHERE pipeline = %(pipeline)s ORDER BY topic, partition
 -- name: epoch_of_run
 -- The newest epoch of a run.
 SELECT epoch_id, state, attempt, error, records_read, records_passed, records_skipped, records_quarantined,
-       rows_written, committed_at
+       rows_written, committed_at, run_id
 FROM epochline.epoch WHERE pipeline = %(pipeline)s AND dag_id = %(dag_id)s AND run_id = %(run_id)s
+ORDER BY epoch_id DESC LIMIT 1
+
+-- name: newest_epoch_id
+-- The id of the newest epoch, 0 if there is none.
+SELECT coalesce(max(epoch_id), 0) AS epoch_id FROM epochline.epoch WHERE pipeline = %(pipeline)s
+
+-- name: epoch_committed_after
+-- The newest committed epoch after one, whoever's run it is.
+SELECT epoch_id, state, attempt, error, records_read, records_passed, records_skipped, records_quarantined,
+       rows_written, committed_at, run_id
+FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id > %(epoch_id)s AND state = 'COMMITTED'
 ORDER BY epoch_id DESC LIMIT 1
 
 -- name: outcome_of_epoch
