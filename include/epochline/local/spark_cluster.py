@@ -9,7 +9,10 @@ import shlex
 import shutil
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+
+import psutil
 
 from epochline.local import credentials
 from epochline.local.class_archive import class_options
@@ -85,7 +88,7 @@ class SparkCluster:
                 and for two drivers if the other is lost. Tasks often wait for a broker or the database.
 
         Raises:
-            StackError: the master did not start.
+            StackError: the master did not start, or a worker did not reach it.
         """
         if all(daemon.pid is not None for daemon in self.daemons.values()):
             return
@@ -114,6 +117,18 @@ class SparkCluster:
                      "--work-dir", str(self.folder / name), self.master],
                     environment=environment, cwd=self.folder,
                 )  # fmt: skip
+        # A driver that comes before the second worker would take both of its executors on the first one.
+        for name in WORKERS:
+            self.daemons[name].wait_ready(partial(self._missing, name), 60)
+
+    def _missing(self, worker: str) -> str | None:
+        """None if a worker has reached the master; else what is wrong."""
+        try:
+            connections = psutil.Process(self.daemons[worker].pid).net_connections("tcp")
+        except psutil.NoSuchProcess:
+            connections = []
+        reached = any(one.raddr and one.raddr.port == self.port for one in connections)
+        return None if reached else "it has not reached the master"
 
     def health(self) -> str | None:
         """None if the master listens; else what is wrong."""
