@@ -77,6 +77,15 @@ def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call: Call, fed: str
     assert "no_such_topic" in err
 
 
+def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: Epoch) -> None:
+    assert call("pause", "people", "--reason", "the disk is full", "--yes")[0] == 0
+
+    code, out, _ = call("lag", "--fail-above", 1000)
+
+    assert code == 3
+    assert "the disk is full. To go on, run `epochline resume people --reason …`" in out
+
+
 def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoch) -> None:
     epochs = json.loads(call("ledger", "--json")[1])
     one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])
