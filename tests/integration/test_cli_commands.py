@@ -28,6 +28,16 @@ def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -
     assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
 
 
+def test_migrate_names_a_broken_declaration_and_makes_the_other_targets(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
+
+    code, out, err = call("migrate")
+
+    assert code == 2
+    assert "people: made people" in out
+    assert f"broken declaration: {tmp_path / 'broken.py'}:2: " in err
+
+
 def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, fed: str, postgres_dsn: str) -> None:
     before = query(postgres_dsn, "SELECT * FROM epochline.pipeline")
 

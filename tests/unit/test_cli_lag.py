@@ -148,3 +148,14 @@ def test_a_pipeline_that_stands_has_its_own_word_and_fails_whatever_its_lag(
     assert goes_on in shown.output
     assert "first: 14 records behind" in shown.output
     assert [row["state"] for row in rows if row["partition"] == 0] == ["goes on", state, "goes on"]
+
+
+def test_a_broken_declaration_is_named_and_the_other_pipelines_are_shown(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
+
+    shown = lag()
+
+    assert shown.exit_code == 1
+    assert f"broken declaration: {tmp_path / 'broken.py'}:2: " in shown.output
+    assert "third: 14 records behind" in shown.output
+    assert lag("third").exit_code == 0

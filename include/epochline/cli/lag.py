@@ -42,12 +42,17 @@ def lag(
     The end is the last stable offset: a run can read up to there now. The state says why a pipeline stands: it is
     paused, stopped (it paused itself) or dropped, or its log is not the one that was read: its topic was made again,
     its end is before the head, unread records were deleted, or another partition has such a fault. Exit code 0:
-    success; 1: Kafka or the ledger of a pipeline cannot be reached, the other pipelines are shown; 2: there is no such
-    pipeline; 3: with --fail-above, a pipeline is further behind, or stands.
+    success; 1: a declaration is broken, or Kafka or the ledger of a pipeline cannot be reached, and the other pipelines
+    are shown; 2: there is no such pipeline; 3: with --fail-above, a pipeline is further behind, or stands.
     """
     from epochline.config import discovery
 
-    declared = discovery.find_all() if pipeline is None else {pipeline: discovery.find(pipeline)}
+    found = (
+        discovery.look()
+        if pipeline is None
+        else discovery.Declared(pipelines={pipeline: discovery.find(pipeline)}, broken=())
+    )
+    declared = found.pipelines
     rows, errors = [], {}
     with ExitStack() as block:
         servers = _Servers(block)
@@ -86,7 +91,8 @@ def lag(
             printing.say(f"{name}: stands. {standing[name]}" if name in standing else f"{name}: {how_far}")
     for name, reason in errors.items():
         printing.progress(f"{name}: cannot be asked: {reason}")
-    if errors:
+    printing.broken(found.broken)
+    if errors or found.broken:
         raise typer.Exit(1)
     if fail_above is not None and (standing or any(records > fail_above for records in behind.values())):
         raise typer.Exit(TOO_FAR_BEHIND)
