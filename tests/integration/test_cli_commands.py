@@ -109,8 +109,15 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoc
     assert one["start_seconds"] > 0
     assert "phases: start " in out
     assert (one["longest_latency_seconds"], one["shortest_latency_seconds"]) == (None, None)
-    assert call("ledger", "nobody") == (0, "the ledger holds no epoch yet\n", "")
     assert call("ledger", "people", "--epoch", 9)[0] == 1
+
+
+def test_the_ledger_of_an_unknown_pipeline_is_refused_with_the_name_that_was_meant(call: Call, fed: str) -> None:
+    code, out, err = call("ledger", "peple")
+
+    assert (code, out) == (1, "")
+    assert "knows a pipeline 'peple'. Did you mean people? Known: people." in err
+    assert call("ledger", "people") == (0, "the ledger holds no epoch yet\n", "")
 
 
 def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(
