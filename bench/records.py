@@ -57,6 +57,7 @@ SPARK_COLUMNS = "id bigint, who string, amount decimal(10,2), at timestamp, ok b
 WHOLE, PRE_COMMIT, NOOP = "Epochline, whole epoch", "Epochline, pre-commit", "Spark to noop"
 STREAMING, PLAIN = "Structured Streaming, recipe", "a plain consumer"
 REPEATING = "Structured Streaming, at least once"
+PHASES = ("start", "stage", "seal", "commit")
 FIRST = STREAMING
 """The contestant that the ratios refer to."""
 
@@ -80,6 +81,8 @@ class Contest:
     produced: int = 0
     times: dict[str, list[float]] = field(default_factory=dict)
     processor: dict[str, list[float]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+    """Median seconds of each phase of an epoch, as the ledger has them."""
 
     def __post_init__(self) -> None:
         self.dsn = self.stack.postgres.dsn()
@@ -122,6 +125,13 @@ class Contest:
                 producer.poll(0)
         producer.flush()
         self.produced += self.records
+
+    def ask_phases(self) -> None:
+        """Keep the phases of the epochs that count."""
+        medians = ", ".join(f"percentile_cont(0.5) WITHIN GROUP (ORDER BY {name}_seconds)" for name in PHASES)
+        where = f"pipeline = '{self.pipeline.name}' AND epoch_id > 1"
+        [row] = self.sql(f"SELECT {medians} FROM epochline.phases WHERE {where}")  # noqa: S608 - names of ours
+        self.phases = dict(zip(PHASES, row, strict=True))
 
     def check(self, table: str) -> None:
         """Compare a table with everything that was produced.
@@ -208,6 +218,7 @@ def measured(records: int, rounds: int) -> Contest:
                 contest.run()
                 said = ", ".join(f"{name} {times[-1]:.1f} s" for name, times in contest.times.items())
                 print(f"round {number} of {rounds}: {said}", flush=True)
+            contest.ask_phases()
     for kept in (contest.times, contest.processor):
         for seconds in kept.values():
             del seconds[0]
@@ -236,6 +247,8 @@ def rendered(contest: Contest, rounds: int) -> str:
             f"| {name} | {median(contest.times, FIRST) / took:.2f} | {contest.records / took:,.0f}"
             f" | {took:.2f}, {min(seconds):.2f}, {max(seconds):.2f} | {processor:.1f} |"
         )
+    spent = ", ".join(f"{name} {seconds:.2f}" for name, seconds in contest.phases.items())
+    lines += ["", f"Seconds of a whole epoch's phases, as `epochline.phases` has them: {spent}."]
     return "\n".join(lines)
 
 

@@ -28,6 +28,16 @@ def test_migrate_makes_targets_once_and_says_so(call: Call, postgres_dsn: str) -
     assert query(postgres_dsn, "SELECT count(*) FROM people") == [(0,)]
 
 
+def test_migrate_names_a_broken_declaration_and_makes_the_other_targets(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
+
+    code, out, err = call("migrate")
+
+    assert code == 2
+    assert "people: made people" in out
+    assert f"broken declaration: {tmp_path / 'broken.py'}:2: " in err
+
+
 def test_plan_and_lag_show_what_is_not_committed_and_change_nothing(call: Call, fed: str, postgres_dsn: str) -> None:
     before = query(postgres_dsn, "SELECT * FROM epochline.pipeline")
 
@@ -77,6 +87,15 @@ def test_lag_of_all_pipelines_shows_those_that_can_be_asked(call: Call, fed: str
     assert "no_such_topic" in err
 
 
+def test_lag_says_that_a_paused_pipeline_stands(call: Call, fed: str, planned: Epoch) -> None:
+    assert call("pause", "people", "--reason", "the disk is full", "--yes")[0] == 0
+
+    code, out, _ = call("lag", "--fail-above", 1000)
+
+    assert code == 3
+    assert "the disk is full. To go on, run `epochline resume people --reason …`" in out
+
+
 def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoch) -> None:
     epochs = json.loads(call("ledger", "--json")[1])
     one = json.loads(call("ledger", "people", "--epoch", 1, "--json")[1])
@@ -90,8 +109,15 @@ def test_the_ledger_shows_epochs_and_everything_of_one(call: Call, planned: Epoc
     assert one["start_seconds"] > 0
     assert "phases: start " in out
     assert (one["longest_latency_seconds"], one["shortest_latency_seconds"]) == (None, None)
-    assert call("ledger", "nobody") == (0, "the ledger holds no epoch yet\n", "")
     assert call("ledger", "people", "--epoch", 9)[0] == 1
+
+
+def test_the_ledger_of_an_unknown_pipeline_is_refused_with_the_name_that_was_meant(call: Call, fed: str) -> None:
+    code, out, err = call("ledger", "peple")
+
+    assert (code, out) == (1, "")
+    assert "knows a pipeline 'peple'. Did you mean people? Known: people." in err
+    assert call("ledger", "people") == (0, "the ledger holds no epoch yet\n", "")
 
 
 def test_an_operator_aborts_an_epoch_and_its_range_is_free_again(

@@ -48,6 +48,7 @@ def test_a_paused_pipeline_is_not_run_and_the_ledger_says_who_paused_it(call: Ca
     assert "@" in paused["actor"]
     assert code == 1
     assert f"is paused by {paused['actor']}" in err
+    assert err.endswith("To go on, run `epochline resume people --reason …`\n")
     assert call("resume", "people", "--reason", "it was moved", "--yes")[0] == 0
     assert call("plan", "people")[0] == 0
     code, out, _ = call("actions", "people")

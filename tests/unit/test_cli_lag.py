@@ -28,6 +28,8 @@ for name in {names}:
     epoch_dag(Pipeline(name=name, source=KafkaSource(topics=name), parse=Bytes(), sinks=table))
 """
 
+NOTHING_DECIDED = dict.fromkeys(f"{what}_{part}" for what in ("paused", "dropped") for part in ("at", "by", "reason"))
+
 
 class Servers:
     """A ledger and a Kafka that count how often they are opened and closed, and fail where a test wants it."""
@@ -37,6 +39,8 @@ class Servers:
         self.closed: list[str] = []
         self.unreachable: dict[str, EpochlineError] = {}
         self.refused: dict[str, EpochlineError] = {}
+        self.standing: dict[str, dict[str, Any]] = {}
+        self.heads: dict[str, dict[str, Any]] = {}
 
     @contextmanager
     def open(self, server: str, _where: str) -> Iterator[Servers]:
@@ -49,8 +53,10 @@ class Servers:
     def ask(self, opened: Servers, name: str, *, pipeline: str) -> list[dict[str, Any]]:
         if pipeline in self.refused:
             raise self.refused[pipeline]
+        if name == "pipeline_status":
+            return [NOTHING_DECIDED | self.standing.get(pipeline, {})]
         head = {"topic": pipeline, "topic_id": "one", "partition": 0, "origin_offset": 0, "next_offset": 4}
-        return [head | {"epoch_id": 1, "seconds": 2.0}]
+        return [head | {"epoch_id": 1, "seconds": 2.0} | self.heads.get(pipeline, {})]
 
     def look(self, source: KafkaSource) -> SourceView:
         (topic,) = source.topics
@@ -111,3 +117,45 @@ def test_a_pipeline_that_cannot_be_asked_hides_no_other_and_alone_it_fails_the_c
     assert "first: 14 records behind" in shown.output
     assert "third: 14 records behind" in shown.output
     assert lag("second").exception is servers.refused["second"]
+
+
+@pytest.mark.parametrize(
+    ("standing", "head", "state", "goes_on"),
+    [
+        ({"paused_by": "ann"}, {}, "paused", "epochline resume second --reason"),
+        ({"paused_by": "epochline"}, {}, "stopped", "epochline resume second --reason"),
+        ({"dropped_by": "ann"}, {}, "dropped", "Its history stays"),
+        ({}, {"topic_id": "another"}, "topic made again", "epochline adopt-topic second second"),
+        ({}, {"next_offset": 12}, "head beyond end", "epochline adopt-topic second second"),
+        ({}, {"next_offset": 1}, "unread records deleted", "epochline declare-loss second"),
+    ],
+    ids=["paused", "stopped", "dropped", "made again", "truncated", "deleted"],
+)
+def test_a_pipeline_that_stands_has_its_own_word_and_fails_whatever_its_lag(
+    servers: Servers, standing: dict[str, Any], head: dict[str, Any], state: str, goes_on: str
+) -> None:
+    if standing:
+        (key,) = standing
+        what = key.removesuffix("_by")
+        servers.standing["second"] = standing | {f"{what}_at": "2026-11-24", f"{what}_reason": "a test."}
+    servers.heads["second"] = head
+
+    shown = lag("--fail-above", "1000")
+    rows = json.loads(lag("--json").output)
+
+    assert shown.exit_code == 3
+    assert "second: stands. " in shown.output
+    assert goes_on in shown.output
+    assert "first: 14 records behind" in shown.output
+    assert [row["state"] for row in rows if row["partition"] == 0] == ["goes on", state, "goes on"]
+
+
+def test_a_broken_declaration_is_named_and_the_other_pipelines_are_shown(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("from epochline import KafkaSource, epoch_dag\nKafkaSource(subject='a')\n")
+
+    shown = lag()
+
+    assert shown.exit_code == 1
+    assert f"broken declaration: {tmp_path / 'broken.py'}:2: " in shown.output
+    assert "third: 14 records behind" in shown.output
+    assert lag("third").exit_code == 0

@@ -52,6 +52,7 @@ def test_the_version_is_printed(called: Call) -> None:
         (("run", "nothing"), 2, "declares a pipeline 'nothing'"),
         (("lag", "nothing"), 2, "declares a pipeline 'nothing'"),
         (("trigger", "nothing"), 1, "no Airflow runs"),
+        (("feed", "/does/not/exist", "-t", "t"), 1, "/does/not/exist cannot be read: No such file or directory"),
         (("demo", "--log", "/does/not/exist"), 1, "/does/not/exist is not a file"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else None,

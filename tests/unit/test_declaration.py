@@ -448,3 +448,11 @@ print(sorted(heavy & set(sys.modules)))
 
     environment = {"PYTHONPATH": "include:spark_jobs", "PATH": "/usr/bin:/bin"}
     assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).strip() == "[]"
+
+
+def test_an_unknown_field_is_refused_with_the_name_that_was_meant() -> None:
+    with pytest.raises(DeclarationError, match=r"topic: .*not permitted; did you mean topics\?"):
+        KafkaSource(topic="a")  # type: ignore[call-arg]
+    with pytest.raises(DeclarationError) as unlike:
+        KafkaSource(topics="a", zzz=1)  # type: ignore[call-arg]
+    assert "did you mean" not in str(unlike.value)

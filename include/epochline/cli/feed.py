@@ -40,8 +40,9 @@ def feed_command(
     use.
     """
     # Imported here: the other commands need no Kafka client.
-    from epochline.kafka.feed import STANDARD_INPUT, feed
+    from epochline.kafka.feed import STANDARD_INPUT, check_readable, feed
 
+    check_readable(file)
     size = file.stat().st_size if file != STANDARD_INPUT and file.is_file() else None
     with _bar() as bar:
         task = bar.add_task(f"{file} → {topic}", total=size)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
 from epochline.cli import printing
-from epochline.errors import EpochlineError, EpochNotFoundError
+from epochline.errors import ConfigurationError, EpochlineError, EpochNotFoundError
 
 _PHASES = ("wait", "start", "stage", "seal", "commit", "publish")
 
@@ -31,8 +32,8 @@ def ledger(
 ) -> None:
     """Show the last epochs of the ledger, or with --epoch one epoch in full.
 
-    Exit code 0: success, even if the list is empty; 1: there is no such epoch, or the ledger cannot be read; 2: wrong
-    use.
+    Exit code 0: success, even if the list is empty; 1: there is no such pipeline or epoch, or the ledger cannot be
+    read; 2: wrong use.
     """
     from epochline.cli import connections, database, printing
 
@@ -41,6 +42,8 @@ def ledger(
     dsn = connections.postgres_dsn(connection or connection_of(pipeline))
     with database.session(dsn) as opened:
         epochs = database.ask(opened, "last_epochs", pipeline=pipeline, epoch=epoch, limit=limit)
+        if not epochs and pipeline is not None:
+            _check_known(pipeline, {row["pipeline"] for row in database.ask(opened, "pipelines")})
         if epoch is None:
             printing.say(printing.as_json(epochs)) if as_json else show_epochs(epochs)
             return
@@ -58,6 +61,22 @@ def ledger(
         )
         return
     _show_one(epochs[0], phases, ranges, attempts, kept)
+
+
+def _check_known(pipeline: str, in_ledger: Set[str]) -> None:
+    """Refuse a name that neither the ledger nor a declaration knows."""
+    from epochline.config import discovery
+
+    try:
+        known = sorted({*in_ledger, *discovery.look().pipelines})
+    except ConfigurationError:
+        known = sorted(in_ledger)
+    if pipeline not in known:
+        meant = "".join(f" Did you mean {name}?" for name in get_close_matches(pipeline, known, n=1))
+        raise EpochNotFoundError(
+            f"neither the ledger nor a declaration knows a pipeline {pipeline!r}.{meant} Known:"
+            f" {', '.join(known) or 'none'}."
+        )
 
 
 def _seconds(seconds: float | None) -> str:

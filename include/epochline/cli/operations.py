@@ -113,7 +113,7 @@ def janitor(
     from epochline.config import discovery
     from epochline.config.connections import POSTGRES
 
-    declared = {one.postgres_connection for one in discovery.find_all().values()} if connection is None else set()
+    declared = {one.postgres_connection for one in discovery.look().pipelines.values()} if connection is None else set()
     found = {}
     for one in sorted({connection} if connection else declared or {POSTGRES}):
         ledger = connections.ledger_at(one)

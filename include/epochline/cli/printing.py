@@ -71,6 +71,12 @@ def progress(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def broken(errors: Iterable[Exception]) -> None:
+    """Name each broken declaration on standard error."""
+    for error in errors:
+        progress(f"broken declaration: {' '.join(str(error).split())}")
+
+
 def duration(seconds: float | None) -> str:
     """Seconds as text; hours and minutes from one minute on."""
     if seconds is None:

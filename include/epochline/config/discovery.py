@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import traceback
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -54,11 +57,24 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
-    """Every pipeline that a file of the folder declares, by name.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What the files of a folder declare.
+
+    ``pipelines`` are the valid ones by name. ``broken`` has an error for each file that cannot be read to its end; the
+    message begins with file and line.
+    """
+
+    pipelines: Mapping[str, Pipeline]
+    broken: Sequence[DeclarationError]
+
+
+def look(folder: Path | None = None) -> Declared:
+    """Read every declaration of the folder. A broken one hides no other.
+
+    A name that two files declare differently is no valid pipeline.
 
     Raises:
-        DeclarationError: a file cannot be read, a declaration is invalid, or two share a name.
         ConfigurationError: there is no such folder.
     """
     folder = folder or dags_folder()
@@ -71,30 +87,54 @@ def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
         # Declarations name functions of spark_jobs/, which Airflow has on its path and a shell does not.
         sys.path.append(functions)
     found: dict[str, Pipeline] = {}
+    broken: list[DeclarationError] = []
+    twice: set[str] = set()
     for path in sorted(folder.rglob("*.py")):
         if b"epoch_dag" not in path.read_bytes():
             continue
-        for pipeline in _declared_in(path):
-            if pipeline.name in found and found[pipeline.name] != pipeline:
-                raise DeclarationError(f"{path}: pipeline {pipeline.name!r} is declared twice, with different fields.")
-            found[pipeline.name] = pipeline
-    return found
+        declared, error = _declared_in(path)
+        if error is not None:
+            broken.append(error)
+        for pipeline in declared:
+            name = pipeline.name
+            if name in found and found[name] != pipeline:
+                twice.add(name)
+                broken.append(DeclarationError(f"{path}: pipeline {name!r} is declared twice, with different fields."))
+            found[name] = pipeline
+    return Declared(pipelines={name: one for name, one in found.items() if name not in twice}, broken=broken)
+
+
+def find_all(folder: Path | None = None) -> dict[str, Pipeline]:
+    """Every pipeline that a file of the folder declares, by name.
+
+    Raises:
+        DeclarationError: a file cannot be read, a declaration is invalid, or two share a name.
+        ConfigurationError: there is no such folder.
+    """
+    declared = look(folder)
+    if declared.broken:
+        raise declared.broken[0]
+    return dict(declared.pipelines)
 
 
 def find(name: str, folder: Path | None = None) -> Pipeline:
-    """The pipeline with this name.
+    """The pipeline with this name. Other declarations may be broken.
 
     Raises:
-        DeclarationError: no file declares the pipeline; the message lists the declared ones.
+        DeclarationError: no file declares the pipeline; the message lists the declared ones, and what is broken.
     """
-    found = find_all(folder)
-    if name not in found:
-        known = ", ".join(found) or "none"
-        raise DeclarationError(f"no file in {folder or dags_folder()} declares a pipeline {name!r}; declared: {known}.")
-    return found[name]
+    declared = look(folder)
+    if name not in declared.pipelines:
+        known = ", ".join(declared.pipelines) or "none"
+        broken = "".join(f" Broken: {error}" for error in declared.broken)
+        raise DeclarationError(
+            f"no file in {folder or dags_folder()} declares a pipeline {name!r}; declared: {known}.{broken}"
+        )
+    return declared.pipelines[name]
 
 
-def _declared_in(path: Path) -> list[Pipeline]:
+def _declared_in(path: Path) -> tuple[list[Pipeline], DeclarationError | None]:
+    """The pipelines that the file declares before it fails, and why it fails."""
     declared: list[Pipeline] = []
     reading = _declared.set(declared)
     try:
@@ -103,9 +143,17 @@ def _declared_in(path: Path) -> list[Pipeline]:
         module.__file__ = str(path)
         SourceFileLoader(path.stem, str(path)).exec_module(module)
     except DeclarationError as error:
-        raise DeclarationError(f"{path}: {error}") from error
+        return declared, DeclarationError(f"{_place(path, error)}: {error}")
     except Exception as error:
-        raise DeclarationError(f"{path}: cannot be read ({type(error).__name__}: {error})") from error
+        return declared, DeclarationError(f"{_place(path, error)}: cannot be read ({type(error).__name__}: {error})")
     finally:
         _declared.reset(reading)
-    return declared
+    return declared, None
+
+
+def _place(path: Path, error: Exception) -> str:
+    """The file, with the line at which it fails."""
+    lines = [one.lineno for one in traceback.extract_tb(error.__traceback__) if one.filename == str(path)]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines.append(error.lineno)
+    return f"{path}:{lines[-1]}" if lines else str(path)

@@ -36,8 +36,8 @@ def check_admitted(tx: Transaction, pipeline: str) -> None:
         )
     if standing.paused is not None:
         raise PipelinePausedError(
-            f"{pipeline}: is paused {standing.paused}. Nothing was planned."
-            f" `epochline resume {pipeline}` lets it go on."
+            f"{pipeline}: is paused {standing.paused}. Nothing was planned. To go on, run"
+            f" `epochline resume {pipeline} --reason …`"
         )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from collections.abc import Iterable
 from contextvars import ContextVar
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,20 +34,26 @@ class DeclarationModel(BaseModel):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise DeclarationError(_readable(type(self).__name__, fields, error)) from error
+            raise DeclarationError(_readable(type(self), fields, error)) from error
 
 
-def _readable(kind: str, fields: dict[str, Any], error: ValidationError) -> str:
+def _readable(kind: type[BaseModel], fields: dict[str, Any], error: ValidationError) -> str:
     name = fields.get("name") or fields.get("table") or ""
-    return f"Invalid declaration of {kind}{f' {name!r}' if name else ''}: {problems(error)}"
+    said = problems(error, known=kind.model_fields)
+    return f"Invalid declaration of {kind.__name__}{f' {name!r}' if name else ''}: {said}"
 
 
-def problems(error: ValidationError) -> str:
-    """List the invalid fields without their input, which pydantic's own text would show."""
+def problems(error: ValidationError, known: Iterable[str] = ()) -> str:
+    """List the invalid fields without their input, which pydantic's own text would show.
+
+    An unknown field gets the name out of ``known`` that is most like it.
+    """
     found = []
     for one in error.errors(include_url=False):
         where = ".".join(str(step) for step in one["loc"])
         what = str(one["msg"]).removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1:
+            what += "".join(f"; did you mean {name}?" for name in get_close_matches(where, list(known), n=1))
         found.append(f"{where}: {what}" if where else what)
     return "; ".join(found)
 

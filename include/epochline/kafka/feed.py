@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter, deque
@@ -92,6 +93,17 @@ def feed(
     seconds = time.monotonic() - start
     records = {partition: sent.records[partition] for partition in range(count)}
     return FeedReport(topic=topic, created=created, records=records, payload=sent.payload, seconds=seconds)
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a file that `feed` could not read. A named pipe is not opened, because it can be read only once.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    if path != STANDARD_INPUT and (path.is_dir() or not os.access(path, os.R_OK)):
+        with _lines(path):
+            return
 
 
 class _FeedProducer:

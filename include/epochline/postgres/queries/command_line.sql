@@ -54,6 +54,10 @@ SELECT d.body::text AS body
 FROM epochline.epoch e JOIN epochline.declaration d ON d.hash = e.declaration_hash
 WHERE e.pipeline = %(pipeline)s ORDER BY e.epoch_id DESC LIMIT 1
 
+-- name: pipelines
+-- The pipelines that the ledger knows.
+SELECT pipeline FROM epochline.pipeline ORDER BY pipeline
+
 -- name: heads_with_ages
 -- The head of each partition, and the seconds since its last commit.
 SELECT topic, topic_id, partition, origin_offset, next_offset, epoch_id,

@@ -1,0 +1,60 @@
+"""A broken declaration hides no other, and is named with its file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from epochline.cli import migrate
+from epochline.config import discovery
+from epochline.errors import DeclarationError
+
+GOOD = """from epochline import Bytes, KafkaSource, Pipeline, PostgresTable, epoch_dag
+
+table = PostgresTable(table="{name}", columns={{"value": "bytea"}})
+epoch_dag(Pipeline(name="{name}", source=KafkaSource(topics="{topic}"), parse=Bytes(), sinks=table))
+"""
+BROKEN = {
+    "a wrong field": ("from epochline import KafkaSource, epoch_dag\n\nKafkaSource(subject='a')\n", 3),
+    "no Python": ("epoch_dag = 1\nepoch_dag(\n", 2),
+    "a missing import": ("from epochline import epoch_dag\nimport no_such_module_at_all\n", 2),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_file_is_named_with_its_line_and_hides_no_other(tmp_path: Path, kind: str) -> None:
+    text, line = BROKEN[kind]
+    (tmp_path / "a_broken.py").write_text(text)
+    (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
+
+    declared = discovery.look(tmp_path)
+
+    assert list(declared.pipelines) == ["good"]
+    assert [str(error).split(": ")[0] for error in declared.broken] == [f"{tmp_path / 'a_broken.py'}:{line}"]
+    assert discovery.find("good", tmp_path).name == "good"
+    with pytest.raises(DeclarationError, match=f"declared: good. Broken: .*a_broken.py:{line}: "):
+        discovery.find("a_broken", tmp_path)
+
+
+def test_a_name_that_is_declared_twice_is_no_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(GOOD.format(name="same", topic="t"))
+    (tmp_path / "two.py").write_text(GOOD.format(name="same", topic="other"))
+
+    with pytest.raises(DeclarationError, match=r"two.py: pipeline 'same' is declared twice"):
+        discovery.find("same", tmp_path)
+
+
+def test_up_names_a_broken_declaration_and_makes_the_targets_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN["a wrong field"][0])
+    (tmp_path / "good.py").write_text(GOOD.format(name="good", topic="t"))
+    monkeypatch.setenv("EPOCHLINE_DAGS", str(tmp_path))
+    monkeypatch.setattr(migrate, "create_targets", lambda found: {name: [name] for name in found})
+    said: list[str] = []
+
+    migrate.create_declared(said.append)
+
+    assert said == ["good: made good"]
+    assert f"broken declaration: {tmp_path / 'broken.py'}:3: " in capsys.readouterr().err
