@@ -25,7 +25,15 @@ from bench.servers import servers
 from epochline import Json, KafkaSource, Pipeline, PostgresTable
 from epochline.local.stack import Stack
 
-SIZES = ((10_000, 100), (100_000, 100), (1_000_000, 100), (100_000, 1_000), (10_000, 100_000), (1_000, 1_000_000))
+SIZES = (
+    (10_000, 100),
+    (100_000, 100),
+    (1_000_000, 100),
+    (10_000_000, 100),
+    (100_000, 1_000),
+    (10_000, 100_000),
+    (1_000, 1_000_000),
+)
 """Records of an epoch, and about how many bytes each has."""
 
 PARTITIONS = 4
