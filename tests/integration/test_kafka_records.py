@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import chain
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -111,6 +112,22 @@ def test_the_same_range_gives_the_same_batches_however_the_records_come(
     assert column("offset", again) == list(range(len(sizes)))
     assert max(cuts[0]) == 50
     assert all(sum(map(len, batch["value"])) < 20_000 + 50_000 for batch in first)
+
+
+def test_a_caller_that_takes_its_time_with_a_batch_is_no_kafka_that_does_not_answer(topic: Topic) -> None:
+    send(topic, [b"x"] * 10)
+    found: list[int] = []
+
+    with RecordReader({"bootstrap.servers": str(topic.servers)}, patience=1, records=10).session() as session:
+        for batch in session.read(topic.name, 0, OffsetRange(start=0, until=20)):
+            found += batch["offset"]
+            # They come after the caller goes on, so that the client has nothing when it is asked next.
+            late = Timer(2, send, (topic, [b"x"] * 10))
+            if len(found) == 10:
+                late.start()
+            time.sleep(1.5)
+
+    assert found == list(range(20))
 
 
 def test_one_session_reads_many_ranges_and_mixes_none(topic: Topic) -> None:

@@ -31,6 +31,8 @@ _PROPERTIES = {
     "queued.max.messages.kbytes": 16 * 1024,
     "fetch.message.max.bytes": 4 * 1024 * 1024,
     "receive.message.max.bytes": 2_000_000_000,
+    # The caller may take its time with a batch.
+    "max.poll.interval.ms": 86_400_000,
     # How long the client waits after it held enough; a second by default.
     "fetch.queue.backoff.ms": 5,
 }
@@ -111,6 +113,7 @@ class ReadSession:
             with self._reports.explaining(doing), _no_collection():
                 answer = self._sorted_out(self._consumer.consume(wished, _TURN_SECONDS), topic, partition, doing)
             self._reports.check()
+            before = position
             if answer.reached > position:
                 position, progress, at_end = answer.reached, time.monotonic(), False
             at_end = at_end or answer.end == position
@@ -118,8 +121,13 @@ class ReadSession:
                 raise self._nothing_came(doing, position, at_end=at_end)
             with _no_collection():
                 offsets: list[Any] = list(map(Message.offset, answer.records))
-                complete = batch.add(answer.records[: bisect_left(offsets, wanted.until)])
-            yield from complete
+                # Nothing is taken twice, even if the client still had records of an earlier range.
+                first, end = bisect_left(offsets, before), bisect_left(offsets, wanted.until)
+                complete = batch.add(answer.records[first:end])
+            if complete:
+                yield from complete
+                # What the caller did with a batch took time, too.
+                progress = time.monotonic()
         with self._reports.explaining(doing):
             self._consumer.unassign()
         yield from batch.rest()
