@@ -55,7 +55,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     ],
     ids=["its own run", "a run of the schedule", "nobody"],
 )
-def test_the_epoch_that_took_the_records_is_told_whoever_ran_it(
+def test_the_epoch_that_took_the_records_is_told_even_if_another_run_planned_it(
     call: Call, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any] | None, after: dict[str, Any] | None, said: str
 ) -> None:
     """U1: unpausing a DAG may start a run of its schedule first."""

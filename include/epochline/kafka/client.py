@@ -95,7 +95,7 @@ class Reports:
 
     @property
     def last(self) -> str:
-        """The last report, as the end of a message; empty if there is none."""
+        """The last report, as the end of a message; empty before the first report."""
         return f"; last report: {self._last.str()}" if self._last is not None else ""
 
     def check(self) -> None:

@@ -72,11 +72,11 @@ FROM epochline.epoch WHERE pipeline = %(pipeline)s AND dag_id = %(dag_id)s AND r
 ORDER BY epoch_id DESC LIMIT 1
 
 -- name: newest_epoch_id
--- The id of the newest epoch, 0 if there is none.
+-- The id of the newest epoch; 0 before the first one.
 SELECT coalesce(max(epoch_id), 0) AS epoch_id FROM epochline.epoch WHERE pipeline = %(pipeline)s
 
 -- name: epoch_committed_after
--- The newest committed epoch after one, whoever's run it is.
+-- The newest committed epoch of any run after a given epoch.
 SELECT epoch_id, state, attempt, error, records_read, records_passed, records_skipped, records_quarantined,
        rows_written, committed_at, run_id
 FROM epochline.epoch WHERE pipeline = %(pipeline)s AND epoch_id > %(epoch_id)s AND state = 'COMMITTED'
