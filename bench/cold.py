@@ -16,15 +16,13 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psycopg2
 
-from bench.epochs import Bench
+from bench.epochs import Bench, timed
 from bench.plain_consumer import PlainConsumer
 from bench.recipe import Recipe
 from bench.records import COLUMNS, PARTITIONS, PLAIN, SPARK_COLUMNS, STREAMING, value
@@ -86,18 +84,16 @@ class Cold:
         recipe.make()
         consumer.make()
         ends = dict.fromkeys(range(PARTITIONS), self.records // PARTITIONS)
-        self._timed(OURS, number, lambda: self._epochline("run", f"cold_{number}", "--once", "--master", "local[2]"))
+        with timed(self.times, OURS):
+            self._epochline("run", f"cold_{number}", "--once", "--master", "local[2]")
         stored = recipe.stored(self.folder / "recipe.json")
-        self._timed(STREAMING, number, lambda: self._program("bench.recipe", stored))
+        with timed(self.times, STREAMING):
+            self._program("bench.recipe", stored)
         stored = consumer.stored(self.folder / "consumer.json", ends)
-        self._timed(PLAIN, number, lambda: self._program("bench.plain_consumer", stored))
+        with timed(self.times, PLAIN):
+            self._program("bench.plain_consumer", stored)
         for table in ("by_epochline", "by_recipe", "by_consumer"):
             self._check(f"{table}_{number}")
-
-    def _timed(self, name: str, number: int, work: Callable[[], None]) -> None:
-        begun = time.monotonic()
-        work()
-        self.times[name].append(time.monotonic() - begun)
 
     def _epochline(self, *arguments: str) -> None:
         self._process(str(Path(sys.executable).with_name("epochline")), *arguments)
@@ -112,10 +108,8 @@ class Cold:
             )  # fmt: skip
 
     def _check(self, table: str) -> None:
-        with closing(psycopg2.connect(self._bench.dsn)) as connection, connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT count(*), sum(id), count(DISTINCT id) FROM {table}")  # noqa: S608 - a name of ours
-            found = cursor.fetchall()
-            cursor.execute(f"DROP TABLE {table}")
+        found = self._bench.sql(f"SELECT count(*), sum(id), count(DISTINCT id) FROM {table}")  # noqa: S608 - ours
+        self._bench.sql(f"DROP TABLE {table}")
         expected = (self.records, sum(range(self.records)), self.records)
         if found != [expected]:
             raise RuntimeError(f"{table} holds {found[0]}, and {expected} was produced")
